@@ -74,7 +74,7 @@ def test_a_pull_request_may_hold_several_submissions(board):
     both = files(own[0]) | files(own[1])
     verdict = review(BOARD, propose(board, both))
     assert (verdict.fine, verdict.folders) == (True, sorted(one.result.folder for one in own))
-    assert len(verdict.found) == 2
+    assert len(verdict.submissions) == 2
     wrong = both | {f"{own[1].result.folder}/cells.parquet": shown_cells(own[0].result)}
     verdict = review(BOARD, propose(board, wrong))
     assert verdict.problems == [f"{own[1].result.folder}/cells.parquet does not say what result.json says; submit it "

@@ -1,7 +1,7 @@
-"""What a submission says, against what follows from its records, and what the package knows of metrics and explainers.
+"""Check what a submission states against its records, and against what the package knows of metrics and explainers.
 
-Numbers that do not follow from the records refuse it. What the package knows itself (what explainers and metrics are
-called, which of them look at no network, directions, ranges) is taken from the package, whatever the submission says.
+A number that does not follow from the records refuses the submission. What the package knows (names of explainers
+and metrics, which are baselines, directions, ranges) is taken from the package, whatever the submission says.
 """
 
 import json
@@ -18,7 +18,7 @@ from saliency_bench import options, registry
 from saliency_bench.analysis.differences import same
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer, load_explainer
-from saliency_bench.leaderboard.files.recorded import Recorded, read_recorded
+from saliency_bench.leaderboard.recorded import Recorded, read_recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 from saliency_bench.maps import mean_of_parts
 from saliency_bench.metric import Metric, load_metric
@@ -39,7 +39,7 @@ LOADED = 1000  # explainers and metrics with their options that are kept: a boar
 
 @dataclass(frozen=True)
 class Checked:
-    """A submission whose numbers follow from its records. cells: as they follow from these, not as it says."""
+    """A submission whose numbers follow from its records. `cells` are derived from these, not taken from it."""
 
     result: Result
     cells: list[CellResult]
@@ -47,7 +47,7 @@ class Checked:
 
 
 def known_explainer(cell: CellKey) -> Explainer | None:
-    """The explainer of the package that a cell names, with the same options and version; None if there is none."""
+    """Return the package's explainer with the name, options and version that a cell states, or None."""
     if cell.explainer not in _names("explainers"):
         return None
     try:
@@ -59,9 +59,10 @@ def known_explainer(cell: CellKey) -> Explainer | None:
 
 
 def known_metric(cell: CellKey) -> Metric | None:
-    """The metric of the package that a cell names, with the same options and version; None if there is none.
+    """Return the package's metric with the name, options and version that a cell states, or None.
 
-    Raises: UserError for options that this very version does not take.
+    Raises:
+        UserError: The metric of this version does not take these options.
     """
     if cell.metric not in _names("metrics"):
         return None
@@ -77,17 +78,19 @@ def known_metric(cell: CellKey) -> Metric | None:
 
 @cache
 def _names(kind: str) -> frozenset[str]:
-    """Those of the package: files, which stay as they are while it runs."""
+    """Return the names of the package's explainers or metrics; cached, as its files stay as they are while it runs."""
     return frozenset(registry.names(kind))
 
 
 @lru_cache(LOADED)
 def _explainer(name: str, chosen: str) -> Explainer:
+    """Load an explainer; its options are JSON, because a cache needs hashable arguments."""
     return load_explainer(name, **json.loads(chosen))
 
 
 @lru_cache(LOADED)
 def _metric(name: str, chosen: str) -> Metric:
+    """Load a metric, as `_explainer`."""
     return load_metric(name, **json.loads(chosen))
 
 
@@ -96,9 +99,10 @@ def _json(chosen: dict) -> str:
 
 
 def derived_key(cell: CellResult) -> CellKey:
-    """A cell's key with everything that the package knows. Texts of what it does not know are made of name and options.
+    """Return a cell's key with everything that the package knows of its explainer and metric.
 
-    What has the name of an explainer or metric of the package and is not it is shown with its version.
+    The texts of others are made of name and options. If such a name is taken by an explainer or metric of the package,
+    the text has the version too, so that nobody takes it for that.
     """
     explainer, metric = known_explainer(cell), known_metric(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -111,43 +115,54 @@ def derived_key(cell: CellResult) -> CellKey:
     return CellKey(**about)
 
 
-def _called(name: str, chosen: dict, version: int | str, known: Explainer | Metric | None) -> str:
-    if known is not None:
-        return str(known)
+def _called(name: str, chosen: dict, version: int | str, item: Explainer | Metric | None) -> str:
+    """Return the text by which an explainer or metric is shown; `item`: that of the package, if it is known."""
+    if item is not None:
+        return str(item)
     text = name + options.differing(sorted(chosen.items()), {})
     return one_line(with_version(text, version) if _plain(name) in _taken() else text)
 
 
 @cache
 def _taken() -> frozenset[str]:
+    """Return the names of the package's explainers and metrics, as people read them."""
     return frozenset(map(_plain, _names("explainers") | _names("metrics")))
 
 
 def _plain(name: str) -> str:
-    """What people take for the same name: "Grad-CAM" for "gradcam"."""
+    """Return a name without what people overlook: "Grad-CAM" becomes "gradcam"."""
     return re.sub(r"[._-]", "", name.casefold())
 
 
 def read_checked(folder: Path) -> Checked:
-    """A submission in a folder. Raises: UserError that names file and field for whatever is wrong with it."""
+    """Read and check the submission in a folder. Raise UserError that names file and field if it is invalid."""
     result = read_result(folder / RESULT)
     try:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
     except UserError:
         raise
-    except Exception as error:  # a stranger's numbers may drive any code of ours to what it was not made for
+    except Exception as error:  # a stranger's numbers may break the statistics in ways that nobody foresaw
         raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
 
 
-def checked(result: Result, found: Recorded, path: Path) -> Checked:
-    """The cells as they follow from records. Raises: UserError for a result that says anything else."""
+def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
+    """Derive the cells of a result from its records, and compare them with what it states.
+
+    Args:
+        result: the submission.
+        recorded: its records.
+        path: of the records, for messages.
+
+    Raises:
+        UserError: A number of the result does not follow from the records.
+    """
     seed = result.setting.seed
     keys = []
     for cell in result.cells:
         _check_metric(cell, result.setting, path)
-        if (count := found.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
+        if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
             raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
-        _check_scores(cell, found.outcomes[cell.cell_id], path)
+        _check_scores(cell, recorded.outcomes[cell.cell_id], path)
         keys.append(derived_key(cell))
     rivals = max(by_metric(keys), key=len)
     if len(rivals) > MOST_METHODS:
@@ -155,48 +170,52 @@ def checked(result: Result, found: Recorded, path: Path) -> Checked:
             f"{path.with_name(RESULT)} has {len(rivals)} methods by {rivals[0].metric_text}, of which a submission has "
             f"at most {MOST_METHODS}"
         )
-    parts = {key.cell_id: found.outcomes[key.cell_id].columns for key in keys if key.aggregate}
-    _, standings = compare(keys, found.values, found.codes, seed, parts)
-    kept = {cell_id: dict(outcome.parts) for cell_id, outcome in found.outcomes.items()}
+    parts = {key.cell_id: recorded.outcomes[key.cell_id].columns for key in keys if key.aggregate}
+    _, standings = compare(keys, recorded.values, recorded.codes, seed, parts)
+    # `numbers_of` drops the parts once they are summarised; `result_of` and readers of the records need them.
+    all_parts = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
     numbers = {
-        cell_id: own
+        cell_id: derived
         for rivals in by_metric(keys)
-        for cell_id, own in numbers_of(rivals, found.outcomes, found.codes, seed)
+        for cell_id, derived in numbers_of(rivals, recorded.outcomes, recorded.codes, seed)
     }
     cells = []
     for key, stated in zip(keys, result.cells, strict=True):
-        outcome = found.outcomes[key.cell_id]
-        outcome.parts.update(kept[key.cell_id])
-        own = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
+        outcome = recorded.outcomes[key.cell_id]
+        outcome.parts.update(all_parts[key.cell_id])
+        derived = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
         if key.aggregate and aggregate_of(key) is None:  # made by a function that is not known here
-            own = own.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
-        _compare(own, stated, path)
-        cells.append(own)
-    return Checked(result, cells, found)
+            derived = derived.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
+        _compare(derived, stated, path)
+        cells.append(derived)
+    return Checked(result, cells, recorded)
 
 
-def _compare(own: CellResult, stated: CellResult, path: Path) -> None:
-    what = f"cell {own.cell_id}"
+def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
+    """Raise UserError if a stated cell has other numbers, counts or ranks than the one derived from the records."""
+    where = f"cell {derived.cell_id}"
     for name in (*NUMBERS, "median"):
-        _check_number(name, getattr(own, name), getattr(stated, name), what, path)
-    for name, part in own.parts.items():
-        _check_part(part, stated.parts[name], f"part {name} of {what}", path)
+        _check_number(name, getattr(derived, name), getattr(stated, name), where, path)
+    for name, part in derived.parts.items():
+        _check_part(part, stated.parts[name], f"part {name} of {where}", path)
     for name in (*COUNTS, *RANKS):
-        computed, claimed = getattr(own, name), getattr(stated, name)
+        computed, claimed = getattr(derived, name), getattr(stated, name)
         if computed != claimed and not (name == "scored" and same(computed, claimed)):
-            raise UserError(f"{path}: {name} of {what} comes to {computed}, but {RESULT} says {claimed}")
+            raise UserError(f"{path}: {name} of {where} comes to {computed}, but {RESULT} says {claimed}")
 
 
-def _check_part(own: PartResult, stated: PartResult, what: str, path: Path) -> None:
-    if own.n != stated.n:
-        raise UserError(f"{path}: {what} has {own.n} numbers, but {RESULT} says n = {stated.n}")
+def _check_part(derived: PartResult, stated: PartResult, where: str, path: Path) -> None:
+    """Raise UserError if a stated part has other numbers than the one derived from the records."""
+    if derived.n != stated.n:
+        raise UserError(f"{path}: {where} has {derived.n} numbers, but {RESULT} says n = {stated.n}")
     for name in NUMBERS:
-        _check_number(name, getattr(own, name), getattr(stated, name), what, path)
+        _check_number(name, getattr(derived, name), getattr(stated, name), where, path)
 
 
-def _check_number(name: str, computed: float | None, claimed: float | None, what: str, path: Path) -> None:
+def _check_number(name: str, computed: float | None, claimed: float | None, where: str, path: Path) -> None:
+    """Raise UserError if two numbers differ by more than their last digits."""
     if not same(*(np.nan if number is None else number for number in (computed, claimed))):
-        raise UserError(f"{path}: {name} of {what} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
+        raise UserError(f"{path}: {name} of {where} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
 
 
 def _text(number: float | None) -> str:
@@ -204,31 +223,33 @@ def _text(number: float | None) -> str:
 
 
 def _check_scores(cell: CellResult, outcome: Outcome, path: Path) -> None:
-    """Whether scores lie in their range, and follow from their parts."""
-    what = f"{path}: cell {cell.cell_id}"
-    check_range(outcome.scores, cell.limits, what)
+    """Raise UserError for scores outside of their range, or that do not follow from their parts."""
+    where = f"{path}: cell {cell.cell_id}"
+    check_range(outcome.scores, cell.limits, where)
     for name, values in outcome.parts.items():
         check_range(values, cell.limits, f"{path}: part {name} of cell {cell.cell_id}")
     metric = known_metric(cell)
     if metric is None:
         return
     if (metric.part_names is None) != (not cell.parts):
-        raise UserError(f"{what} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
+        raise UserError(f"{where} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
     if not cell.parts:
         return
     if (names := _part_names(metric)) and list(cell.parts) != names:
-        raise UserError(f"{what} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
+        raise UserError(f"{where} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
     columns, chosen = outcome.columns, dict(metric.options)
-    own = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
+    derived = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
     if metric.aggregate is None:
-        own = np.asarray((metric.reduction or mean_of_parts)(columns, chosen), dtype=float)
-    if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(own, outcome.scores))):
-        place = wrong[0]
-        raise UserError(f"{what} has a score of {outcome.scores[place]:.6g}, where its parts make it {own[place]:.6g}")
+        derived = np.asarray((metric.reduction or mean_of_parts)(columns, chosen), dtype=float)
+    if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(derived, outcome.scores))):
+        index = wrong[0]
+        raise UserError(
+            f"{where} has a score of {outcome.scores[index]:.6g}, where its parts make it {derived[index]:.6g}"
+        )
 
 
 def _part_names(metric: Metric) -> list[str]:
-    """Those of its parts; [] where they depend on the classifier, which is not here."""
+    """Return the names of a metric's parts, or none if they depend on the classifier, which is not here."""
     try:
         return list(metric.parts(None))
     except UserError:
@@ -236,7 +257,7 @@ def _part_names(metric: Metric) -> list[str]:
 
 
 def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
-    """Whether a cell says of its metric what the package knows of it."""
+    """Raise UserError if a cell contradicts what the package knows of its metric: direction, id, range."""
     about = path.with_name(RESULT)
     try:
         metric = known_metric(cell)
@@ -249,12 +270,12 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
         raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
     if cell.aggregate != (is_aggregate := metric.aggregate is not None):
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
-    own_id = setting.cell_id(_versioned(cell), metric.identity, metric.needs, cell.asked_for)
-    if cell.cell_id != own_id:
-        raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {own_id}")
+    expected = setting.cell_id(_versioned(cell), metric.identity, metric.needs, cell.asked_for)
+    if cell.cell_id != expected:
+        raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {expected}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]
     if ranges and cell.range not in ranges:
-        either = " or ".join(str(list(own)) for own in dict.fromkeys(ranges))
+        either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(
             f"{about}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier version writes its "
             "summary anew when it is started again with its --out"
@@ -262,6 +283,7 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
 
 
 def _versioned(cell: CellKey) -> tuple[str, str, int | str]:
+    """Return what identifies an explainer: name, options and version."""
     return cell.explainer, _text_of(cell.explainer_options), cell.explainer_version
 
 
@@ -270,9 +292,10 @@ def _text_of(chosen: Mapping[str, Any]) -> str:
 
 
 def _target_ranges(setting: Identity) -> list[TargetRange]:
-    """Those that the targets of a run may have; [] of a file with a sigmoid, which may ask about any number of classes.
+    """Return the ranges that the targets of a run may have; none if they cannot be known.
 
-    A file holds single classes and groups, or contrasts.
+    Targets of a file are single classes and groups, or contrasts. With a sigmoid they may be about any number of
+    classes, so that nothing can be said.
     """
     if setting.target_range is not None:
         return [setting.target_range]

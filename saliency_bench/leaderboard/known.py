@@ -1,10 +1,10 @@
 """What the owner of a board vouches for: files of the results repository that no submission may touch.
 
     datasets/FINGERPRINT.json   the ids and groups of all samples of a split: `KnownDataset`
-    models/DIGEST.json          what a network is called: `KnownModel`
+    models/DIGEST.json          the name of a network: `KnownModel`
     status/CONTENT.json         what recomputing a submission found, by the hash of its files: `Status`
 
-`saliency-bench recompute` writes them. Of a pull request the files of the main branch are read, never its own.
+`saliency-bench recompute` writes them. For a pull request the files of the main branch are read, never its own.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,18 @@ Kind = TypeVar("Kind", "KnownDataset", "KnownModel", "Status")
 
 
 class KnownDataset(StrictModel):
-    """The samples of one split. samples: [id, group], null where a sample stands for itself."""
+    """The samples of a split.
+
+    Attributes:
+        format: of the file.
+        id: name of the dataset.
+        title: a longer name.
+        repo: repository of the Hub that it was loaded from.
+        revision: commit of that repository.
+        split: of the dataset.
+        fingerprint: hash of its samples.
+        samples: (id, group) of each, null for a sample in no group.
+    """
 
     format: Literal[1] = 1
     id: Text
@@ -41,11 +52,12 @@ class KnownDataset(StrictModel):
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return self.fingerprint
 
 
 class KnownModel(StrictModel):
-    """What a network is called, and where it lies on the Hub."""
+    """The name of a network, and where it is on the Hub."""
 
     format: Literal[1] = 1
     id: Text
@@ -55,11 +67,12 @@ class KnownModel(StrictModel):
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return self.digest
 
 
 class Recomputed(StrictModel):
-    """A recomputed cell: on how many samples, the largest difference, and by what: "maps" or "explainer"."""
+    """A recomputed cell: on how many samples, the largest difference, and from what: maps, or the explainer."""
 
     samples: Count
     largest: Annotated[float, Field(ge=0)]
@@ -69,8 +82,16 @@ class Recomputed(StrictModel):
 class Status(StrictModel):
     """What recomputing a submission found.
 
-    content: `content_of` its files. cells: those whose scores were confirmed, by their ids; further: why others
-    were not recomputed. refused: what is wrong with the submission as a whole; null if nothing is.
+    Attributes:
+        format: of the file.
+        content: hash of the submission's files, by `content_of`.
+        folder: of the submission.
+        cells: {cell id: how it was recomputed}, for confirmed scores.
+        further: {cell id: why it was not recomputed}.
+        refused: what is wrong with the submission as a whole; null if nothing is.
+        saliency_bench: version that recomputed it.
+        date: of recomputing.
+        device: that recomputed it.
     """
 
     format: Literal[1] = 1
@@ -85,80 +106,89 @@ class Status(StrictModel):
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return self.content
 
 
 class Known:
-    """All that is known of a board's datasets, models and submissions."""
+    """All that the owner vouches for: datasets by (fingerprint, split), models by digest, statuses by content."""
 
     def __init__(self, datasets: Iterable[KnownDataset] = (), models: Iterable[KnownModel] = (),
                  statuses: Iterable[Status] = ()):  # fmt: skip
-        self.datasets = {(one.fingerprint, one.split): one for one in datasets}
-        self.models = {one.digest: one for one in models}
-        self.statuses = {one.content: one for one in statuses}
+        self.datasets = {(item.fingerprint, item.split): item for item in datasets}
+        self.models = {item.digest: item for item in models}
+        self.statuses = {item.content: item for item in statuses}
 
     @classmethod
     def read(cls, root: Path) -> tuple["Known", list[str]]:
-        """(what the files in a folder say, a line for each that cannot be read, which says nothing)"""
-        wrong: list[str] = []
+        """Return (what the files in a folder say, a line for each invalid file, which is left out)."""
+        problems: list[str] = []
         return cls(
-            _files(root / DATASETS, KnownDataset, wrong),
-            _files(root / MODELS, KnownModel, wrong),
-            _files(root / STATUS, Status, wrong),
-        ), wrong
+            _files(root / DATASETS, KnownDataset, problems),
+            _files(root / MODELS, KnownModel, problems),
+            _files(root / STATUS, Status, problems),
+        ), problems
 
     def adding(self, datasets: Iterable[KnownDataset]) -> "Known":
-        """With the samples of further datasets."""
+        """Return the same with further datasets."""
         return Known([*self.datasets.values(), *datasets], self.models.values(), self.statuses.values())
 
 
-def _files(folder: Path, kind: type[Kind], wrong: list[str]) -> list[Kind]:
-    found: list[Kind] = []
+def _files(folder: Path, kind: type[Kind], problems: list[str]) -> list[Kind]:
+    """Read the files in a folder, and add a line to `problems` for each invalid one."""
+    items: list[Kind] = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
-            one = kind.model_validate_json(read_bytes(path))
-            if one.name != path.stem:
-                raise ValueError(f"it is about {one.name}")
-            found.append(one)
+            item = kind.model_validate_json(read_bytes(path))
+            if item.name != path.stem:
+                raise ValueError(f"it is about {item.name}")
+            items.append(item)
         except ValidationError as error:
-            wrong.append(one_line(f"{folder.name}/{path.name}: {field_line(error)}"))
+            problems.append(one_line(f"{folder.name}/{path.name}: {field_line(error)}"))
         except (OSError, ValueError) as error:
-            wrong.append(one_line(f"{folder.name}/{path.name} cannot be read: {error}"))
-    return found
+            problems.append(one_line(f"{folder.name}/{path.name} cannot be read: {error}"))
+    return items
 
 
-def write_known(root: Path, one: KnownDataset | KnownModel | Status) -> Path:
-    """The file in `root` that says this."""
-    folder = {KnownDataset: DATASETS, KnownModel: MODELS, Status: STATUS}[type(one)]
-    write_json(path := root / folder / f"{one.name}.json", one.model_dump(mode="json"))
+def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
+    """Write the file for a dataset, model or status into `root`, and return its path."""
+    folder = {KnownDataset: DATASETS, KnownModel: MODELS, Status: STATUS}[type(item)]
+    write_json(path := root / folder / f"{item.name}.json", item.model_dump(mode="json"))
     return path
 
 
 def content_of(folder: Path) -> str:
-    """The hash of the files of a submission: all 256 bits, so that nobody can make two of one hash.
+    """Return the hash of the files of a submission, in full (256 bits), so that nobody can make two with the same hash.
 
-    Raises: OSError; ValueError for what is no regular file, or too large.
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: A file is not a regular file, or too large.
     """
     digest = sha256()
     for name in (RESULT, RECORDS):
         check_readable(folder / name, 2**30)
         with (folder / name).open("rb") as file:
-            own = sha256()
+            file_digest = sha256()
             while block := file.read(2**20):
-                own.update(block)
-        digest.update(own.digest())
+                file_digest.update(block)
+        digest.update(file_digest.digest())
     return digest.hexdigest()
 
 
 def known_dataset(name: Any, split: str = "test") -> KnownDataset:
-    """The samples of a split that `load_dataset` finds by this name, or of a loaded dataset.
+    """Return the samples of a split.
 
-    Raises: UserError for what cannot be loaded.
+    Args:
+        name: of the dataset, as `load_dataset` takes it, or a loaded dataset.
+        split: of the dataset.
+
+    Raises:
+        UserError: The dataset cannot be loaded.
     """
-    found = find(name)
-    rows, split = found.load_usual(split)
+    source = find(name)
+    rows, split = source.load_usual(split)
     samples = list(zip(sample_ids(rows), group_names(rows), strict=True))
     return KnownDataset(
-        id=found.name, title=found.title, repo=found.repo, revision=found.revision, split=split,
+        id=source.name, title=source.title, repo=source.repo, revision=source.revision, split=split,
         fingerprint=fingerprint(rows), samples=samples,
     )  # fmt: skip

@@ -4,7 +4,7 @@
                                                        records.parquet   a row per cell and sample: `records.SCHEMA`
 
 The last folder is named after the submitter and a hash of the cells, so two submitters never write the same file. The
-id of a cell is a hash of everything that determines its number, all of which `result.json` holds, so a wrong id is
+id of a cell is a hash of everything that determines its number, and `result.json` has all of that, so a wrong id is
 detected. Nothing that is read here is executed: JSON and Parquet, checked against this schema.
 """
 
@@ -51,7 +51,7 @@ LINK = r"^(https://[^\s<>\"'`\\]+)?$"
 
 
 def _day(text: str) -> str:
-    """Raises: ValueError for a day that no calendar has."""
+    """Return a day as it is. Raise ValueError if no calendar has it."""
     date.fromisoformat(text)
     return text
 
@@ -61,9 +61,19 @@ Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A
 
 
 class Dataset(StrictModel):
-    """repo, revision: the repository and commit of the Hub that it was loaded from; null where it was not.
+    """The dataset of a run.
 
-    chosen_by: another classifier than the model, by which the images were chosen; null where there is none.
+    Attributes:
+        id: its name.
+        title: a longer name.
+        repo: the repository of the Hub that it was loaded from; null if it was not.
+        revision: the commit of that repository.
+        split: of the dataset.
+        fingerprint: hash of its samples.
+        samples: how many the split has.
+        used: how many the run used.
+        classes: how many there are.
+        chosen_by: the classifier by which the images were chosen, if it is another one than the model.
     """
 
     id: Text
@@ -79,7 +89,22 @@ class Dataset(StrictModel):
 
 
 class Model(StrictModel):
-    """repo, revision: as of a dataset; a model of torchvision has the name of its weights as revision."""
+    """The classifier of a run.
+
+    Attributes:
+        id: its name.
+        repo: the repository of the Hub that it was loaded from; null if it was not.
+        revision: the commit of that repository, or the name of torchvision's weights.
+        digest: hash of the weights.
+        geometry: how images are resized and cropped, in words.
+        classes: how many it has.
+        activation: that makes probabilities of logits.
+        activation_assumed: whether the checkpoint does not say which.
+        accuracy: on all samples of the dataset.
+        accuracy_kind: what `accuracy` is.
+        top5: accuracy of the five likeliest classes.
+        no_accuracy: why there is no accuracy.
+    """
 
     id: Text
     repo: Text | None = None
@@ -96,6 +121,7 @@ class Model(StrictModel):
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
+        """Raise ValueError for accuracies outside of 0 to 1."""
         for name in ("accuracy", "top5"):
             stated = getattr(self, name)
             for end in ("value", "low", "high"):
@@ -105,7 +131,7 @@ class Model(StrictModel):
 
 
 def ids_under(cell: CellResult, setting: Identity) -> list[str]:
-    """The ids that this explainer and metric can have under these settings."""
+    """Return the ids that a cell of this explainer and metric can have under these settings."""
     explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
     metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
     return setting.cell_ids(explainer, metric, cell.asked_for)
@@ -126,9 +152,25 @@ class Provenance(StrictModel):
 class Result(StrictModel):
     """All cells that one submitter publishes of one run, under `license`.
 
-    link: to code or paper of your own method; "" where there is none. ran, submitted: days, by the clock of the
-    submitter's machine. seconds: of the run's latest start for each explainer, by `explainer_id`; they count what
-    that start computed. peak_memory: bytes, of the GPU or else of the process, in that start. None of this is checked.
+    Of the attributes, `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
+
+    Attributes:
+        format: of the file.
+        license: of everything in the submission.
+        submitter: account on the Hub.
+        note: for readers.
+        link: to code or paper of the submitter's own method.
+        ran: the day of the run, by the clock of the submitter's machine.
+        submitted: the day of the submission, by the same clock.
+        seconds: {`explainer_id`: seconds of the run's latest start}; they count what that start computed.
+        peak_memory: bytes of the GPU, or else of the process, in that start.
+        dataset: that was used.
+        model: that was explained.
+        target: what the maps explain, in words.
+        setting: everything that determines the scores but explainer and metric.
+        cells: the scores.
+        command: that reproduces them.
+        provenance: versions and hardware.
     """
 
     format: Literal[3] = 3
@@ -150,6 +192,7 @@ class Result(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Raise ValueError for fields that contradict each other."""
         for field, value, setting in (
             ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
             ("dataset.split", self.dataset.split, self.setting.split),
@@ -159,8 +202,8 @@ class Result(StrictModel):
                 raise ValueError(f"{field} is {value}, but the settings say {setting}")
         for index, cell in enumerate(self.cells):
             _check_labels(cell, index)
-            if cell.cell_id not in (own := ids_under(cell, self.setting)):
-                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings make it {own[0]}")
+            if cell.cell_id not in (ids := ids_under(cell, self.setting)):
+                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings make it {ids[0]}")
             if cell.n > self.dataset.used:
                 raise ValueError(f"cells.{index}.n is {cell.n}, but dataset.used is {self.dataset.used}")
         if self.dataset.used > self.dataset.samples or self.model.accuracy.n > self.dataset.samples:
@@ -172,21 +215,23 @@ class Result(StrictModel):
 
     @property
     def group(self) -> str:
-        """The folder of all submissions for this dataset and model. Names are for people, the hashes decide."""
+        """The folder of all submissions for this dataset and model. Names are for people, hashes decide."""
         dataset = f"{_slug(self.dataset.id)}-{_slug(self.dataset.split)}-{self.dataset.fingerprint[:8]}"
         return f"{dataset}/{_slug(self.model.id)}-{self.model.digest[:8]}"
 
     @property
     def folder(self) -> str:
+        """The folder of this submission in its repository."""
         content = sorted((cell.cell_id, cell.value, cell.n) for cell in self.cells)
         return f"{self.group}/{self.submitter}-{hash_of(content)}"
 
     def only(self, cells: set[str]) -> "Result":
+        """Return the result with the cells of these ids alone."""
         return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
 
 
 def _check_labels(cell: CellResult, index: int) -> None:
-    """Raises: ValueError for names of methods and metrics that could be taken for others, or could not be read."""
+    """Raise ValueError for names of methods and metrics that could be mistaken for others, or cannot be read."""
     for kind, name, chosen in (
         ("explainer", cell.explainer, cell.explainer_options),
         ("metric", cell.metric, cell.metric_options),
@@ -197,12 +242,16 @@ def _check_labels(cell: CellResult, index: int) -> None:
 
 
 def json_schema() -> dict:
-    """JSON schema of `result.json`."""
+    """Return the JSON schema of `result.json`."""
     return Result.model_json_schema() | {"title": f"A submission to saliency-bench, format {FORMAT}"}
 
 
 def read_result(path: Path) -> Result:
-    """Raises: UserError that names file and field for anything that does not fit the schema."""
+    """Read a `result.json`.
+
+    Raises:
+        UserError: It does not fit the schema, or is too large; the text names file and field.
+    """
     try:
         text = read_bytes(path, LARGEST).decode()
         if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
@@ -210,11 +259,12 @@ def read_result(path: Path) -> Result:
         check_texts(content := parse_json(text))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-    return validated(json.dumps(content), path)  # of a name that comes twice the value that was looked at
+    # The parsed content again, not the text: of a name that comes twice, the value whose texts were checked.
+    return validated(json.dumps(content), path)
 
 
 def validated(text: str, path: Path) -> Result:
-    """Raises: UserError that names file and field."""
+    """Return the result in a text of JSON. Raise UserError that names file and field if it is invalid."""
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:
@@ -224,9 +274,14 @@ def validated(text: str, path: Path) -> Result:
 
 
 def check_texts(content: object, place: str = "") -> None:
-    """Whether all texts of JSON can be printed: no escapes that move a cursor, no marks that turn the writing around.
+    """Check that all texts of JSON can be printed: no escapes that move a cursor, no marks that reverse the writing.
 
-    Raises: ValueError that names the place.
+    Args:
+        content: of the JSON.
+        place: of the content, for messages.
+
+    Raises:
+        ValueError: A text cannot be printed or is too long, or an object has too many names; it says where.
     """
     if isinstance(content, str):
         lines = content.splitlines() if place in SEVERAL_LINES else [content]
@@ -245,4 +300,5 @@ def check_texts(content: object, place: str = "") -> None:
 
 
 def _slug(name: str) -> str:
+    """Return a name as a part of a path."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "unnamed"

@@ -1,4 +1,4 @@
-"""Where results lie: a folder, or a repository of the Hub, of which only what is needed is downloaded."""
+"""Read results from a folder, or from a repository of the Hub, of which only what is needed is downloaded."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,8 +11,8 @@ from saliency_bench.errors import UserError, described
 from saliency_bench.hub import client, errors
 from saliency_bench.leaderboard.cache import read_cached
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.files.maps import SHARD
 from saliency_bench.leaderboard.known import FOLDERS, Known, content_of
+from saliency_bench.leaderboard.published_maps import SHARD
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
@@ -22,7 +22,7 @@ MOST_FETCHED = 200_000_000  # bytes of the maps of a submission, to show a few o
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Inside, what the Hub refuses or the network loses becomes one line that says how to fix it; no progress bars."""
+    """Within this, errors of the Hub and the network become a UserError that says how to fix it; no progress bars."""
     try:
         with client.no_bars():
             yield
@@ -37,7 +37,13 @@ def asking(repo: str) -> Iterator[None]:
 
 
 class Source:
-    """location: a folder of results (a path), or a repository of the Hub (text)."""
+    """A folder of results (a path), or a repository of the Hub (a text).
+
+    Args:
+        location: the path, or NAMESPACE/results.
+        revision: of the repository.
+        api: of the account that reads it; default: the account that is logged in.
+    """
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
         self.location, self.revision, self.api = location, revision, api or client.default_api()
@@ -47,7 +53,10 @@ class Source:
             raise UserError(f"'{location}' is neither a folder of results nor NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
-        """The folder that holds the files that fit; README.md too, because a pattern without files causes a warning."""
+        """Return a folder on this machine with the files that match these patterns.
+
+        README.md comes too, because patterns that match nothing cause a warning.
+        """
         if isinstance(self.location, Path):
             return self.location
         with asking(self.location):
@@ -57,52 +66,64 @@ class Source:
             ))  # fmt: skip
 
     def known(self) -> tuple[Known, list[str]]:
-        """What the owner vouches for. Of a pull request, what the main branch says: it is not the owner's."""
-        own = "main" if (self.revision or "").startswith(PULL_REQUEST) else self.revision
-        return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], own))
+        """Return what the owner of the board vouches for, and a line for each file of it that is invalid.
+
+        For a pull request it is what the main branch says, because the pull request is not the owner's.
+        """
+        revision = "main" if (self.revision or "").startswith(PULL_REQUEST) else self.revision
+        return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """(the root, the folders of submissions whose first two levels fit), with their files."""
+        """Return (the root, the folders in it of submissions whose first two levels match), with their files."""
         root = self.root([f"{group}/*/{name}" for name in (RESULT, RECORDS)])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
     def maps(self, folder: str) -> Path | None:
-        """The folder of a submission on this machine, with its maps; None where they are too many to download."""
+        """Return a folder on this machine with the maps of a submission, or None if they are too large to download."""
         if isinstance(self.location, Path):
             return self.location / folder
         with asking(self.location):
             tree = self.api.list_repo_tree(self.location, folder, repo_type="dataset", revision=self.revision)
-            sizes = {one.path: one.size for one in tree if isinstance(one, RepoFile)}
+            sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
         shards = [path for path in sizes if SHARD.fullmatch(path.rpartition("/")[2])]
         if sum(sizes[path] for path in shards) > MOST_FETCHED:
             return None
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[Checked]:
-        """The submissions that check out of the dataset and the model of this one, whatever these are called."""
-        vouched, _ = self.known()
+        """Yield the valid submissions for the dataset and model of a result, whatever names they give these."""
+        owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
             with suppress(UserError):  # an invalid submission is on no board
-                yield read_folder(root, folder, vouched)[1]
+                yield read_folder(root, folder, owners)[1]
 
 
-def read_folder(root: Path, folder: str, known: Known) -> tuple[str, Checked]:
-    """(the hash of its files, a submission), checked.
+def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, Checked]:
+    """Read and check a submission.
 
-    Raises: UserError, in one line, for whatever is wrong with it or happens while it is read.
+    Args:
+        root: of the results.
+        folder: of the submission within it.
+        owners: what the owner of the board vouches for.
+
+    Returns:
+        The hash of its files, and the submission.
+
+    Raises:
+        UserError: It is invalid or cannot be read, in a line.
     """
     try:
         if not (root / folder / RECORDS).exists():
-            read_result(root / folder / RESULT)  # which may say more
+            read_result(root / folder / RESULT)  # its error, if there is one, says more than a missing file
         content = content_of(root / folder)
-        found = read_cached(content, root / folder)
-        _check_place(found, folder)
-        _check_samples(found, known)
-        status = known.statuses.get(content)
+        submission = read_cached(content, root / folder)
+        _check_place(submission, folder)
+        _check_samples(submission, owners)
+        status = owners.statuses.get(content)
         if status is not None and status.refused:
             raise UserError(f"{folder}: refused by the owner of the board: {status.refused}")
-        return content, found
+        return content, submission
     except UserError as error:
         raise UserError(str(error).replace(f"{root}/", "")) from error  # without the folder of the cache
     except (OSError, ValueError) as error:
@@ -111,23 +132,24 @@ def read_folder(root: Path, folder: str, known: Known) -> tuple[str, Checked]:
         raise UserError(f"{folder} cannot be read: {described(error)}") from error
 
 
-def _check_place(found: Checked, folder: str) -> None:
-    if found.result.folder != folder:
-        raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {found.result.folder}")
+def _check_place(submission: Checked, folder: str) -> None:
+    """Raise UserError for a submission in another folder than its content names."""
+    if submission.result.folder != folder:
+        raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {submission.result.folder}")
 
 
-def _check_samples(found: Checked, known: Known) -> None:
-    """Whether the samples are those of the dataset, where the owner of the board says which these are."""
-    setting = found.result.setting
-    dataset = known.datasets.get((setting.fingerprint, setting.split))
+def _check_samples(submission: Checked, owners: Known) -> None:
+    """Raise UserError for samples that are not those of the dataset, if the owner of the board has listed it."""
+    setting = submission.result.setting
+    dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
         return
     published = dict(dataset.samples)
-    where = f"{found.result.folder}/{RECORDS}"
-    for image_id, group in zip(found.recorded.ids, found.recorded.groups, strict=True):
+    where = f"{submission.result.folder}/{RECORDS}"
+    for image_id, group in zip(submission.recorded.ids, submission.recorded.groups, strict=True):
         if image_id not in published:
             raise UserError(f"{where}: image_id {image_id} is not in {dataset.id}")
         if published[image_id] != group:
             raise UserError(f"{where}: group of image {image_id} is {published[image_id]} in {dataset.id}, not {group}")
-    if found.result.dataset.samples != len(published):
-        raise UserError(f"{found.result.folder}/{RESULT}: dataset.samples must be {len(published)}")
+    if submission.result.dataset.samples != len(published):
+        raise UserError(f"{submission.result.folder}/{RESULT}: dataset.samples must be {len(published)}")

@@ -1,8 +1,8 @@
-"""Who beats whom on a board: the test of `results.ranking`, over the rows of all submissions that ask one question.
+"""Ranks on a board: the test of `results.ranking` over the rows of all submissions that share a question.
 
-Two rows ask one question if everything but the explainer is the same: dataset, model, target, seed and metric, with all
-that makes their scores. Official ranks are those among rows whose scores the owner has recomputed. The rank "if true"
-of a row is the one that it would have if the scores of all checked rows were true.
+Rows share a question if everything but the explainer is the same: dataset, model, target, seed and metric, with all
+that determines their scores. Official ranks are those among rows whose scores the owner has recomputed. The rank "if
+true" of a row is the one that it would have if the scores of all checked rows were true.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,21 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.ranking import ALONE, UNRANKED, Contrast, Standing, compare
 from saliency_bench.utils.hashing import hash_of
 
-ANY = ("", "{}", 0)  # an explainer, whichever
+ANY = ("", "{}", 0)  # stands for any explainer in the id of a question
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row as it is ranked. key: unique on the board. scores: of `ids`, NaN where there is none."""
+    """A row as it is ranked.
+
+    Attributes:
+        key: unique on the board.
+        cell: of the row.
+        ids: of its samples.
+        groups: of these samples.
+        scores: of these samples, NaN where there is none.
+        official: whether the owner of the board has recomputed it.
+    """
 
     key: str
     cell: CellResult
@@ -34,9 +43,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Place:
-    """rank: official. if_true: as the module says. why: there is no official rank. best: by official ranks.
+    """The ranks of a row.
 
-    beats, not_beaten: the baselines that it was tested against, by the same test as its rank.
+    Attributes:
+        rank: the official one.
+        if_true: the rank if the scores of all checked rows are true; None for official rows.
+        why: why there is no official rank; else "".
+        best: whether it may be the first by official ranks.
+        beats: baselines that it beats, by the test that gives its rank.
+        not_beaten: the other baselines that it was tested against.
     """
 
     rank: RankSet
@@ -48,7 +63,7 @@ class Place:
 
 
 def question_of(cell: CellKey, setting: Identity) -> str:
-    """What all rows share that can be compared: a hash of everything but the explainer."""
+    """Return what rows share that can be compared: a hash of everything but the explainer."""
     metric = known_metric(cell)
     if metric is None:
         return hash_of(setting.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
@@ -56,57 +71,63 @@ def question_of(cell: CellKey, setting: Identity) -> str:
 
 
 def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:
-    """{key: its place} of the rows of one question, all of which cover the same samples."""
+    """Return {key: its place} of the rows of a question, all of which cover the same samples."""
     official = [entry for entry in entries if entry.official]
     (contrasts, ranked), (all_contrasts, possible) = _standings(official, seed), _standings(entries, seed)
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
-    several = any(one.rank and one.rank[0] > 1 for one in ranked.values())
-    found = {}
+    # Where nobody is beaten, all are first, and "best" would say nothing.
+    several = any(other.rank and other.rank[0] > 1 for other in ranked.values())
+    placed = {}
     for entry in entries:
-        own = ranked.get(entry.key)
-        rank = own.rank if own else None
-        best = several and rank is not None and rank[0] == 1 and own is not None and own.scored >= BEST_FROM
+        standing = ranked.get(entry.key)
+        rank = standing.rank if standing else None
+        best = several and rank is not None and rank[0] == 1 and standing is not None and standing.scored >= BEST_FROM
         if_true = possible[entry.key].rank if not entry.official else None
-        why = "" if rank else (own.unranked or ALONE if own else "its scores have not been recomputed")
-        own_contrasts = contrasts if entry.official else all_contrasts
-        beats, not_beaten = _against(entry, baselines, own_contrasts)
-        found[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline, beats, not_beaten)
-    return found
+        why = "" if rank else (standing.unranked or ALONE if standing else "its scores have not been recomputed")
+        compared = contrasts if entry.official else all_contrasts
+        beats, not_beaten = _against(entry, baselines, compared)
+        placed[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline, beats, not_beaten)
+    return placed
 
 
 def _against(
     entry: Entry, baselines: Mapping[str, str], contrasts: Sequence[Contrast]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the baselines that a row beats, those that it does not), of those that it was tested against."""
+    """Return (the baselines that a row beats, those that it does not), of those that it was tested against."""
     if entry.cell.baseline:
         return (), ()
     sides: dict[bool, list[str]] = {True: [], False: []}
-    for one in contrasts:
-        if entry.key in one.cells and one.p is not None:
-            own = one.seen_from(entry.key)
-            if own.cells[1] in baselines:
-                sides[own.sign(entry.cell.higher_is_better) > 0].append(baselines[own.cells[1]])
+    for contrast in contrasts:
+        if entry.key in contrast.cells and contrast.p is not None:
+            turned = contrast.seen_from(entry.key)
+            if turned.cells[1] in baselines:
+                sides[turned.sign(entry.cell.higher_is_better) > 0].append(baselines[turned.cells[1]])
     not_beaten = tuple(sorted(set(sides[False])))  # of two rows of one baseline neither may be left unbeaten
     return tuple(sorted(set(sides[True]) - set(not_beaten))), not_beaten
 
 
 def _standings(entries: Sequence[Entry], seed: int) -> tuple[list[Contrast], Mapping[str, Standing]]:
-    """(each pair that was compared, {key: its standing})"""
+    """Return (each pair that was compared, {key: its standing})."""
     if not entries:
         return [], {}
     first = entries[0]
-    place = {image_id: index for index, image_id in enumerate(first.ids)}
+    positions = {image_id: index for index, image_id in enumerate(first.ids)}
     scores = {}
     for entry in entries:
         scores[entry.key] = column = np.full(len(first.ids), np.nan)
-        column[[place[image_id] for image_id in entry.ids]] = entry.scores
-    one = first.cell
+        column[[positions[image_id] for image_id in entry.ids]] = entry.scores
+    question = first.cell
+    # Texts may differ between submissions; rivals are those with the same text and version of the metric.
     keys = [
         entry.cell.model_copy(
-            update={"cell_id": entry.key, "metric_text": one.metric_text, "metric_version": one.metric_version}
+            update={
+                "cell_id": entry.key,
+                "metric_text": question.metric_text,
+                "metric_version": question.metric_version,
+            }
         )
         for entry in entries
     ]
-    if one.aggregate:
+    if question.aggregate:
         return [], {key.cell_id: Standing(None, UNRANKED, 1.0) for key in keys}
     return compare(keys, scores, cluster_codes(first.ids, first.groups), seed)

@@ -1,4 +1,4 @@
-"""A submission in memory: made of a run, written as files, and read back with its records; the columns of a board."""
+"""A submission in memory: made from a run, written as files, read back with its records; and the columns of a board."""
 
 import json
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.leaderboard.checks import Checked, checked, derived_key, read_checked
-from saliency_bench.leaderboard.files.recorded import Recorded, recorded
+from saliency_bench.leaderboard.recorded import Recorded, recorded
 from saliency_bench.leaderboard.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, as_json
@@ -40,17 +40,18 @@ FEATURES = datasets.Features(
        "same_as": datasets.List(datasets.Value("string"))}
     | {"source": datasets.Value("string")}
 )  # fmt: skip
-OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict", "same_as")  # which no submission can say of itself
+# Columns that only a board can fill in, none of which a submission can state about itself.
+OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict", "same_as")
 
 NO_RESULT = "no result: this row only shows the columns"
 CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
 
 
 def shown_cells(result: Result | None) -> bytes:
-    """`cells.parquet`: a row per cell of a submission; None: a row that shows the columns.
+    """Return the content of `cells.parquet`, with a row per cell, or for None a row that only shows the columns.
 
-    Numbers are those that the submission states. What the package knows itself, such as the names of its explainers,
-    is taken from the package.
+    Numbers are those that the submission states. What the package knows, such as the names of its explainers, is taken
+    from the package.
     """
     columns = {name: kind for name, kind in FEATURES.items() if name not in OF_BOARD}
     features = datasets.Features(columns | {"submitter": datasets.Value("string")})
@@ -64,7 +65,7 @@ def shown_cells(result: Result | None) -> bytes:
 
 
 def columns_of(folder: str, result: Result, cell: CellResult) -> dict:
-    """The columns that follow from one submission."""
+    """Return the columns of a row that follow from its submission."""
     return {
         "cell_id": cell.cell_id,
         "dataset": result.dataset.id,
@@ -100,7 +101,14 @@ def columns_of(folder: str, result: Result, cell: CellResult) -> dict:
 
 @dataclass(frozen=True)
 class Submission:
-    """A result with its records, in memory, and what these say; `where` names it in messages."""
+    """A result with its records in memory.
+
+    Attributes:
+        result: the content of `result.json`.
+        records: the table of `records.parquet`.
+        recorded: the scores in these records.
+        where: names the submission in messages.
+    """
 
     result: Result
     records: pa.Table
@@ -108,7 +116,7 @@ class Submission:
     where: str
 
     def write(self, root: Path) -> list[Path]:
-        """`root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}."""
+        """Write `root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}, and return both paths."""
         folder = root / self.result.folder
         write_json(folder / RESULT, self.result.model_dump(mode="json"))
         pieces = (pa.Table.from_batches([batch]) for batch in self.records.to_batches(max_chunksize=records.ROWS))
@@ -116,13 +124,13 @@ class Submission:
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
-        """Some cells alone, ranked anew among themselves."""
+        """Return the cells of these ids alone, ranked among themselves."""
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
         result = self.result.only(cells)
-        found = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
-        _, standings = compare(result.cells, found.values, found.codes, result.setting.seed)
+        recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
+        _, standings = compare(result.cells, recorded.values, recorded.codes, result.setting.seed)
         ranked = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in result.cells]
-        return Submission(result.model_copy(update={"cells": ranked}), rows, found, self.where)
+        return Submission(result.model_copy(update={"cells": ranked}), rows, recorded, self.where)
 
     @property
     def checked(self) -> Checked:
@@ -131,17 +139,24 @@ class Submission:
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """The results of a finished run, without the folders of this machine (`results.public_names`).
+    """Return the results of a finished run, without the names of folders on this machine (`results.public_names`).
 
-    Raises: UserError for a folder that holds no finished run, or one whose files contradict each other.
+    Args:
+        folder: of the run.
+        submitter: account on the Hub.
+        note: a few words for readers.
+        link: https address of code or paper.
+
+    Raises:
+        UserError: The folder holds no finished run, or its files contradict each other.
     """
     folder = Path(folder)
     run = read_run(folder)
     summary = run.summary
     dataset, model = summary["dataset"], summary["model"]
     manifest = read_manifest(folder)
-    called = {"dataset": dataset["id"], "model": public_name(model["id"], model.get("repo") is None)}
-    public = public_spec(manifest.spec, **{kind: _pinned(summary[kind], called[kind]) for kind in called})
+    names = {"dataset": dataset["id"], "model": public_name(model["id"], model.get("repo") is None)}
+    public = public_spec(manifest.spec, **{kind: _pinned(summary[kind], names[kind]) for kind in names})
     maps = {explainer: public_maps(entry) for explainer, entry in manifest.maps.items()}
     explained = {cell.explainer_id for cell in run.cells}
     content = {
@@ -152,9 +167,9 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
         "submitted": _day(time()),
         "seconds": {key: value for key, value in run.timings.get("explainers", {}).items() if key in explained},
         "peak_memory": run.timings.get("peak_memory"),
-        "dataset": dataset | {"id": called["dataset"]},
+        "dataset": dataset | {"id": names["dataset"]},
         "license": LICENSE,
-        "model": model | {"id": called["model"]},
+        "model": model | {"id": names["model"]},
         "target": summary["target"],
         "setting": manifest.identity.model_dump(mode="json"),
         "cells": as_json(run.cells),
@@ -167,21 +182,22 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
 
 
 def _day(seconds: float | None) -> str | None:
+    """Return the day (UTC) of a time, YYYY-MM-DD."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
-def _pinned(loaded: dict, name: str) -> str:
-    """What loads the same again: of the Hub the very commit."""
-    return f"{loaded['repo']}@{loaded['revision']}" if loaded.get("repo") else name
+def _pinned(source: dict, name: str) -> str:
+    """Return the name that loads the same dataset or model again, with its commit if it is on the Hub."""
+    return f"{source['repo']}@{source['revision']}" if source.get("repo") else name
 
 
 def read_submission(folder: str | Path, where: str = "") -> Submission:
-    """With its records, as they were submitted. where: its name in messages. Raises: as `read_checked`."""
-    found = read_checked(Path(folder))
+    """Read a submission with its records. Raise UserError as `read_checked`; `where` names it in messages."""
+    submission = read_checked(Path(folder))
     table = pq.read_table(Path(folder) / RECORDS, read_dictionary=TEXTS).unify_dictionaries()
-    return Submission(found.result, table.replace_schema_metadata(None), found.recorded, where or str(folder))
+    return Submission(submission.result, table.replace_schema_metadata(None), submission.recorded, where or str(folder))
 
 
 def check_records(result: Result, table: pa.Table, path: Path) -> Recorded:
-    """What records in memory say. Raises: UserError that names file and column, where the result says anything else."""
+    """Return the scores in a table of records. Raise UserError if they contradict the result; `path` names them."""
     return checked(result, recorded(result, table.to_batches(), len(table), path), path).recorded

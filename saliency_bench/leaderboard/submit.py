@@ -19,7 +19,6 @@ from huggingface_hub import CommitOperationAdd, DatasetInfo, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
-from saliency_bench.analysis.differences import same
 from saliency_bench.data.card import template_file
 from saliency_bench.data.names import NAMESPACE
 from saliency_bench.engine.run import Run
@@ -29,7 +28,8 @@ from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.bounds import check_written, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.files.maps import PUBLISHED, shards_in
+from saliency_bench.leaderboard.copies import ScoredCell, covers
+from saliency_bench.leaderboard.published_maps import PUBLISHED, shards_in
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
 from saliency_bench.leaderboard.source import Source, asking
 from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells
@@ -46,13 +46,20 @@ NOBODY = "you"  # the submitter in a dry run without login
 class SubmissionPlan:
     """What a submission will do; `publish()` does it.
 
-    new        cells that the repository does not have, or has over fewer samples
-    known      cells that it has with the same values: not sent
-    conflicts  between new cells and other values of the same cells in the repository; both are kept
-    maps       a folder of maps that are published too
-    pending    the address of an open pull request with exactly these cells
-    create     whether the repository will be created; bare: whether it is ours and lacks its card, which is then added
-    rights     of the account that submits
+    Attributes:
+        repo: the results repository.
+        private: whether it is private, or will be.
+        create: whether it will be created.
+        bare: whether it belongs to the account and lacks its card, which is then added.
+        rights: of the account that submits.
+        submission: the run.
+        new: cells that the repository does not have, or has over fewer samples.
+        known: cells that it has with the same values; they are not sent.
+        conflicts: between new cells and other values of the same cells in the repository; both are kept.
+        maps: folder of maps that are published too.
+        pending: the address of an open pull request with exactly these cells.
+        pull_request: the address of the pull request that was made.
+        api: of the account that submits.
     """
 
     repo: str
@@ -76,7 +83,7 @@ class SubmissionPlan:
 
     @cached_property
     def files(self) -> dict[str, bytes | Path]:
-        """{path: content, or the file that holds it} of the pull request, also of a pending one."""
+        """The files of the pull request, also of a pending one, by path: their content, or where it is."""
         if not self.new:
             return {}
         sent = self.submission.only({cell.cell_id for cell in self.new})
@@ -91,12 +98,16 @@ class SubmissionPlan:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """{path: bytes} of `files`."""
+        """Sizes of `files` in bytes, by path."""
         return {path: content.stat().st_size if isinstance(content, Path) else len(content)
                 for path, content in self.files.items()}  # fmt: skip
 
     def lines(self, *, several: bool = False) -> list[str]:
-        """What will be done, for people to read before it is done. several: other runs go with it, announced before."""
+        """Say what will be done.
+
+        Args:
+            several: the same pull request has further runs, which were announced before.
+        """
         lines: list[str] = []
         if self.known:
             lines += [f"{len(self.known)} cells are in {self.repo} with the same values and are not sent:"]
@@ -116,7 +127,7 @@ class SubmissionPlan:
         return lines + [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
 
     def description(self) -> str:
-        """The text of the pull request, Markdown: the scores as a table, note, link and command, in blocks of code."""
+        """Return the text of the pull request, Markdown: scores, note, link and command in blocks of code."""
         result = self.submission.only({cell.cell_id for cell in self.new}).result
         parts = {"": "\n".join([*self.lines(), "", table(result.cells, result.dataset.used)])}
         parts |= {"Note": result.note, "Code or paper": result.link, "Command": result.command}
@@ -125,6 +136,7 @@ class SubmissionPlan:
         return "\n".join(blocks)
 
     def as_dict(self) -> dict:
+        """Return the plan as plain data for `--json`."""
         return {
             "repo": self.repo,
             "private": self.private,
@@ -144,6 +156,7 @@ class SubmissionPlan:
         return propose([self])
 
     def write_card(self) -> None:
+        """Add the card, the schema and the example tables to the repository."""
         self.api.create_commit(
             self.repo,
             [CommitOperationAdd(path, content) for path, content in board_files(self.repo).items()],
@@ -152,15 +165,16 @@ class SubmissionPlan:
         )
 
     def title(self) -> str:
+        """Return the title of the pull request."""
         result, explainers = self.submission.result, dict.fromkeys(cell.explainer_text for cell in self.new)
         names = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
         return f"{len(self.new)} cells: {names} on {result.dataset.id} with {result.model.id}"
 
 
 def board_files(repo: str) -> dict[str, bytes]:
-    """What a results repository holds before the first submission.
+    """Return the files of a results repository before its first submission.
 
-    Tables of one row without a result, so that the Hub shows them.
+    Its tables have a row without a result, because the Hub shows no empty table.
     """
     row = dict.fromkeys(records.SCHEMA.names) | {"reason": NO_RESULT}
     with BytesIO() as buffer:
@@ -174,24 +188,24 @@ def board_files(repo: str) -> dict[str, bytes]:
 
 
 def board_publication(namespace: str) -> Publication:
-    """The results repository of a namespace, to which others then submit."""
+    """Return what creating the results repository of a namespace publishes."""
     repo = f"{namespace}/results"
     return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""))
 
 
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
-    """Raises: UserError for a pull request that its review would refuse for its size."""
-    sent = [one for one in plans if not one.nothing]
+    """Raise UserError for a pull request that its review would refuse for its size."""
+    sent = [plan for plan in plans if not plan.nothing]
     if many := too_many(len(sent)):
         raise UserError(f"nothing was sent: {many[0]}; send a part of the runs at a time")
-    for one in sent:
-        if problems := too_large(one.sizes):
+    for plan in sent:
+        if problems := too_large(plan.sizes):
             raise UserError(f"nothing was sent: {problems[0]}")
 
 
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
     """Make one pull request of submissions to a repository and return its address; None if there is nothing to send."""
-    sent = [one for one in plans if not one.nothing]
+    sent = [plan for plan in plans if not plan.nothing]
     if not sent:
         return None
     check_sizes(sent)
@@ -206,21 +220,22 @@ def propose(plans: Sequence[SubmissionPlan]) -> str | None:
             first.write_card()
         commit = first.api.create_commit(
             first.repo,
-            [CommitOperationAdd(path, content) for one in sent for path, content in one.files.items()],
+            [CommitOperationAdd(path, content) for plan in sent for path, content in plan.files.items()],
             repo_type="dataset",
             commit_message=title,
-            commit_description="\n".join(one.description() for one in sent),
+            commit_description="\n".join(plan.description() for plan in sent),
             create_pr=True,
         )
-    for one in sent:
-        one.pull_request = commit.pr_url
+    for plan in sent:
+        plan.pull_request = commit.pr_url
     return commit.pr_url
 
 
 def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """(the finished runs that `folder` is or, as of a suite, holds in `runs`, those that are not finished).
+    """Return (the finished runs, the unfinished ones) in a folder: the folder itself, or the runs of a suite.
 
-    Raises: UserError where no run is finished.
+    Raises:
+        UserError: No run is finished.
     """
     if (folder / "summary.json").is_file() or not (folder / "runs").is_dir():
         return [folder], []
@@ -232,17 +247,19 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _line(cell: CellResult) -> str:
+    """Return a cell with its value as a line."""
     value = f"no value ({cell.without})" if cell.value is None else f"{cell.value:.3f}"
     return f"  {cell.explainer_text} by {cell.metric_text}: {value}, n = {cell.n}"
 
 
 def _about(cell: CellResult) -> dict:
+    """Return a cell with its value as plain data."""
     names = {"explainer": cell.explainer_text, "metric": cell.metric_text}
     return {"cell_id": cell.cell_id, **names, "value": cell.value, "n": cell.n}
 
 
 def card(repo: str) -> str:
-    """The README of a results repository."""
+    """Return the README of a results repository."""
     template = Template(template_file("results.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
     names = {"result": RESULT, "records": RECORDS, "cells": CELLS, "empty": EMPTY}
     return template.render(repo=repo, format=FORMAT, license=LICENSE, **names)
@@ -259,16 +276,24 @@ def plan(
     dry_run: bool = False,
     api: HfApi | None = None,
 ) -> SubmissionPlan:
-    """What submitting a finished run to `namespace`/results would do; asks the Hub, changes nothing.
+    """Ask the Hub what submitting a finished run to `namespace`/results would do, and change nothing.
 
-    with_maps: with the maps that `score_maps` has written into its folder. api: of the account that submits; default
-    the one that is logged in here.
+    Args:
+        run: folder of the run.
+        namespace: of the results repository.
+        private: make the repository private if it will be created.
+        note: a few words for readers.
+        link: https address of code or paper.
+        with_maps: publish the maps too that `score_maps` has written into the folder.
+        dry_run: only compare, which needs neither login nor network.
+        api: of the account that submits; default: the account that is logged in.
 
-    Raises: UserError for a folder without a finished run, or what the Hub refuses.
+    Raises:
+        UserError: The folder holds no finished run, or the Hub refuses the submission.
     """
     repo, api = f"{namespace}/results", api or client.default_api()
     maps = Path(run) / PUBLISHED if with_maps else None
-    submission = of_run(run, NOBODY, note, link)  # what is wrong with the run is reported before the Hub is asked
+    submission = of_run(run, NOBODY, note, link)  # first: errors of the run are reported before those of the Hub
     try:
         account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:
@@ -299,7 +324,7 @@ def plan(
 
 
 def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
-    """None for a dry run without login."""
+    """Return the account that submits, or None for a dry run without login."""
     if client.token_of(api) is None:
         if dry_run:
             return None
@@ -309,7 +334,10 @@ def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
 
 
 def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
-    """With a token that may write, anyone may submit to a public repository; only the owner may create it."""
+    """Return whether an account may submit, and why not.
+
+    With a token that may write, anyone may submit to a public repository; only its owner may create it.
+    """
     if account is None:
         return client.Rights(None, "rights not checked: not logged in")
     if account.read_only:
@@ -326,7 +354,7 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:
-    """None if there is no such repository."""
+    """Return what the Hub says of a repository, or None if it does not exist."""
     with asking(repo):
         try:
             return api.dataset_info(repo)
@@ -336,31 +364,20 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
 
 
 def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
-    """Sort the cells into new, known and contradicted, sample by sample."""
-    own = proposed.submission.checked
+    """Compare the cells with those in the repository, sample by sample: fill in `new`, `known` and `conflicts`."""
+    ours = proposed.submission.checked
     published = [] if revision is None else _published(proposed, revision)
-    for cell in own.cells:
-        is_known = any(_covers(other, own, cell.cell_id) for other in published)
-        (proposed.known if is_known else proposed.new).append(cell)
+    for cell in ours.cells:
+        others = [other for other in published if cell.cell_id in other.recorded.outcomes]
+        is_published = any(covers(ScoredCell(other, cell), ScoredCell(ours, cell)) for other in others)
+        (proposed.known if is_published else proposed.new).append(cell)
     new = {cell.cell_id for cell in proposed.new}
-    found = [item for other in published for item in contradictions(other, own)]
-    proposed.conflicts = [item for item in found if item.cell_id in new]
-
-
-def _covers(other: Checked, own: Checked, cell_id: str) -> bool:
-    """Whether a submission has all samples of ours of a cell, in the same groups, with the same scores."""
-    theirs, ours = (one.recorded.outcomes.get(cell_id) for one in (other, own))
-    if theirs is None or ours is None:
-        return False
-    place = {image_id: index for index, image_id in enumerate(other.recorded.ids)}
-    order = [place.get(image_id, -1) for image_id in own.recorded.ids]
-    if -1 in order or own.recorded.groups != [other.recorded.groups[index] for index in order]:
-        return False
-    return bool(same(ours.scores, theirs.scores[order]).all())
+    conflicts = [conflict for other in published for conflict in contradictions(other, ours)]
+    proposed.conflicts = [conflict for conflict in conflicts if conflict.cell_id in new]
 
 
 def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
-    """The submissions in the repository that share a cell with this one."""
+    """Return the submissions in the repository that share a cell with this one."""
     result = proposed.submission.result
     ids = {cell.cell_id for cell in result.cells}
     beside = Source(proposed.repo, revision, proposed.api).beside(result)
@@ -368,7 +385,7 @@ def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:
-    """The address of an open pull request of this author with exactly these cells."""
+    """Return the address of an open pull request of this author with exactly these cells, or None."""
     paths = list(proposed.files)
     with asking(proposed.repo):
         for pull in proposed.api.get_repo_discussions(
@@ -383,7 +400,7 @@ def _pending(proposed: SubmissionPlan, author: str) -> str | None:
 
 
 def submit(
-    what: Run | str | Path,
+    run: Run | str | Path,
     *,
     namespace: str = NAMESPACE,
     name: str | None = None,
@@ -396,20 +413,30 @@ def submit(
 ) -> SubmissionPlan:
     """Propose a run, or precomputed maps, to the board `namespace`/results by a pull request.
 
-    what: a finished run or its folder; or a filled-in template, a folder of .npy files or a Parquet file, which is
-    scored first (`scoring`: the other parameters of `score_maps`) under the `name` of your method. private: make a
-    repository private if it is created now, which happens in your own namespaces only. dry_run: compare, send nothing.
-    note: a few words for readers. link: https address of the code or paper of your own method. with_maps: publish the
-    maps too, rounded to float16 before they are scored, so that anybody, and the owner of the board, can score them.
-    The records of the run are held in memory, at about 0.4 kB each.
+    Results are published under CC-BY-4.0; by submitting you agree to that. The records of the run are read into memory,
+    about 0.4 kB each.
 
-    Results are published under CC-BY-4.0; by submitting you agree to that.
+    Args:
+        run: a finished run or its folder; or precomputed maps, which are scored first: a filled-in template, a folder
+            of .npy files or a Parquet file.
+        namespace: of the board.
+        name: of your method, for precomputed maps.
+        private: make a repository private if it is created now, which happens in your own namespaces only.
+        dry_run: compare, send nothing.
+        note: a few words for readers.
+        link: https address of the code or paper of your own method.
+        with_maps: publish the maps too, rounded to float16 before they are scored, so that anybody, and the owner of
+            the board, can score them.
+        **scoring: the other parameters of `score_maps`, for precomputed maps.
 
-    Returns the plan, whose `pull_request` is the address of what was sent; None where everything was there already.
-    Raises: UserError for what cannot be read, scored or sent.
+    Returns:
+        The plan; its `pull_request` is the address of the pull request, None if the board has all cells already.
+
+    Raises:
+        UserError: The run cannot be read, the maps cannot be scored, or the Hub refuses the submission.
     """
     proposed = plan(
-        scored(what, name, with_maps=with_maps, **scoring), namespace=namespace, private=private, dry_run=dry_run,
+        scored(run, name, with_maps=with_maps, **scoring), namespace=namespace, private=private, dry_run=dry_run,
         note=note, link=link, with_maps=with_maps,
     )  # fmt: skip
     if not dry_run:
@@ -417,13 +444,19 @@ def submit(
     return proposed
 
 
-def scored(what: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
-    """The folder of a finished run: `what` itself, or the run that scores the maps in it."""
-    path = what.folder if isinstance(what, Run) else Path(what)
+def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
+    """Return the folder of a finished run: `run` itself, or the run that scores the maps in it.
+
+    Args:
+        run: a run, its folder, or maps, as for `submit`.
+        name: of the method, for maps.
+        **scoring: the other parameters of `score_maps`, for maps.
+    """
+    path = run.folder if isinstance(run, Run) else Path(run)
     if (path / "summary.json").is_file():
         options = {"name": name, **scoring}
-        if given := [option for option, value in options.items() if value and option not in ("progress", "say")]:
-            raise UserError(f"{path} is a finished run and is submitted as it is; {', '.join(given)} is for maps")
+        if unused := [option for option, value in options.items() if value and option not in ("progress", "say")]:
+            raise UserError(f"{path} is a finished run and is submitted as it is; {', '.join(unused)} is for maps")
         return path
     if not path.exists():
         raise UserError(f"{path} does not exist; give the folder of a run, or of maps")

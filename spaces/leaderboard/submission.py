@@ -7,7 +7,7 @@ import gradio as gr
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.files.maps import PUBLISHED
+from saliency_bench.leaderboard.published_maps import PUBLISHED
 from saliency_bench.leaderboard.view.live import Live
 from saliency_bench.leaderboard.view.page import preview
 from saliency_bench.leaderboard.view.received import MOST_PACKED, Limits, proposal, unfold

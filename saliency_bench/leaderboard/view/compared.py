@@ -1,11 +1,12 @@
-"""What is behind a row: its best, worst and most disputed samples; and two rows, sample by sample."""
+"""The samples behind a row: the best, the worst and the most disputed; and two rows compared sample by sample."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from saliency_bench.leaderboard.board import Row
-from saliency_bench.leaderboard.view.archive import Archive, Sampled
+from saliency_bench.leaderboard.view.archive import Archive
+from saliency_bench.leaderboard.view.overall import Scored
 from saliency_bench.leaderboard.view.rows import ShownRow
 from saliency_bench.results.clusters import Matched, cluster_codes
 from saliency_bench.results.intervals import Estimate, difference
@@ -18,7 +19,16 @@ Both = tuple[str, float, float]  # a sample and its scores
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a row. value: its score; low, high: the lowest and highest of all rows that can be compared."""
+    """A sample of a row.
+
+    Attributes:
+        image_id: of the sample.
+        value: its score.
+        low: its lowest score in all rows that can be compared.
+        high: its highest score in these.
+        label: its class.
+        prediction: the class that the classifier sees.
+    """
 
     image_id: str
     value: float
@@ -29,47 +39,45 @@ class Sample:
 
 
 def samples_of(archive: Archive, key: str) -> dict[str, list[Sample]]:
-    """{"best", "worst", "most disputed": samples} of a row; {} where its metric scores no single sample.
+    """Return {"best", "worst", "most disputed": samples} of a row, or nothing if its metric scores no single sample.
 
-    Disputed are those on which the rows that can be compared are furthest apart.
+    Disputed are the samples on which the rows that can be compared are furthest apart.
     """
     shown, row = archive.by_key[key]
-    own = archive.sampled(row)
-    there = np.flatnonzero(np.isfinite(own.scores))
-    if not len(there):
+    scored = archive.sampled(row)
+    scored_indices = np.flatnonzero(np.isfinite(scored.scores))
+    if not len(scored_indices):
         return {}
-    low, high = _spread(archive, shown, own)
-    better = own.scores if shown.higher_is_better else -own.scores
-    order = there[np.argsort(-better[there], kind="stable")]
-    found = {"best": order[:SHOWN], "worst": order[::-1][:SHOWN]}
-    disputed = there[np.argsort(-(high - low)[there], kind="stable")][:SHOWN]
+    low, high = _spread(archive, shown, scored)
+    better = scored.scores if shown.higher_is_better else -scored.scores
+    order = scored_indices[np.argsort(-better[scored_indices], kind="stable")]
+    indices_by_kind = {"best": order[:SHOWN], "worst": order[::-1][:SHOWN]}
+    disputed = scored_indices[np.argsort(-(high - low)[scored_indices], kind="stable")][:SHOWN]
     if (high - low)[disputed].max(initial=0) > 0:
-        found["most disputed"] = disputed
-    labels = archive.labels_of(row, [own.ids[index] for index in np.unique(np.concatenate(list(found.values())))])
+        indices_by_kind["most disputed"] = disputed
+    shown_indices = np.unique(np.concatenate(list(indices_by_kind.values())))
+    labels = archive.labels_of(row, [scored.ids[index] for index in shown_indices])
     return {
         kind: [
-            Sample(own.ids[index], float(own.scores[index]), float(low[index]), float(high[index]),
-                   *(labels.get(own.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
+            Sample(scored.ids[index], float(scored.scores[index]), float(low[index]), float(high[index]),
+                   *(labels.get(scored.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
             for index in indices
         ]
-        for kind, indices in found.items()
+        for kind, indices in indices_by_kind.items()
     }  # fmt: skip
 
 
-def _spread(archive: Archive, shown: ShownRow, own: Sampled) -> tuple[np.ndarray, np.ndarray]:
-    """(the lowest, the highest) score of each sample of `own` among all rows of its question."""
-    place = {image_id: index for index, image_id in enumerate(own.ids)}
-    low, high = own.scores.copy(), own.scores.copy()
-    rivals = [row for one, row in archive.by_key.values() if one.question == shown.question and one.key != shown.key]
+def _spread(archive: Archive, shown: ShownRow, scored: Scored) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the lowest, the highest) score of each sample of a row among all rows that can be compared with it."""
+    low = high = scored.scores
+    rivals = [
+        row
+        for shown_row, row in archive.by_key.values()
+        if shown_row.question == shown.question and shown_row.key != shown.key
+    ]
     for row in rivals[:MOST_RIVALS]:
-        theirs = archive.sampled(row)
-        known = [(place[image_id], score) for image_id, score in zip(theirs.ids, theirs.scores, strict=True)
-                 if image_id in place]  # fmt: skip
-        if known:
-            indices = np.array([index for index, _ in known])
-            scores = np.array([score for _, score in known])
-            low[indices] = np.fmin(low[indices], scores)
-            high[indices] = np.fmax(high[indices], scores)
+        theirs = archive.sampled(row).over(scored.ids)
+        low, high = np.fmin(low, theirs), np.fmax(high, theirs)  # which ignore NaN
     return low, high
 
 
@@ -77,10 +85,11 @@ def _spread(archive: Archive, shown: ShownRow, own: Sampled) -> tuple[np.ndarray
 class Pairwise:
     """Two rows on the samples that both have.
 
-    estimate    the mean of first minus second, not corrected for several
-    better      how many samples the first is better on, the second, and on how many both are equal
-    dots        (n, 2) scores of both, of at most `MOST_DOTS` samples, evenly spaced
-    furthest    samples on which the first is better by most, and those on which the second is: (id, first, second)
+    Attributes:
+        estimate: the mean of first minus second, not corrected for multiple comparisons.
+        better: on how many samples the first is better, the second is better, both are equal.
+        dots: (n, 2) scores of both, of at most `MOST_DOTS` samples, evenly spaced.
+        furthest: samples on which the first is better by most, and those on which the second is: (id, first, second).
     """
 
     estimate: Estimate
@@ -90,25 +99,24 @@ class Pairwise:
 
 
 def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
-    """Two rows of one question."""
-    one, other = archive.sampled(first), archive.sampled(second)
-    theirs = dict(zip(other.ids, other.scores, strict=True))
-    paired = np.array([theirs.get(image_id, np.nan) for image_id in one.ids], dtype=float)
-    matched = Matched([one.scores, paired], cluster_codes(one.ids, one.groups))
-    both = np.flatnonzero(np.isfinite(one.scores) & np.isfinite(paired))
+    """Compare two rows of the same question."""
+    ours = archive.sampled(first)
+    paired = archive.sampled(second).over(ours.ids)
+    matched = Matched([ours.scores, paired], cluster_codes(ours.ids, ours.groups))
+    both = np.flatnonzero(np.isfinite(ours.scores) & np.isfinite(paired))
     sign = 1 if first.cell.higher_is_better else -1
-    gains = sign * (one.scores - paired)[both]
+    gains = sign * (ours.scores - paired)[both]
     order = both[np.argsort(-gains, kind="stable")]
     every = max(1, -(-len(both) // MOST_DOTS))
     return Pairwise(
         difference(matched, 0, 1),
         (int((gains > 0).sum()), int((gains < 0).sum()), int((gains == 0).sum())),
-        np.stack([one.scores[both][::every], paired[both][::every]], axis=1),
-        (_named(one, paired, order[:SHOWN], sign), _named(one, paired, order[::-1][:SHOWN], -sign)),
+        np.stack([ours.scores[both][::every], paired[both][::every]], axis=1),
+        (_named(ours, paired, order[:SHOWN], sign), _named(ours, paired, order[::-1][:SHOWN], -sign)),
     )
 
 
-def _named(one: Sampled, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
-    """Those of some samples on which one side is better."""
-    return [(one.ids[index], float(one.scores[index]), float(paired[index])) for index in indices
-            if sign * (one.scores[index] - paired[index]) > 0]  # fmt: skip
+def _named(ours: Scored, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
+    """Return (id, first score, second score) of those samples on which the side of this sign is better."""
+    return [(ours.ids[index], float(ours.scores[index]), float(paired[index])) for index in indices
+            if sign * (ours.scores[index] - paired[index]) > 0]  # fmt: skip

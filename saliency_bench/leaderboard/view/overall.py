@@ -1,4 +1,4 @@
-"""Scores across datasets: how much better than `random` an explainer is, by one metric, over the fixed core of a board.
+"""Scores across datasets: how much better than `random` an explainer is, by a metric, over the core of a board.
 
     score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on the samples both have; s = 1 where higher
                                           is better, else -1, so that more is always better
@@ -7,11 +7,11 @@
     ranks     sets, by the paired test of `results.paired_test` over all pairs, cluster sums weighted by 1 / (D n_d);
               n_d: the samples of d that `random` has scored
 
-Only recomputed rows are ranked, and only explainers that have one for each dataset of the core. Of others it says what
-is missing; nothing is ever averaged over some of the core. Metrics are not averaged.
+Only recomputed rows are ranked, and only explainers that have one for each dataset of the core; others get a line that
+says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -29,22 +29,40 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Scored:
-    """An explainer's scores (n,) on one dataset of the core; official: its row is recomputed."""
+    """The scores of a row.
+
+    Attributes:
+        ids: of its samples.
+        groups: of these samples, None for a sample in no group.
+        scores: (n,) of these samples, NaN where there is none.
+        official: whether the row is recomputed.
+    """
 
     ids: Sequence[str]
     groups: Sequence[str | None]
     scores: np.ndarray
     official: bool = True
 
+    def over(self, ids: Iterable[str]) -> np.ndarray:
+        """Return the scores of the samples `ids`, NaN where there is none."""
+        scores = dict(zip(self.ids, self.scores, strict=True))
+        return np.array([scores.get(image_id, np.nan) for image_id in ids], dtype=float)
+
 
 @dataclass(frozen=True)
 class Overall:
-    """An explainer across the core, by one metric.
+    """An explainer across the core, by a metric.
 
-    value, low, high   S with its interval for these datasets; None where a dataset is missing
-    new                its interval for new datasets; None with fewer than six
-    by_dataset         {dataset: s m_d} of those that it has
-    rank, unranked     its rank set, or why it has none
+    Attributes:
+        name: of the explainer.
+        baseline: whether it ignores the network.
+        value: S; None if a dataset is missing.
+        low: lower end of the interval for these datasets.
+        high: upper end of the interval for these datasets.
+        new: interval for new datasets; None with fewer than `NEW_FROM` datasets.
+        by_dataset: {dataset: s m_d} for the datasets that it has.
+        rank: its rank set.
+        unranked: why it has none.
     """
 
     name: str
@@ -59,41 +77,52 @@ class Overall:
 
     @property
     def unbeaten(self) -> bool:
+        """Whether it may be the best."""
         return self.rank is not None and self.rank[0] == 1
 
 
 def overall(
     scored: Mapping[str, Mapping[str, Scored]], core: Sequence[str], baselines: frozenset[str], higher_is_better: bool
 ) -> list[Overall]:
-    """All explainers of one metric, those with a rank first, then by score.
+    """Return all explainers of a metric, those with a rank first, then by score.
 
-    scored: {explainer: {dataset of the core: its scores}}. baselines: the explainers that ignore the network.
+    Args:
+        scored: {explainer: {dataset of the core: its scores}}.
+        core: datasets that count for the metric.
+        baselines: the explainers that ignore the network.
+        higher_is_better: direction of the metric.
     """
     reference = scored.get(REFERENCE, {})
-    found = [_one(name, own, reference, core, name in baselines, higher_is_better) for name, own in scored.items()]
-    complete = {one.name: scored[one.name] for one in found if not one.unranked}
-    sets, reason = _ranked(complete, reference, core, higher_is_better) if complete else ({}, "")
-    found = [
-        one if one.unranked else replace(one, rank=sets.get(one.name), unranked="" if one.name in sets else reason)
-        for one in found
+    results = [
+        _without_rank(name, scores, reference, core, name in baselines, higher_is_better) for name, scores in scored.items()
     ]
-    return sorted(found, key=lambda one: (one.rank is None, one.value is None, -(one.value or 0), one.name))
+    complete = {result.name: scored[result.name] for result in results if not result.unranked}
+    sets, reason = _ranked(complete, reference, core, higher_is_better) if complete else ({}, "")
+    results = [
+        result
+        if result.unranked
+        else replace(result, rank=sets.get(result.name), unranked="" if result.name in sets else reason)
+        for result in results
+    ]
+    return sorted(
+        results, key=lambda result: (result.rank is None, result.value is None, -(result.value or 0), result.name)
+    )
 
 
-def _one(
-    name: str, own: Mapping[str, Scored], reference: Mapping[str, Scored], core: Sequence[str], baseline: bool,
+def _without_rank(
+    name: str, scores: Mapping[str, Scored], reference: Mapping[str, Scored], core: Sequence[str], baseline: bool,
     higher_is_better: bool,
 ) -> Overall:  # fmt: skip
-    """Without its rank. `unranked` says what is missing."""
+    """Return an explainer without its rank; `unranked` says what is missing for one."""
     sign = 1 if higher_is_better else -1
-    estimates = {dataset: _minus(own[dataset], reference[dataset]) for dataset in core
-                 if dataset in own and dataset in reference}  # fmt: skip
-    estimates = {dataset: one for dataset, one in estimates.items() if one.n}
-    means = {dataset: sign * one.value + 0.0 for dataset, one in estimates.items()}
-    missing = [f"no scores on {dataset}" for dataset in core if dataset not in own]
+    estimates = {dataset: _minus(scores[dataset], reference[dataset]) for dataset in core
+                 if dataset in scores and dataset in reference}  # fmt: skip
+    estimates = {dataset: estimate for dataset, estimate in estimates.items() if estimate.n}
+    means = {dataset: sign * estimate.value + 0.0 for dataset, estimate in estimates.items()}
+    missing = [f"no scores on {dataset}" for dataset in core if dataset not in scores]
     missing += [f"no sample in common with {REFERENCE} on {dataset}" for dataset in core
-                if dataset in own and dataset not in means]  # fmt: skip
-    pending = [f"not recomputed on {dataset}" for dataset in core if dataset in own and not own[dataset].official]
+                if dataset in scores and dataset not in means]  # fmt: skip
+    pending = [f"not recomputed on {dataset}" for dataset in core if dataset in scores and not scores[dataset].official]
     pending += [f"{REFERENCE} is not recomputed on {dataset}" for dataset in core
                 if dataset in reference and not reference[dataset].official and name != REFERENCE]  # fmt: skip
     unranked = "; ".join([*missing, *pending])
@@ -103,41 +132,38 @@ def _one(
     return Overall(name, baseline, value, low, high, _for_new(list(means.values())), means, None, unranked)
 
 
-def _minus(one: Scored, other: Scored) -> Estimate:
-    """The mean difference on the samples that both have."""
-    matched = Matched(_aligned([one, other]), cluster_codes(*_samples([one, other])))
+def _minus(first: Scored, second: Scored) -> Estimate:
+    """Return the mean difference over the samples that both have."""
+    matched = Matched(_aligned([first, second]), cluster_codes(*_samples([first, second])))
     return difference(matched, 0, 1)
 
 
 def _samples(several: Sequence[Scored]) -> tuple[list[str], list[str | None]]:
-    """(all ids, their groups)"""
-    known = {image_id: group for one in several for image_id, group in zip(one.ids, one.groups, strict=True)}
-    return list(known), list(known.values())
+    """Return (the ids of all samples, their groups)."""
+    groups = {image_id: group for scored in several for image_id, group in zip(scored.ids, scored.groups, strict=True)}
+    return list(groups), list(groups.values())
 
 
 def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
-    """The scores of each over all samples, NaN where it has none."""
-    place = {image_id: index for index, image_id in enumerate(_samples(several)[0])}
-    columns = []
-    for one in several:
-        column = np.full(len(place), np.nan)
-        column[[place[image_id] for image_id in one.ids]] = one.scores
-        columns.append(column)
-    return columns
+    """Return the scores of each over all samples, NaN where there is none."""
+    ids = _samples(several)[0]
+    return [scored.over(ids) for scored in several]
 
 
 def _mean(estimates: Sequence[Estimate], sign: int) -> tuple[float, float | None, float | None]:
-    """(S, the ends of its interval for these datasets)"""
-    value = sign * float(np.mean([one.value for one in estimates])) + 0.0  # never -0
-    if any(np.isnan(one.low) for one in estimates):
+    """Return (S, the lower and the upper end of its interval for these datasets)."""
+    value = sign * float(np.mean([estimate.value for estimate in estimates])) + 0.0  # never -0
+    if any(np.isnan(estimate.low) for estimate in estimates):
         return value, None, None
-    errors = [(one.high - one.low) / 2 / t_quantile(one.clusters - 1) for one in estimates]
+    # The standard error of each dataset follows from the width of its interval.
+    errors = [(estimate.high - estimate.low) / 2 / t_quantile(estimate.clusters - 1) for estimate in estimates]
     error = float(np.sqrt(np.square(errors).sum())) / len(errors)
-    half = error * t_quantile(min(one.clusters for one in estimates) - 1)
+    half = error * t_quantile(min(estimate.clusters for estimate in estimates) - 1)
     return value, value - half, value + half
 
 
 def _for_new(means: Sequence[float]) -> tuple[float, float] | None:
+    """Return the interval of S for new datasets: Student's t over the means of these."""
     count = len(means)
     if count < NEW_FROM:
         return None
@@ -149,19 +175,19 @@ def _ranked(
     scored: Mapping[str, Mapping[str, Scored]], reference: Mapping[str, Scored], core: Sequence[str],
     higher_is_better: bool,
 ) -> tuple[dict[str, tuple[int, int]], str]:  # fmt: skip
-    """({explainer: its rank set}, why there are none)"""
+    """Return ({explainer: its rank set}, why there are none)."""
     names = list(scored)
     columns: list[list[np.ndarray]] = [[] for _ in names]
     codes, clusters = [], 0
     for dataset in core:
         several = [scored[name][dataset] for name in names]
-        own = cluster_codes(*_samples(several))
+        dataset_codes = cluster_codes(*_samples(several))
         weight = 1 / (len(core) * max(int(np.isfinite(reference[dataset].scores).sum()), 1))
         for column, values in zip(columns, _aligned(several), strict=True):
             column.append(weight * values)
-        codes.append(own + clusters)
-        clusters += int(own.max(initial=-1)) + 1
-        if int(own.max(initial=-1)) + 1 < RANKED_FROM:
+        codes.append(dataset_codes + clusters)
+        clusters += int(dataset_codes.max(initial=-1)) + 1
+        if int(dataset_codes.max(initial=-1)) + 1 < RANKED_FROM:
             return {}, TOO_FEW
     if len(names) < 2:
         return {}, ALONE
@@ -178,5 +204,6 @@ def _ranked(
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:
-    one, other, _ = matched.pair(*pair)
-    return float((matched.columns[one] - matched.columns[other]).sum())
+    """Return the sum of the weighted differences of two explainers, whose sign says which is better."""
+    first, second, _ = matched.pair(*pair)
+    return float((matched.columns[first] - matched.columns[second]).sum())

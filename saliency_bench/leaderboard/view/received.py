@@ -20,10 +20,10 @@ import pyarrow as pa
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.leaderboard.files.maps import LARGEST_SHARD, MOST_SHARDS, PUBLISHED, SHARD, maps_in
-from saliency_bench.leaderboard.files.pages import check_table
-from saliency_bench.leaderboard.files.recorded import MOST_ROWS
 from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.parquet import check_table
+from saliency_bench.leaderboard.published_maps import LARGEST_SHARD, MOST_SHARDS, PUBLISHED, SHARD, maps_in
+from saliency_bench.leaderboard.recorded import MOST_ROWS
 from saliency_bench.leaderboard.source import asking, read_folder
 from saliency_bench.leaderboard.submit import SubmissionPlan, plan
 
