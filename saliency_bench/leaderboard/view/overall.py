@@ -94,7 +94,7 @@ def overall(
     """
     reference = scored.get(REFERENCE, {})
     results = [
-        _without_rank(name, scores, reference, core, name in baselines, higher_is_better) for name, scores in scored.items()
+        _without_rank(name, scored[name], reference, core, name in baselines, higher_is_better) for name in scored
     ]
     complete = {result.name: scored[result.name] for result in results if not result.unranked}
     sets, reason = _ranked(complete, reference, core, higher_is_better) if complete else ({}, "")
