@@ -26,7 +26,7 @@ from saliency_bench.leaderboard.checks import Checked, known_explainer, known_me
 from saliency_bench.leaderboard.copies import ScoredCell, agree, other_names
 from saliency_bench.leaderboard.known import Known, KnownDataset, Recomputed, known_dataset
 from saliency_bench.leaderboard.schema import RESULT, Result
-from saliency_bench.leaderboard.source import Source, read_folder
+from saliency_bench.leaderboard.source import read_folder, source_at
 from saliency_bench.leaderboard.standing import Entry, Place, question_of
 from saliency_bench.leaderboard.submission import FEATURES, columns_of
 from saliency_bench.results.cell import CellResult, RankSet, rank_text
@@ -232,8 +232,7 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     Raises:
         UserError: The folder holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
     """
-    local = isinstance(location, Path) or Path(location).expanduser().is_dir()
-    source = Source(Path(location).expanduser() if local else str(location), revision)
+    source = source_at(location, revision)
     root, folders = source.folders()
     if not folders and isinstance(source.location, Path):
         raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")

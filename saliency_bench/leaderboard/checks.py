@@ -6,7 +6,7 @@ and metrics, which are baselines, directions, ranges) is taken from the package,
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -194,28 +194,26 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
 def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
     """Raise UserError if a stated cell has other numbers, counts or ranks than the one derived from the records."""
     where = f"cell {derived.cell_id}"
-    for name in (*NUMBERS, "median"):
-        _check_number(name, getattr(derived, name), getattr(stated, name), where, path)
+    _check_numbers((*NUMBERS, "median"), derived, stated, where, path)
     for name, part in derived.parts.items():
-        _check_part(part, stated.parts[name], f"part {name} of {where}", path)
+        if part.n != stated.parts[name].n:
+            part_n = f"part {name} of {where} has {part.n} numbers"
+            raise UserError(f"{path}: {part_n}, but {RESULT} says n = {stated.parts[name].n}")
+        _check_numbers(NUMBERS, part, stated.parts[name], f"part {name} of {where}", path)
     for name in (*COUNTS, *RANKS):
         computed, claimed = getattr(derived, name), getattr(stated, name)
         if computed != claimed and not (name == "scored" and same(computed, claimed)):
             raise UserError(f"{path}: {name} of {where} comes to {computed}, but {RESULT} says {claimed}")
 
 
-def _check_part(derived: PartResult, stated: PartResult, where: str, path: Path) -> None:
-    """Raise UserError if a stated part has other numbers than the one derived from the records."""
-    if derived.n != stated.n:
-        raise UserError(f"{path}: {where} has {derived.n} numbers, but {RESULT} says n = {stated.n}")
-    for name in NUMBERS:
-        _check_number(name, getattr(derived, name), getattr(stated, name), where, path)
-
-
-def _check_number(name: str, computed: float | None, claimed: float | None, where: str, path: Path) -> None:
-    """Raise UserError if two numbers differ by more than their last digits."""
-    if not same(*(np.nan if number is None else number for number in (computed, claimed))):
-        raise UserError(f"{path}: {name} of {where} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
+def _check_numbers(
+    names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
+) -> None:
+    """Raise UserError if numbers of a cell or part differ from those derived by more than their last digits."""
+    for name in names:
+        computed, claimed = getattr(derived, name), getattr(stated, name)
+        if not same(*(np.nan if number is None else number for number in (computed, claimed))):
+            raise UserError(f"{path}: {name} of {where} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
 
 
 def _text(number: float | None) -> str:

@@ -35,7 +35,7 @@ from saliency_bench.leaderboard.known import (
 )
 from saliency_bench.leaderboard.published_maps import maps_in
 from saliency_bench.leaderboard.schema import Result
-from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.source import asking, read_folder, source_at
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.manifest import differing_settings
@@ -246,8 +246,8 @@ def vouch(
     Raises:
         UserError: As for `recompute`; or, before anything is computed, the account may not write to the repository.
     """
-    is_folder = Path(location).expanduser().is_dir()
-    source = Source(Path(location).expanduser() if is_folder else location, None, api)
+    source = source_at(location, api=api)
+    is_folder = isinstance(source.location, Path)
     if not is_folder and not dry_run and (rights := client.rights(source.api, location)).may is not True:
         raise UserError(f"{location}: {rights.line}")
     if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):

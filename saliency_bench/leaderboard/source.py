@@ -47,10 +47,8 @@ class Source:
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
         self.location, self.revision, self.api = location, revision, api or client.default_api()
-        if isinstance(self.location, Path) and not self.location.is_dir():
+        if not (location.is_dir() if isinstance(location, Path) else location.count("/") == 1):
             raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
-        if isinstance(self.location, str) and self.location.count("/") != 1:
-            raise UserError(f"'{location}' is neither a folder of results nor NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
         """Return a folder on this machine with the files that match these patterns.
@@ -97,6 +95,12 @@ class Source:
         for folder in folders:
             with suppress(UserError):  # an invalid submission is on no board
                 yield read_folder(root, folder, owners)[1]
+
+
+def source_at(location: str | Path, revision: str | None = None, api: HfApi | None = None) -> Source:
+    """Return the source that a user names: a folder if it exists, otherwise a repository."""
+    folder = Path(location).expanduser()
+    return Source(folder if isinstance(location, Path) or folder.is_dir() else str(location), revision, api)
 
 
 def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, Checked]:

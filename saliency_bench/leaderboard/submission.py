@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.leaderboard.checks import Checked, checked, derived_key, read_checked
+from saliency_bench.leaderboard.checks import Checked, checked, derived_key
 from saliency_bench.leaderboard.recorded import Recorded, recorded
 from saliency_bench.leaderboard.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
 from saliency_bench.results import records
@@ -189,13 +189,6 @@ def _day(seconds: float | None) -> str | None:
 def _pinned(source: dict, name: str) -> str:
     """Return the name that loads the same dataset or model again, with its commit if it is on the Hub."""
     return f"{source['repo']}@{source['revision']}" if source.get("repo") else name
-
-
-def read_submission(folder: str | Path, where: str = "") -> Submission:
-    """Read a submission with its records. Raise UserError as `read_checked`; `where` names it in messages."""
-    submission = read_checked(Path(folder))
-    table = pq.read_table(Path(folder) / RECORDS, read_dictionary=TEXTS).unify_dictionaries()
-    return Submission(submission.result, table.replace_schema_metadata(None), submission.recorded, where or str(folder))
 
 
 def check_records(result: Result, table: pa.Table, path: Path) -> Recorded:

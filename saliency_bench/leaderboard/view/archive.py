@@ -18,7 +18,7 @@ from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.published_maps import find_maps
 from saliency_bench.leaderboard.schema import RECORDS
-from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.source import Source, asking, read_folder, source_at
 from saliency_bench.leaderboard.view.overall import Scored
 from saliency_bench.leaderboard.view.pictures import Pictured, Pictures, drawn
 from saliency_bench.leaderboard.view.rows import ShownRow, shown
@@ -60,17 +60,16 @@ class Archive:
         Raises:
             UserError: As for `load_results`.
         """
-        folder = Path(location).expanduser()
-        if folder.is_dir():
-            changed = max((path.stat().st_mtime for path in folder.rglob("*.json")), default=folder.stat().st_mtime)
+        source, pictures = source_at(location), Pictures(data)
+        place = source.location
+        if isinstance(place, Path):
+            changed = max((path.stat().st_mtime for path in place.rglob("*.json")), default=place.stat().st_mtime)
             time = _minute(datetime.fromtimestamp(changed, UTC))
-            return cls(folder.resolve().name, load_results(folder), Source(folder), folder, time, "", Pictures(data))
-        if str(location).count("/") != 1:
-            raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
-        repo, info = str(location), _info(str(location))
-        source = Source(repo, info.sha)
+            return cls(place.resolve().name, load_results(place), source, place, time, "", pictures)
+        repo, info = place, _info(place)
+        source.revision = info.sha
         time, root = _minute(info.last_modified) if info.last_modified else "", source.folders()[0]
-        return cls(repo, load_results(repo, info.sha), source, root, time, info.sha or "", Pictures(data))
+        return cls(repo, load_results(repo, info.sha), source, root, time, info.sha or "", pictures)
 
     @cached_property
     def rows(self) -> list[ShownRow]:

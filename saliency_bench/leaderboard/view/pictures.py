@@ -7,8 +7,8 @@ board has listed, from this machine's cache of the Hub; either must have the fin
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +42,15 @@ class AtHand:
     Attributes:
         where: it is, in words, for a caption.
         rows: of the dataset.
-        places: {image id: its row}.
     """
 
     where: str
     rows: Dataset
-    places: Mapping[str, int] = field(repr=False)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The row of each image id."""
+        return {image_id: index for index, image_id in enumerate(sample_ids(self.rows))}
 
     def picture(self, image_id: str, setting: Identity) -> Image.Image | None:
         """Return an image in the prepared frame, or None if it cannot be made."""
@@ -92,14 +95,14 @@ class Pictures:
         for folder in self.folders:
             rows = _loaded(folder, split)
             if rows is not None and fingerprint(rows) == wanted:
-                return AtHand(f"the folder {Path(folder).name}", rows, _places(rows))
+                return AtHand(f"the folder {Path(folder).name}", rows)
         if listed is not None and listed.repo and listed.revision:
             try:
                 rows = load_from_hub(Commit(listed.repo, listed.revision, reached=False), split)
             except UserError:  # it is not in the cache
                 return None
             if fingerprint(rows) == wanted:
-                return AtHand(f"{listed.repo} in the local Hub cache", rows, _places(rows))
+                return AtHand(f"{listed.repo} in the local Hub cache", rows)
         return None
 
 
@@ -110,11 +113,6 @@ def _loaded(folder: str, split: str) -> Dataset | None:
         return load_dataset(Path(folder), split)
     except UserError:
         return None
-
-
-def _places(rows: Dataset) -> dict[str, int]:
-    """Return {image id: its row}."""
-    return {image_id: index for index, image_id in enumerate(sample_ids(rows))}
 
 
 @dataclass(frozen=True)
