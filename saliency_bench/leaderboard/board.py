@@ -82,11 +82,11 @@ class Row:
             not known to the board, or not all samples are covered.
         why: why it has no better status; else "".
         dataset: its name, given by the owner of the board where `named` contains "dataset", else by the submission.
-        model: likewise.
+        model: its name, likewise.
         named: "dataset", "model": what the owner has named.
         own_method: whether the explainer is a submitter's own, none of the package.
-        submitters: all that agree.
-        folders: of their submissions.
+        submitters: all whose submissions agree.
+        folders: of these submissions.
         recomputed: on how many samples, and the largest difference.
         rank: the ranks that it may have among recomputed rows; None for other rows.
         rank_if_true: for a checked row, the ranks that it may have if the scores of all checked rows are true.
@@ -263,8 +263,6 @@ class _Candidate:
     """A row in the making, with its scores.
 
     Attributes:
-        row: without its ranks.
-        submission: that it comes from.
         content: hash of the submission's files.
         key: unique on the board.
     """

@@ -51,7 +51,7 @@ def known_explainer(cell: CellKey) -> Explainer | None:
     if cell.explainer not in _names("explainers"):
         return None
     try:
-        explainer = _explainer(cell.explainer, _json(cell.explainer_options))
+        explainer = _explainer(cell.explainer, json.dumps(cell.explainer_options, sort_keys=True))
     except UserError:  # other options, or an optional library that is not installed
         return None
     is_same = options.text(explainer.options) == _text_of(cell.explainer_options)
@@ -67,7 +67,7 @@ def known_metric(cell: CellKey) -> Metric | None:
     if cell.metric not in _names("metrics"):
         return None
     try:
-        metric = _metric(cell.metric, _json(cell.metric_options))
+        metric = _metric(cell.metric, json.dumps(cell.metric_options, sort_keys=True))
     except UserError as error:
         if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
             return None
@@ -92,10 +92,6 @@ def _explainer(name: str, chosen: str) -> Explainer:
 def _metric(name: str, chosen: str) -> Metric:
     """Load a metric, as `_explainer`."""
     return load_metric(name, **json.loads(chosen))
-
-
-def _json(chosen: dict) -> str:
-    return json.dumps(chosen, sort_keys=True)
 
 
 def derived_key(cell: CellResult) -> CellKey:

@@ -31,13 +31,6 @@ class KnownDataset(StrictModel):
     """The samples of a split.
 
     Attributes:
-        format: of the file.
-        id: name of the dataset.
-        title: a longer name.
-        repo: repository of the Hub that it was loaded from.
-        revision: commit of that repository.
-        split: of the dataset.
-        fingerprint: hash of its samples.
         samples: (id, group) of each, null for a sample in no group.
     """
 
@@ -83,15 +76,10 @@ class Status(StrictModel):
     """What recomputing a submission found.
 
     Attributes:
-        format: of the file.
         content: hash of the submission's files, by `content_of`.
-        folder: of the submission.
         cells: {cell id: how it was recomputed}, for confirmed scores.
         further: {cell id: why it was not recomputed}.
         refused: what is wrong with the submission as a whole; null if nothing is.
-        saliency_bench: version that recomputed it.
-        date: of recomputing.
-        device: that recomputed it.
     """
 
     format: Literal[1] = 1

@@ -36,7 +36,6 @@ class Page:
     Attributes:
         kind: DICTIONARY, DATA or DATA_V2.
         values: how many it holds, nulls included.
-        encoding: of its values.
         unpacked: bytes in memory.
         packed: bytes in the file.
     """

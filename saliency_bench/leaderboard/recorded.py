@@ -161,9 +161,6 @@ class _Collected:
 
     Attributes:
         names: by `_names`.
-        wanted: the scores and parts that must be there.
-        images: how many there are.
-        path: names the records in messages.
         places: {image id: its index}, in the order of appearance.
         groups: of the images, in this order.
         letters: of all ids and groups so far.

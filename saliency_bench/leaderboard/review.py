@@ -32,11 +32,7 @@ class Verdict:
     """The result of reviewing a pull request.
 
     Attributes:
-        repo: the results repository.
-        number: of the pull request.
-        author: of the pull request.
         commit: that was reviewed; later commits were not.
-        folders: of the submissions.
         problems: why it must not be merged; empty if it may be.
         notes: what the reader should know.
         submissions: those that are valid.

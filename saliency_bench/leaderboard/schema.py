@@ -64,15 +64,11 @@ class Dataset(StrictModel):
     """The dataset of a run.
 
     Attributes:
-        id: its name.
-        title: a longer name.
         repo: the repository of the Hub that it was loaded from; null if it was not.
         revision: the commit of that repository.
-        split: of the dataset.
         fingerprint: hash of its samples.
         samples: how many the split has.
         used: how many the run used.
-        classes: how many there are.
         chosen_by: the classifier by which the images were chosen, if it is another one than the model.
     """
 
@@ -92,12 +88,10 @@ class Model(StrictModel):
     """The classifier of a run.
 
     Attributes:
-        id: its name.
         repo: the repository of the Hub that it was loaded from; null if it was not.
         revision: the commit of that repository, or the name of torchvision's weights.
         digest: hash of the weights.
         geometry: how images are resized and cropped, in words.
-        classes: how many it has.
         activation: that makes probabilities of logits.
         activation_assumed: whether the checkpoint does not say which.
         accuracy: on all samples of the dataset.
@@ -155,22 +149,13 @@ class Result(StrictModel):
     Of the attributes, `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
 
     Attributes:
-        format: of the file.
-        license: of everything in the submission.
-        submitter: account on the Hub.
-        note: for readers.
         link: to code or paper of the submitter's own method.
         ran: the day of the run, by the clock of the submitter's machine.
         submitted: the day of the submission, by the same clock.
         seconds: {`explainer_id`: seconds of the run's latest start}; they count what that start computed.
         peak_memory: bytes of the GPU, or else of the process, in that start.
-        dataset: that was used.
-        model: that was explained.
         target: what the maps explain, in words.
         setting: everything that determines the scores but explainer and metric.
-        cells: the scores.
-        command: that reproduces them.
-        provenance: versions and hardware.
     """
 
     format: Literal[3] = 3

@@ -26,10 +26,7 @@ class Entry:
 
     Attributes:
         key: unique on the board.
-        cell: of the row.
-        ids: of its samples.
-        groups: of these samples.
-        scores: of these samples, NaN where there is none.
+        scores: of the samples `ids`, NaN where there is none.
         official: whether the owner of the board has recomputed it.
     """
 

@@ -105,7 +105,6 @@ class Submission:
 
     Attributes:
         result: the content of `result.json`.
-        records: the table of `records.parquet`.
         recorded: the scores in these records.
         where: names the submission in messages.
     """

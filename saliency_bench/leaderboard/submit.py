@@ -47,12 +47,10 @@ class SubmissionPlan:
     """What a submission will do; `publish()` does it.
 
     Attributes:
-        repo: the results repository.
         private: whether it is private, or will be.
         create: whether it will be created.
         bare: whether it belongs to the account and lacks its card, which is then added.
         rights: of the account that submits.
-        submission: the run.
         new: cells that the repository does not have, or has over fewer samples.
         known: cells that it has with the same values; they are not sent.
         conflicts: between new cells and other values of the same cells in the repository; both are kept.

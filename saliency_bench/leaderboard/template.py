@@ -57,11 +57,9 @@ class Template(StrictModel):
     """The content of `template.json`.
 
     Attributes:
-        format: of the file.
         spec: settings of the run to come, without explainers and metrics; files and folders by their full path.
         identity: of dataset, model and target, so that maps are never scored on other data.
         size: (H, W) of the prepared frame.
-        samples: how many maps are needed.
     """
 
     format: Literal[2] = FORMAT

@@ -32,8 +32,6 @@ class Archive:
 
     Attributes:
         name: of the board: the folder, or NAMESPACE/results.
-        board: its rows.
-        source: where its files are.
         root: folder of the downloaded files.
         updated: the minute of its last change; "" if it is unknown.
         commit: of a repository; "" for a folder.

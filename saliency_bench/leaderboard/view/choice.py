@@ -16,7 +16,6 @@ class Group:
     """Rows of the same dataset, model and metric, which can be compared, under a heading.
 
     Attributes:
-        rows: that are shown.
         baselines: all that can be compared with them, whether they are shown or not.
         more: whether the previous page has the first rows of this heading.
     """

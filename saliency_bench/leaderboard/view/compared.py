@@ -22,8 +22,6 @@ class Sample:
     """A sample of a row.
 
     Attributes:
-        image_id: of the sample.
-        value: its score.
         low: its lowest score in all rows that can be compared.
         high: its highest score in these.
         label: its class.

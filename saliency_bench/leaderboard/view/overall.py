@@ -32,8 +32,7 @@ class Scored:
     """The scores of a row.
 
     Attributes:
-        ids: of its samples.
-        groups: of these samples, None for a sample in no group.
+        groups: of the samples `ids`, None for a sample in no group.
         scores: (n,) of these samples, NaN where there is none.
         official: whether the row is recomputed.
     """
@@ -54,8 +53,6 @@ class Overall:
     """An explainer across the core, by a metric.
 
     Attributes:
-        name: of the explainer.
-        baseline: whether it ignores the network.
         value: S; None if a dataset is missing.
         low: lower end of the interval for these datasets.
         high: upper end of the interval for these datasets.

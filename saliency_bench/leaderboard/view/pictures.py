@@ -41,7 +41,6 @@ class AtHand:
 
     Attributes:
         where: it is, in words, for a caption.
-        rows: of the dataset.
     """
 
     where: str

@@ -29,13 +29,8 @@ class Dot:
     """An explainer in a plot, or a sample.
 
     Attributes:
-        name: of the explainer.
-        key: of its row.
-        x: place in the plot.
-        y: place in the plot.
         across: ends of its horizontal interval.
         up: ends of its vertical interval.
-        baseline: whether it ignores the network.
         on_front: whether it is on the Pareto front.
         title: text for the pointer and screen readers.
         label: (x, y, anchor) of its name.
@@ -60,19 +55,11 @@ class Plot:
     """A plot, all of it in pixels.
 
     Attributes:
-        title: of the plot.
         x: title of the horizontal axis.
         y: title of the vertical axis.
-        dots: of the plot.
         x_ticks: (place, text) of each.
         y_ticks: (place, text) of each.
         front: points of a line: the Pareto front, from the cheapest up, or the diagonal of equal scores.
-        width: of the plot.
-        height: of the plot.
-        left: end of the horizontal axis.
-        right: end of the horizontal axis.
-        top: end of the vertical axis.
-        bottom: end of the vertical axis.
     """
 
     title: str
@@ -195,9 +182,8 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
         place = horizontal(_value(first)), vertical(_value(second))
         spans = _span(first, horizontal), _span(second, vertical)
         dots.append(Dot(name, first.key, *place, *spans, first.baseline, False, title))
-    dots = labelled(dots)
-    return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]), dots,
-                horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
+    return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]),
+                labelled(dots), horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
 
 
 def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:

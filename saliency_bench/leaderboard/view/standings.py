@@ -13,16 +13,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class OverallTable:
-    """A metric over the core.
-
-    Attributes:
-        metric: its text.
-        family: of the metric.
-        higher_is_better: direction of the metric.
-        core: datasets that count for it.
-        rows: the explainers.
-        problem: why there is no table; else "".
-    """
+    """The explainers of a metric over `core`, the datasets that count for it, or the `problem` why there are none."""
 
     metric: str
     family: str
