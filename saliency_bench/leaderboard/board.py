@@ -412,6 +412,7 @@ def _ranked_rows(rivals: Sequence[_Candidate]) -> list[Row]:
 
 def _to_rank(rows: list[_Candidate]) -> list[_Candidate]:
     """Return all recomputed rows and `MOST_CHECKED` others, those of people who submit few rows first."""
+    # Anyone can submit rows, and each is compared with each: a flood of one account must not displace other people's.
     checked = [candidate for candidate in rows if candidate.row.status != "recomputed"]
     if len(checked) <= MOST_CHECKED:
         return rows

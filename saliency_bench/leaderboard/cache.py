@@ -70,6 +70,7 @@ def _write(path: Path, submission: Checked, scores: np.ndarray) -> None:
         "groups": submission.recorded.groups,
     }
     with suppress(UserError):
+        # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
         save_arrays(path, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), scores=scores)
 
 

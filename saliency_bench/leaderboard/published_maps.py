@@ -51,6 +51,7 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
     written: list[Path] = []
     step = PER_SHARD
     while shard := list(islice(given, 1)):
+        # All maps have one size, that of the prepared frame; the first says how many a shard may have.
         step = max(1, min(PER_SHARD, MOST_VALUES // max(shard[0][1].size, 1)))
         shard += islice(given, step - 1)
         if len(written) == MOST_SHARDS:

@@ -179,6 +179,7 @@ def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about:
     else:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
+    # Scoring submitted maps runs no explainer, so they are all scored; explainers are run on a few samples.
     if not maps and len(ids) > about["samples"]:
         chosen = np.random.default_rng(about["seed"]).choice(len(ids), about["samples"], replace=False)
         settings["only"] = [f"{CHOSEN}=true"]

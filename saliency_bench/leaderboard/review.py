@@ -153,6 +153,7 @@ def _trees(api: HfApi, repo: str, number: int) -> tuple[str, dict[str, RepoFile]
         entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=f"refs/pr/{number}")
     ]
     main_commits = {entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision="main")}
+    # Newest first: the first commit that is also on main is where the pull request started.
     base = next((commit for commit in history if commit in main_commits), None)
     if base is None:
         raise UserError(f"pull request {number} of {repo} does not start from its main branch")

@@ -239,6 +239,7 @@ def read_result(path: Path) -> Result:
     """
     try:
         text = read_bytes(path, LARGEST).decode()
+        # At most so many values: each follows one of these signs. Parsing first would make an object of each.
         if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
             raise ValueError(f"it holds {values:,} values, of which at most {MOST_VALUES:,} are read")
         check_texts(content := parse_json(text))

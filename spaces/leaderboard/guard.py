@@ -148,6 +148,7 @@ class Guard:
             else:
                 checks = {CALL: self._is_call, SCRIPT: self._is_script_call}
                 is_valid = next((check for end, check in checks.items() if path.endswith(end)), None)
+                # Gradio itself would print a traceback for a call with too few arguments or of a missing function.
                 receive = await _checked(headers, receive, is_valid) if is_valid else receive
                 await _bounded(self.app, scope, headers, LARGEST, receive, send)
         except RefusedError as error:

@@ -179,6 +179,7 @@ def _ranked(
     for dataset in core:
         several = [scored[name][dataset] for name in names]
         dataset_codes = cluster_codes(*_samples(several))
+        # Datasets count the same whatever their size, and clusters of two datasets are never the same.
         weight = 1 / (len(core) * max(int(np.isfinite(reference[dataset].scores).sum()), 1))
         for column, values in zip(columns, _aligned(several), strict=True):
             column.append(weight * values)

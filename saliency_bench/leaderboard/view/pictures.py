@@ -137,6 +137,7 @@ def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | N
     """
     shown, overlaid = {}, 0
     for image_id, values in maps.items():
+        # A map of a million by one would make a picture that no browser shows, and much memory for it here.
         if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):
             continue
         picture = at_hand.picture(image_id, setting) if at_hand else None

@@ -92,6 +92,7 @@ class Axis:
         self.start, self.stop, self.log = (stop, start, log) if turned else (start, stop, log)
         numbers = [self._scaled(value) for value in values]
         low, high = min(numbers), max(numbers)
+        # Equal values still get a margin, of a twentieth of themselves, so that the range is never empty.
         spare = 0.06 * (high - low) or max(abs(high) * 0.05, 0.05)
         self.low, self.high = low - spare, high + spare
 
