@@ -41,7 +41,7 @@ Trust = Literal["recomputed", "checked", "claimed"]
 
 
 class Refused(NamedTuple):
-    """An invalid submission, or an invalid file of the board's owner: its folder, and a line that says why."""
+    """The folder of an invalid submission, or of an invalid file of the board's owner, and a line that says why."""
 
     folder: str
     line: str

@@ -81,7 +81,7 @@ class SubmissionPlan:
 
     @cached_property
     def files(self) -> dict[str, bytes | Path]:
-        """The files of the pull request, also of a pending one, by path: their content, or where it is."""
+        """Contents of the files of the pull request by path, or where they are; also of a pending one."""
         if not self.new:
             return {}
         sent = self.submission.only({cell.cell_id for cell in self.new})

@@ -42,7 +42,7 @@ class Standings:
 
     @cached_property
     def _in_core(self) -> list[tuple[CoreCell, ShownRow, Row]]:
-        """The rows of the core: with its datasets and models, by their hashes, and the usual settings."""
+        """The rows with datasets and models of the core, by their hashes, and with the usual settings."""
         core = self.core.datasets if self.core else []
         cells = {(cell.fingerprint, cell.split, cell.digest): cell for cell in core if cell.fixed}
         rows = []
