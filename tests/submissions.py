@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from saliency_bench import options
 from saliency_bench.explainer import load_explainer
-from saliency_bench.leaderboard.files.recorded import Recorded
 from saliency_bench.leaderboard.known import KnownDataset, Recomputed, Status, content_of, write_known
+from saliency_bench.leaderboard.recorded import Recorded
 from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.submission import Submission
 from saliency_bench.metric import load_metric

@@ -52,7 +52,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def archive(root):
-    return Archive.read(root)
+    return Archive.load(root)
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def images(body):
 
 
 def test_maps_lie_over_the_pictures_of_a_folder_that_is_named(root, shapes, maps):
-    archive = Archive.read(root, [shapes])
+    archive = Archive.load(root, [shapes])
     shown = images(body := opened(archive))
     assert f"over pictures of the folder {shapes.name}" in body
     assert len(shown) >= 10
@@ -74,13 +74,13 @@ def test_maps_are_shown_alone_where_no_picture_is_at_hand(root, shapes, tmp_path
     other = sb.load_dataset(shapes).select(range(20))  # another fingerprint
     other.save_to_disk(tmp_path / "other")
     for data in ((), [tmp_path / "other"], [tmp_path]):
-        shown = images(body := opened(Archive.read(root, data)))
+        shown = images(body := opened(Archive.load(root, data)))
         assert "the pictures are not on the machine" in body
         assert next(iter(shown.values())).shape == (32, 32, 3)
 
 
 def test_maps_that_cannot_be_read_leave_the_samples_as_text(root, tmp_path):
-    archive = Archive.read(root)
+    archive = Archive.load(root)
     (shard,) = root.rglob("maps-*.npz")
     content = shard.read_bytes()
     try:
@@ -123,12 +123,12 @@ def test_a_repository_shows_the_pictures_of_its_cache_and_downloads_none(here, r
     api.create_repo("saliency-bench/results", repo_type="dataset")
     for folder in (root, tmp_path / "known"):
         api.upload_folder(repo_id="saliency-bench/results", folder_path=folder, repo_type="dataset")
-    archive = Archive.read("saliency-bench/results")
+    archive = Archive.load("saliency-bench/results")
     body = opened(archive)
     assert len(images(body)) >= 10
     assert "the pictures are not on the machine" in body
     sb.load_dataset("hub:saliency-bench/shapes")
-    body = opened(Archive.read("saliency-bench/results"))
+    body = opened(Archive.load("saliency-bench/results"))
     assert "over pictures of saliency-bench/shapes in the local Hub cache" in body
     monkeypatch.setattr("saliency_bench.leaderboard.source.MOST_FETCHED", 100)
     assert "too many to download" in opened(archive)

@@ -16,8 +16,8 @@ from test_submitting import other_run
 
 import saliency_bench as sb
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.files.maps import PUBLISHED, write_maps
 from saliency_bench.leaderboard.known import Known, known_dataset
+from saliency_bench.leaderboard.published_maps import PUBLISHED, write_maps
 from saliency_bench.leaderboard.review import review
 from saliency_bench.leaderboard.view import received
 from saliency_bench.leaderboard.view.page import preview

@@ -23,7 +23,7 @@ from saliency_bench.engine.preflight import check_table
 from saliency_bench.engine.run import _locked
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _source
-from saliency_bench.leaderboard.files.recorded import read_recorded
+from saliency_bench.leaderboard.recorded import read_recorded
 from saliency_bench.leaderboard.schema import read_result
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import read_run

@@ -12,7 +12,8 @@ import saliency_bench as sb
 from saliency_bench import composing
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.leaderboard.submission import of_run, read_submission
+from saliency_bench.leaderboard.checks import read_checked
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.results.run_folder import read_run
 
 
@@ -63,7 +64,7 @@ def test_run_report_and_results_name_every_own_function(done, tmp_path):
     assert "<lambda>" not in page  # it is no tag of the page
     assert "&lt;lambda&gt;" in page
     folder = of_run(done.folder, "ada").write(tmp_path)[0].parent
-    cells = read_submission(folder).result.cells
+    cells = read_checked(folder).result.cells
     assert [cell.explainer for cell in cells] == list(OWN)
     versions = [cell.explainer_version for cell in cells]
     assert all(isinstance(version, str) and len(version) == 16 for version in versions)

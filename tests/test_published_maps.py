@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.files import maps as files
-from saliency_bench.leaderboard.files.maps import as_published, find_maps, maps_in, write_maps
+from saliency_bench.leaderboard import published_maps as files
+from saliency_bench.leaderboard.published_maps import as_published, find_maps, maps_in, write_maps
 
 DRAW = np.random.default_rng(0)
 MAPS = {f"image {number}": DRAW.normal(size=(4, 6)).astype(np.float32) for number in range(7)}

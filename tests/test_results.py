@@ -10,7 +10,8 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import schema as results
-from saliency_bench.leaderboard.submission import of_run, read_submission
+from saliency_bench.leaderboard.checks import read_checked
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.results.public_names import public_name, public_spec
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.hashing import hash_of
@@ -47,9 +48,8 @@ def change(folder, edit):
 
 
 def test_what_is_written_is_read_back(submission, folder):
-    again = read_submission(folder)
-    assert again.result == submission.result
-    assert again.records.to_pylist() == submission.records.to_pylist()
+    assert read_checked(folder).result == submission.result
+    assert pq.read_table(folder / "records.parquet").to_pylist() == submission.records.to_pylist()
     assert folder.name.startswith("ada-")
     assert folder.parent.name.startswith("folder-tiny-")
 
@@ -153,7 +153,7 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
 def test_a_malformed_result_is_refused_by_file_and_field(edit, words, folder):
     change(folder, edit)
     with pytest.raises(UserError) as error:
-        read_submission(folder)
+        read_checked(folder)
     assert str(error.value).startswith(f"{folder / 'result.json'}: ")
     assert words in str(error.value)
     assert "\n" not in str(error.value)
@@ -177,7 +177,7 @@ def test_a_malformed_result_is_refused_by_file_and_field(edit, words, folder):
 def test_intervals_and_ranks_must_follow_from_the_records(edit, words, folder):
     change(folder, lambda content: edit(content["cells"][0]))
     with pytest.raises(UserError, match=words) as error:
-        read_submission(folder)
+        read_checked(folder)
     assert "\n" not in str(error.value)
 
 
@@ -216,7 +216,7 @@ def changed(table, column, values):
 def test_malformed_records_are_refused_by_file_and_column(edit, words, folder):
     rewrite(folder, edit)
     with pytest.raises(UserError) as error:
-        read_submission(folder)
+        read_checked(folder)
     assert str(error.value).startswith(f"{folder / 'records.parquet'}")
     assert words in str(error.value)
 
@@ -229,7 +229,7 @@ def test_what_is_no_json_or_parquet_is_refused_and_never_unpickled(name, content
     else:
         (folder / name).write_bytes(content)
     with pytest.raises(UserError, match=name):
-        read_submission(folder)
+        read_checked(folder)
 
 
 def test_the_json_schema_can_be_had():

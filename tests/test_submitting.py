@@ -19,7 +19,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import Account
-from saliency_bench.leaderboard.files.maps import PUBLISHED, write_maps
+from saliency_bench.leaderboard.published_maps import PUBLISHED, write_maps
 from saliency_bench.leaderboard.review import review
 from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.leaderboard.submit import _rights, plan
@@ -510,7 +510,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     assert capsys.readouterr().out.count("/discussions/1\n") == 1
     verdict = review(BOARD, 1)
     assert verdict.fine
-    assert sorted(len(one.cells) for one in verdict.submissions) == [1, 2]
+    assert sorted(len(submission.cells) for submission in verdict.submissions) == [1, 2]
     merge(hub, 1)
     assert len(sb.load_results(BOARD).rows) == 3
     assert main(line) == 0
@@ -531,7 +531,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
             r"records\.parquet has [0-9,]+ bytes, of which at most 100 are read",
         ),
         ("bounds.MOST", 0, "it adds 1 submissions, of which at most 0 are read; send a part of the runs at a time"),
-        ("files.recorded.MOST_ROWS", 3, r"no board reads records\.parquet of this run: it has 24 rows"),
+        ("recorded.MOST_ROWS", 3, r"no board reads records\.parquet of this run: it has 24 rows"),
         ("schema.LARGEST", 100, r"no board reads this run: result\.json cannot be read: it has [0-9,]+ bytes"),
     ],
 )

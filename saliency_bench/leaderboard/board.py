@@ -1,33 +1,32 @@
-"""The board: all submissions to a results repository, each row with what may be believed of it.
+"""The board: all submissions to a results repository, each row with how far its score was verified.
 
     board = sb.load_results("saliency-bench/results")
     board.table().to_pandas()
 
-Every submission is checked, and an invalid one is refused, in one line, without affecting others. A
-cell that several people submit is shown once, with all their names, if they agree on all of the same samples (up to the
-last digits). Values that contradict each other are all shown.
+Every submission is checked. An invalid one is refused in one line without affecting others. A cell that several people
+submit is shown once, with all their names, if they agree on all of the same samples up to the last digits. Values that
+contradict each other are all shown.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import datasets
-import numpy as np
 
 from saliency_bench import displays
 from saliency_bench.analysis.differences import Conflict, conflicts
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
-from saliency_bench.leaderboard.copies import agree, other_names
+from saliency_bench.leaderboard.copies import ScoredCell, agree, other_names
 from saliency_bench.leaderboard.known import Known, KnownDataset, Recomputed, known_dataset
 from saliency_bench.leaderboard.schema import RESULT, Result
-from saliency_bench.leaderboard.source import Source, read_folder
+from saliency_bench.leaderboard.source import read_folder, source_at
 from saliency_bench.leaderboard.standing import Entry, Place, question_of
 from saliency_bench.leaderboard.submission import FEATURES, columns_of
 from saliency_bench.results.cell import CellResult, RankSet, rank_text
@@ -42,7 +41,7 @@ Trust = Literal["recomputed", "checked", "claimed"]
 
 
 class Refused(NamedTuple):
-    """A submission, or a file of the board's owner, that is invalid: where it lies, and why, in a line."""
+    """The folder of an invalid submission, or of an invalid file of the board's owner, and a line that says why."""
 
     folder: str
     line: str
@@ -53,7 +52,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class Contradiction(Conflict):
-    """A conflict between two submissions: by whom, in which folders."""
+    """A conflict between two submissions, with their submitters and folders."""
 
     submitters: tuple[str, str]
     folders: tuple[str, str]
@@ -66,38 +65,38 @@ class Contradiction(Conflict):
         return f"conflict: {self.explainer} by {self.metric} ({self.cell_id}): {sides}"
 
     def as_dict(self) -> dict:
-        """Return plain columns."""
+        """Return the conflict as plain data."""
         return super().as_dict() | {"submitters": list(self.submitters), "folders": list(self.folders)}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A cell as one or several submissions have it.
+    """A cell of a board, as one or several submissions have it.
 
     Attributes:
         cell: the numbers, as they follow from the records; what the package knows of explainer and metric.
-        status: "recomputed": the owner of the board computed a sample of its scores again, or all from the maps;
+        result: what its first submission says: who, settings, provenance, note, link; only settings are checked.
+        question: hash of everything but the explainer; rows that share it can be compared.
+        status: "recomputed": the owner of the board recomputed scores of a sample of images, or all from the maps;
             "checked": consistent with itself, over exactly the samples of the dataset; "claimed": dataset or metric are
             not known to the board, or not all samples are covered.
-        why: it has no better status; "".
-        rank: the ranks that it may have among recomputed rows; None of all others.
-        rank_if_true: of a checked row, the ranks that it may have if the scores of all checked rows are true.
-        unranked: why there is no official rank; "".
-        best: by official ranks, with nearly all samples scored; never a baseline.
-        not_comparable: why it can be compared with no other row; "".
-        beats: the baselines that it beats, by the test that gives its ranks.
-        not_beaten: the baselines that it was tested against and does not beat.
-        dataset: its name, by the owner of the board where the owner knows it ("dataset" is in `named`).
-        model: its name, by the owner of the board where the owner knows it ("model" is in `named`).
-        named: what the owner of the board names.
-        own_method: the explainer is not one of the package.
+        why: why it has no better status; else "".
+        dataset: its name, given by the owner of the board where `named` contains "dataset", else by the submission.
+        model: its name, likewise.
+        named: "dataset", "model": what the owner has named.
+        own_method: whether the explainer is a submitter's own, none of the package.
+        submitters: all whose submissions agree.
+        folders: of these submissions.
         recomputed: on how many samples, and the largest difference.
-        submitters: all that agree.
-        folders: theirs, the first of which the rest is taken from.
-        result: what that submission says: who, settings, provenance, note, link. None of it is checked but settings.
-        question: what rows share that can be compared: a hash of everything but the explainer.
-        conflict: another row of the same cell has other values.
-        same_as: methods of another name with exactly these scores, as copied maps have; of a method of one's own.
+        rank: the ranks that it may have among recomputed rows; None for other rows.
+        rank_if_true: for a checked row, the ranks that it may have if the scores of all checked rows are true.
+        unranked: why there is no official rank; else "".
+        best: whether it may be the first by official ranks, with nearly all samples scored; never a baseline.
+        not_comparable: why it can be compared with no other row; else "".
+        beats: the baselines that it beats, by the test that gives its ranks.
+        not_beaten: the other baselines that it was tested against.
+        conflict: whether another row of the same cell has other values.
+        same_as: for a submitter's own method, methods of another name with exactly these scores, as copied maps have.
     """
 
     cell: CellResult
@@ -124,7 +123,7 @@ class Row:
 
     @property
     def value(self) -> float | None:
-        """The score."""
+        """The score; None where there is none."""
         return self.cell.value
 
     @property
@@ -139,39 +138,40 @@ class Row:
 
     @property
     def n(self) -> int:
-        """The number of samples with a score."""
+        """How many samples have a score."""
         return self.cell.n
 
     @property
     def seconds(self) -> float | None:
-        """The seconds that the explainer took, as its submitter says, on `result.provenance.device`."""
+        """Explainer run time in seconds as reported by the submitter, on `result.provenance.device`."""
         return self.result.seconds.get(self.cell.explainer_id)
 
     @property
     def folder(self) -> str:
-        """The folder of the submission."""
+        """The folder of its first submission."""
         return self.folders[0]
 
     def as_dict(self) -> dict:
-        """Return plain columns, as in `Board.table`."""
-        of_board = {
+        """Return the columns of `Board.table`."""
+        columns = {
             "dataset": self.dataset, "model": self.model, "status": self.status, "why": self.why,
             "rank": rank_text(self.rank) or self.unranked, "rank_if_true": rank_text(self.rank_if_true),
             "best": self.best,
             "not_comparable": self.not_comparable, "own_method": self.own_method, "submitters": list(self.submitters),
             "conflict": self.conflict, "same_as": list(self.same_as),
         }  # fmt: skip
-        return columns_of(self.folder, self.result, self.cell) | of_board
+        return columns_of(self.folder, self.result, self.cell) | columns
 
 
 @dataclass(frozen=True, repr=False)
 class Board:
     """All submissions of a results repository.
 
-    rows        a row per cell and distinct values
-    conflicts   each pair of rows that contradict each other
-    refused     each invalid submission, with the reason
-    results     {folder: Result} of all others
+    Attributes:
+        rows: a row per cell and distinct values.
+        conflicts: each pair of rows that contradict each other.
+        refused: each invalid submission, with the reason.
+        results: {folder: `Result`} of all others.
     """
 
     rows: list[Row]
@@ -188,9 +188,12 @@ class Board:
         """Return the rows as a dataset."""
         return datasets.Dataset.from_list(self.cells, features=FEATURES)
 
+    @property
+    def _title(self) -> str:
+        return f"{len(self.rows)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"
+
     def __str__(self) -> str:
-        lines = [f"{len(self.rows)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"]
-        return "\n".join([*lines, *map(str, self.conflicts)])
+        return "\n".join([self._title, *map(str, self.conflicts)])
 
     __repr__ = __str__
 
@@ -202,13 +205,12 @@ class Board:
         more = len(self.rows) - SHOWN
         below = [f"and {more} more; .table() has all of them"] * (more > 0)
         below += [*map(str, self.conflicts), *(f"left out: {refused.line}" for refused in self.refused)]
-        title = f"{len(self.rows)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"
-        parts = [displays.paragraph(title, strong=True), displays.table(rows, columns)]
+        parts = [displays.paragraph(self._title, strong=True), displays.table(rows, columns)]
         return "\n".join(parts + [displays.paragraph(line) for line in below if line])
 
 
 def _shown(row: dict) -> str:
-    """Return a score with its interval as text."""
+    """Return a score with its interval."""
     if row["value"] is None:
         return "-"
     interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
@@ -216,35 +218,35 @@ def _shown(row: dict) -> str:
 
 
 def load_results(location: str | Path, revision: str | None = None, *, known: Iterable[object] = ()) -> Board:
-    """Return all submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub, all checked.
+    """Load and check all submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
 
     An invalid submission is left out and named, on standard error and in `refused`. What was checked once is kept in
     the cache folder.
 
     Args:
-        location: the folder or repository.
+        location: a folder, or "NAMESPACE/results".
         revision: a branch, commit or pull request ("refs/pr/1") of the repository.
         known: datasets whose samples you know, as `load_dataset` takes them (split test) or as `KnownDataset`, besides
-            those that the owner of the board has listed: scores of these are compared sample by sample, and a
-            submission with samples of its own is refused.
+            those that the owner of the board has listed. A submission with other samples of these is refused.
 
     Raises:
-        UserError: A folder has no results, a dataset cannot be loaded, or the Hub cannot be reached.
+        UserError: The folder holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
     """
-    local = isinstance(location, Path) or Path(location).expanduser().is_dir()
-    source = Source(Path(location).expanduser() if local else str(location), revision)
+    source = source_at(location, revision)
     root, folders = source.folders()
     if not folders and isinstance(source.location, Path):
         raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
-    vouched, wrong = source.known()
-    board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in wrong])
-    vouched = vouched.adding(given if isinstance(given, KnownDataset) else known_dataset(given) for given in known)
+    owners, problems = source.known()
+    board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])
+    owners = owners.adding(
+        dataset if isinstance(dataset, KnownDataset) else known_dataset(dataset) for dataset in known
+    )
     for group in _groups(folders):
-        _add_group(board, root, group, vouched)
+        _add_group(board, root, group, owners)
     board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
                                      row.folder))  # fmt: skip
-    for given in board.refused:
-        complain(f"left out: {given.line}")
+    for refused in board.refused:
+        complain(f"left out: {refused.line}")
     return board
 
 
@@ -257,13 +259,11 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
 
 
 @dataclass
-class _Entry:
+class _Candidate:
     """A row in the making, with its scores.
 
     Attributes:
-        row: what the board shows.
-        submission: that it is of.
-        content: the hash of the submission's files.
+        content: hash of the submission's files.
         key: unique on the board.
     """
 
@@ -273,47 +273,46 @@ class _Entry:
     key: str
 
     @property
-    def scores(self) -> np.ndarray:
-        """The score of each sample."""
-        return self.submission.recorded.outcomes[self.row.cell.cell_id].scores
+    def scored(self) -> ScoredCell:
+        return ScoredCell(self.submission, self.row.cell)
 
     @property
     def entry(self) -> Entry:
-        """What ranks are computed from."""
-        recorded = self.submission.recorded
-        return Entry(
-            self.key, self.row.cell, recorded.ids, recorded.groups, self.scores, self.row.status == "recomputed"
-        )
+        """The row as it is ranked."""
+        recorded, is_official = self.submission.recorded, self.row.status == "recomputed"
+        return Entry(self.key, self.row.cell, recorded.ids, recorded.groups, self.scored.scores, is_official)
 
 
-def _add_group(board: Board, root: Path, folders: Sequence[str], known: Known) -> None:
-    """Add the submissions of a dataset and model to the board."""
-    by_cell: dict[str, list[_Entry]] = {}  # by cell id
+def _add_group(board: Board, root: Path, folders: Sequence[str], owners: Known) -> None:
+    """Add the rows of the submissions about one dataset and model.
+
+    Their scores are only in memory meanwhile, so that memory does not grow with the board.
+    """
+    by_cell: dict[str, list[_Candidate]] = {}
     for folder in folders:
         try:
-            content, submission = read_folder(root, folder, known)
-            entries = [_entry(cell, submission, content, known) for cell in submission.cells]
+            content, submission = read_folder(root, folder, owners)
+            candidates = [_candidate(cell, submission, content, owners) for cell in submission.cells]
         except UserError as error:
             board.refused.append(Refused(folder, str(error)))
             continue
         board.results[folder] = submission.result
-        for entry in entries:
-            _join(by_cell.setdefault(entry.row.cell.cell_id, []), entry)
-    board.conflicts.extend(contradict(by_cell.values()))
-    disputed = {item.cell_id for item in board.conflicts}
-    questions: dict[str, list[_Entry]] = {}
-    for entry in (entry for rivals in by_cell.values() for entry in rivals):
-        questions.setdefault(entry.row.question, []).append(entry)
+        for candidate in candidates:
+            _join(by_cell.setdefault(candidate.row.cell.cell_id, []), candidate)
+    board.conflicts.extend(_conflicts(by_cell.values()))
+    disputed = {conflict.cell_id for conflict in board.conflicts}
+    questions: dict[str, list[_Candidate]] = {}
+    for candidate in chain.from_iterable(by_cell.values()):
+        questions.setdefault(candidate.row.question, []).append(candidate)
     for rivals in questions.values():
-        for entry, row in zip(rivals, _placed(rivals), strict=True):
-            board.rows.append(replace(row, conflict=entry.row.cell.cell_id in disputed))
+        board.rows.extend(replace(row, conflict=row.cell.cell_id in disputed) for row in _ranked_rows(rivals))
 
 
-def _entry(cell: CellResult, submission: Checked, content: str, known: Known) -> _Entry:
-    """Return a row in the making."""
+def _candidate(cell: CellResult, submission: Checked, content: str, owners: Known) -> _Candidate:
+    """Return the row of a cell of a submission, before it is ranked; `owners`: what the board's owner knows."""
     result, setting = submission.result, submission.result.setting
-    dataset, model = known.datasets.get((setting.fingerprint, setting.split)), known.models.get(setting.classifier)
-    status, why, again = _trust(cell, submission, content, known)
+    dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
+    status, why, again = _trust(cell, submission, content, owners)
     row = Row(
         cell=cell, result=result, question=question_of(cell, setting), status=status, why=why, recomputed=again,
         dataset=dataset.id if dataset else result.dataset.id,
@@ -321,20 +320,20 @@ def _entry(cell: CellResult, submission: Checked, content: str, known: Known) ->
         named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
         own_method=known_explainer(cell) is None, submitters=(result.submitter,), folders=(result.folder,),
     )  # fmt: skip
-    return _Entry(row, submission, content, hash_of(cell.cell_id, result.folder))
+    return _Candidate(row, submission, content, hash_of(cell.cell_id, result.folder))
 
 
-def _trust(cell: CellResult, submission: Checked, content: str, known: Known) -> tuple[Trust, str, Recomputed | None]:
-    """Return (the status of a row, why it has no better one, what recomputing it found)."""
+def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -> tuple[Trust, str, Recomputed | None]:
+    """Return (the status of a row, why it has no better status, what recomputing it found)."""
     setting = submission.result.setting
-    dataset = known.datasets.get((setting.fingerprint, setting.split))
+    dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
         return "claimed", "the samples of its dataset are not known to this board", None
     if known_metric(cell) is None:
         return "claimed", f"{cell.metric_text} is no metric of this version of saliency-bench", None
     if len(submission.recorded.ids) < len(dataset.samples):
         return "claimed", f"it covers {len(submission.recorded.ids)} of {len(dataset.samples)} samples", None
-    status = known.statuses.get(content)
+    status = owners.statuses.get(content)
     if status is None:
         return "checked", "its scores have not been recomputed", None
     if (again := status.cells.get(cell.cell_id)) is None:
@@ -342,91 +341,93 @@ def _trust(cell: CellResult, submission: Checked, content: str, known: Known) ->
     return "recomputed", "", again
 
 
-def _join(rows: list[_Entry], entry: _Entry) -> None:
-    """Add an entry to those of its cell, or join it with one of the same scores."""
-    for place, other in enumerate(rows):
-        if agree((entry.submission, entry.row.cell), (other.submission, other.row.cell)):
-            first, second = (entry, other) if entry.row.status == "recomputed" != other.row.status else (other, entry)
+def _join(rows: list[_Candidate], new: _Candidate) -> None:
+    """Add a row to the rows of its cell; if one of these has the same scores of the same samples, join both."""
+    for index, other in enumerate(rows):
+        if agree(new.scored, other.scored):
+            # The recomputed one comes first, because the rest of the row is taken from the first.
+            first, second = (new, other) if new.row.status == "recomputed" != other.row.status else (other, new)
             names = dict.fromkeys((*first.row.submitters, *second.row.submitters))
             folders = (*first.row.folders, *second.row.folders)
-            rows[place] = replace(first, row=replace(first.row, submitters=tuple(names), folders=folders))
+            rows[index] = replace(first, row=replace(first.row, submitters=tuple(names), folders=folders))
             return
-    rows.append(entry)
+    rows.append(new)
 
 
-def contradict(rivals: Iterable[Sequence[_Entry]]) -> list[Contradiction]:
-    """Return what each pair of rows of the same cell disagrees about, on the samples that both have."""
+def _conflicts(cells: Iterable[Sequence[_Candidate]]) -> list[Contradiction]:
+    """Return the conflicts between rows of the same cell. Each pair of submissions is compared once."""
     pairs: dict[tuple[str, str], tuple[Checked, Checked]] = {}
-    wanted: dict[tuple[str, str], set[str]] = {}
-    for rows in rivals:
+    shared: dict[tuple[str, str], set[str]] = {}
+    for rows in cells:
         for first, second in combinations(rows, 2):
             folders = first.row.folder, second.row.folder
             pairs[folders] = first.submission, second.submission
-            wanted.setdefault(folders, set()).add(first.row.cell.cell_id)
+            shared.setdefault(folders, set()).add(first.row.cell.cell_id)
     return [
-        item for folders, both in pairs.items() for item in contradictions(*both) if item.cell_id in wanted[folders]
+        conflict
+        for folders, pair in pairs.items()
+        for conflict in contradictions(*pair)
+        if conflict.cell_id in shared[folders]
     ]
 
 
 def contradictions(first: Checked, second: Checked) -> list[Contradiction]:
-    """Return what two submissions with common cells disagree about."""
+    """Return the conflicts between two submissions, on the samples that both have."""
     return [
         Contradiction(
             **vars(conflict),
             submitters=(first.result.submitter, second.result.submitter),
             folders=(first.result.folder, second.result.folder),
         )
-        for conflict in conflicts(as_run(first), as_run(second))
+        for conflict in conflicts(_as_run(first), _as_run(second))
     ]
 
 
-def as_run(submission: Checked) -> RunData:
-    """Return a submission as a run, to be compared with others."""
-    records = submission.recorded
-    return RunData(Path(submission.result.folder), submission.cells, records.ids, records.groups, records.values)
+def _as_run(submission: Checked) -> RunData:
+    """Return a submission as a run, to compare it with others."""
+    recorded = submission.recorded
+    return RunData(Path(submission.result.folder), submission.cells, recorded.ids, recorded.groups, recorded.values)
 
 
-def _placed(rivals: Sequence[_Entry]) -> list[Row]:
+def _ranked_rows(rivals: Sequence[_Candidate]) -> list[Row]:
     """Return the rows of a question with their ranks."""
-    ranked = _ranked([entry for entry in rivals if entry.row.status != "claimed" and entry.row.n])
-    places_by_key: dict[str, Place] = {}
+    ranked = _to_rank([candidate for candidate in rivals if candidate.row.status != "claimed" and candidate.row.n])
+    places: dict[str, Place] = {}
     if ranked:
-        contents = [entry.content for entry in ranked]
-        places_by_key = cached_places(
-            [entry.entry for entry in ranked], contents, ranked[0].submission.result.setting.seed
-        )
+        contents, seed = [candidate.content for candidate in ranked], ranked[0].submission.result.setting.seed
+        places = cached_places([candidate.entry for candidate in ranked], contents, seed)
     rows = []
-    scored = [(entry.submission, entry.row.cell) for entry in rivals]
-    for entry in rivals:
-        names = other_names((entry.submission, entry.row.cell), scored)
-        entry = replace(entry, row=replace(entry.row, same_as=tuple(names)))
-        if (place := places_by_key.get(entry.key)) is None:
-            why = TOO_MANY if entry.row.status == "checked" and entry.row.n else entry.row.why or "it has no value"
-            rows.append(replace(entry.row, unranked=why, not_comparable=_alone(entry, rivals)))
+    scored = [candidate.scored for candidate in rivals]
+    for candidate in rivals:
+        row = replace(candidate.row, same_as=tuple(other_names(candidate.scored, scored)))
+        if (place := places.get(candidate.key)) is None:
+            why = TOO_MANY if row.status == "checked" and row.n else row.why or "it has no value"
+            rows.append(replace(row, unranked=why, not_comparable=_not_comparable(candidate, rivals)))
         else:
-            row = replace(entry.row, rank=place.rank, rank_if_true=place.if_true)
+            row = replace(row, rank=place.rank, rank_if_true=place.if_true)
             row = replace(row, beats=place.beats, not_beaten=place.not_beaten)
             rows.append(replace(row, unranked=place.why, best=place.best))
     return rows
 
 
-def _ranked(rows: list[_Entry]) -> list[_Entry]:
-    """Return all recomputed rows, and as many of the others as can be compared, first of those who submit few."""
-    checked = [entry for entry in rows if entry.row.status != "recomputed"]
+def _to_rank(rows: list[_Candidate]) -> list[_Candidate]:
+    """Return all recomputed rows and `MOST_CHECKED` others, those of people who submit few rows first."""
+    # Anyone can submit rows, and each is compared with each: a flood of one account must not displace other people's.
+    checked = [candidate for candidate in rows if candidate.row.status != "recomputed"]
     if len(checked) <= MOST_CHECKED:
         return rows
-    counts = Counter(entry.row.submitters[0] for entry in checked)
-    checked.sort(key=lambda entry: (counts[entry.row.submitters[0]], entry.key))
-    left_out = {entry.key for entry in checked[MOST_CHECKED:]}
-    return [entry for entry in rows if entry.key not in left_out]
+    counts = Counter(candidate.row.submitters[0] for candidate in checked)
+    checked.sort(key=lambda candidate: (counts[candidate.row.submitters[0]], candidate.key))
+    left_out = {candidate.key for candidate in checked[MOST_CHECKED:]}
+    return [candidate for candidate in rows if candidate.key not in left_out]
 
 
-def _alone(entry: _Entry, rivals: Sequence[_Entry]) -> str:
-    """Return why a row can be compared with none of the others."""
-    if known_metric(entry.row.cell) is None:
+def _not_comparable(candidate: _Candidate, rivals: Sequence[_Candidate]) -> str:
+    """Return why a row can be compared with no other row; "" if it can."""
+    if known_metric(candidate.row.cell) is None:
         return "its metric is not known here"
-    ids = set(entry.submission.recorded.ids)
-    others = [other for other in rivals if other is not entry and other.submission is not entry.submission]
+    ids = set(candidate.submission.recorded.ids)
+    others = [other for other in rivals if other.submission is not candidate.submission]
     if others and all(ids.isdisjoint(other.submission.recorded.ids) for other in others):
         return "it shares no sample with any other row"
     return ""

@@ -1,14 +1,13 @@
-"""How large a submission may be: checked before it is sent, and when its pull request is reviewed."""
+"""Bounds on the size of a submission, checked before it is sent and when its pull request is reviewed."""
 
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.leaderboard import schema
-from saliency_bench.leaderboard.files import recorded
-from saliency_bench.leaderboard.files.maps import LARGEST_SHARD, MOST_SHARDS, SHARD
-from saliency_bench.leaderboard.files.pages import check_table
+from saliency_bench.leaderboard import recorded, schema
+from saliency_bench.leaderboard.parquet import check_table
+from saliency_bench.leaderboard.published_maps import LARGEST_SHARD, MOST_SHARDS, SHARD
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, read_result
 from saliency_bench.leaderboard.submission import CELLS
 
@@ -17,13 +16,13 @@ MOST = 100  # submissions of a pull request, such as the runs of a suite
 
 
 def most_bytes(path: str) -> int | None:
-    """Return the size that a file of a submission may have; None of a path that is no such file."""
+    """Return the largest size of a file of a submission in bytes, or None for a path that no submission has."""
     name = path.rpartition("/")[2]
     return LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
 
 
 def too_large(sizes: Mapping[str, int]) -> list[str]:
-    """Return what is wrong with files of submissions, {path: bytes}, a line each."""
+    """Return a line for each bound that files of submissions, {path: bytes}, break."""
     problems = [
         f"{path} has {size:,} bytes, of which at most {most:,} are read"
         for path, size in sizes.items()
@@ -38,16 +37,12 @@ def too_large(sizes: Mapping[str, int]) -> list[str]:
 
 
 def too_many(submissions: int) -> list[str]:
-    """Return the line that refuses so many submissions in a pull request."""
+    """Return the line that refuses a pull request with so many submissions; none if they are not too many."""
     return [f"it adds {submissions} submissions, of which at most {MOST} are read"] if submissions > MOST else []
 
 
 def check_written(folder: Path) -> None:
-    """Check by their sizes alone whether a board reads the result and the records in a folder.
-
-    Raises:
-        UserError: A bound is broken; says which.
-    """
+    """Raise UserError if a board would refuse the result and the records in a folder for their size."""
     try:
         read_result(folder / RESULT)
         check_table(folder / RECORDS, recorded.LARGEST, recorded.MOST_ROWS)

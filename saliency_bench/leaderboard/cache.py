@@ -1,7 +1,7 @@
-"""What reading a board computes, kept in the cache folder: checked submissions, and the ranks within a question.
+"""A cache of what reading a board computes: checked submissions, and the ranks within a question.
 
-Files are named after a hash of everything that they follow from, the package's own code included, so none is ever out
-of date; one that cannot be read is computed again.
+Files are named after a hash of everything that they follow from, the package's code included, so none is ever out of
+date. A file that cannot be read is recomputed.
 """
 
 import json
@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.checks import Checked, read_checked
-from saliency_bench.leaderboard.files.recorded import Recorded
+from saliency_bench.leaderboard.recorded import Recorded
 from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.standing import Entry, Place, places
 from saliency_bench.results.cell import as_json, read_cells
@@ -33,11 +33,7 @@ LARGEST = 2**28  # bytes of scores that are kept
 
 
 def read_cached(content: str, folder: Path) -> Checked:
-    """Return a submission in a folder whose files have this hash.
-
-    Raises:
-        UserError: As `read_checked`.
-    """
+    """Return the submission in a folder whose files have the hash `content`. Raise UserError as `read_checked`."""
     path = _folder() / f"{content}-{_code()[:16]}.npz"
     try:
         return _read(path)
@@ -50,12 +46,11 @@ def read_cached(content: str, folder: Path) -> Checked:
 
 
 def _folder() -> Path:
-    """Return where checked submissions are kept."""
     return cache_folder() / "board"
 
 
 def _read(path: Path) -> Checked:
-    """Return a submission that was checked before."""
+    """Return a stored submission; its outcomes have no parts, which no reader of a board needs."""
     arrays = load_arrays(path)
     about = json.loads(arrays["about"].tobytes())
     result, cells = Result.model_validate_json(json.dumps(about["result"])), read_cells(about["cells"])
@@ -67,17 +62,16 @@ def _read(path: Path) -> Checked:
 
 
 def _write(path: Path, submission: Checked, scores: np.ndarray) -> None:
-    """Keep a checked submission."""
+    """Store a submission, unless the disk is full or read-only: then it is checked again next time."""
     about = {
         "result": submission.result.model_dump(mode="json"),
         "cells": as_json(submission.cells),
         "ids": submission.recorded.ids,
         "groups": submission.recorded.groups,
     }
-    try:
+    with suppress(UserError):
+        # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
         save_arrays(path, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), scores=scores)
-    except UserError:  # a full or read-only disk: it is checked again next time
-        return
 
 
 @cache
@@ -91,17 +85,17 @@ def _code() -> str:
 
 
 def cached_places(entries: Sequence[Entry], contents: Sequence[str], seed: int) -> dict[str, Place]:
-    """Return `standing.places` of rows whose submissions have these hashes (`known.content_of`)."""
+    """Return `standing.places` of rows whose submissions have the hashes `contents` (`known.content_of`)."""
     about = sorted((entry.key, content, entry.official) for entry, content in zip(entries, contents, strict=True))
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{_code()[:16]}.json"
     try:
-        kept = PLACES.validate_json(read_bytes(path))
-        if kept.keys() == {entry.key for entry in entries}:
-            return kept
+        stored = PLACES.validate_json(read_bytes(path))
+        if stored.keys() == {entry.key for entry in entries}:
+            return stored
     except (OSError, ValueError):
         pass
-    by_key = places(entries, seed)
-    with suppress(UserError):  # a full or read-only disk: they are computed again next time
-        write_text(path, PLACES.dump_json(by_key).decode())
-    return by_key
+    placed = places(entries, seed)
+    with suppress(UserError):
+        write_text(path, PLACES.dump_json(placed).decode())
+    return placed

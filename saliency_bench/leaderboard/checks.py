@@ -1,12 +1,12 @@
-"""What a submission says, against what follows from its records, and what the package knows of metrics and explainers.
+"""Check what a submission states against its records, and against what the package knows of metrics and explainers.
 
-Numbers that do not follow from the records refuse it. What the package knows itself (what explainers and metrics are
-called, which of them look at no network, directions, ranges) is taken from the package, whatever the submission says.
+A number that does not follow from the records refuses the submission. What the package knows (names of explainers
+and metrics, which are baselines, directions, ranges) is taken from the package, whatever the submission says.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from saliency_bench import options, registry
 from saliency_bench.analysis.differences import same
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer, load_explainer
-from saliency_bench.leaderboard.files.recorded import Recorded, read_recorded
+from saliency_bench.leaderboard.recorded import Recorded, read_recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 from saliency_bench.maps import mean_of_parts
 from saliency_bench.metric import Metric, load_metric
@@ -39,13 +39,7 @@ LOADED = 1000  # explainers and metrics with their options that are kept: a boar
 
 @dataclass(frozen=True)
 class Checked:
-    """A submission whose numbers follow from its records.
-
-    Attributes:
-        result: what it says of itself.
-        recorded: its records.
-        cells: as they follow from the records, not as it says.
-    """
+    """A submission whose numbers follow from its records. `cells` are derived from these, not taken from it."""
 
     result: Result
     cells: list[CellResult]
@@ -53,14 +47,11 @@ class Checked:
 
 
 def known_explainer(cell: CellKey) -> Explainer | None:
-    """Return the explainer of the package that a cell names, with the same options and version.
-
-    None if there is none.
-    """
+    """Return the package's explainer with the name, options and version that a cell states, or None."""
     if cell.explainer not in _names("explainers"):
         return None
     try:
-        explainer = _explainer(cell.explainer, _json(cell.explainer_options))
+        explainer = _explainer(cell.explainer, json.dumps(cell.explainer_options, sort_keys=True))
     except UserError:  # other options, or an optional library that is not installed
         return None
     is_same = options.text(explainer.options) == _text_of(cell.explainer_options)
@@ -68,15 +59,15 @@ def known_explainer(cell: CellKey) -> Explainer | None:
 
 
 def known_metric(cell: CellKey) -> Metric | None:
-    """Return the metric of the package that a cell names, with the same options and version; None if there is none.
+    """Return the package's metric with the name, options and version that a cell states, or None.
 
     Raises:
-        UserError: This very version of the metric does not take the options.
+        UserError: The metric of this version does not take these options.
     """
     if cell.metric not in _names("metrics"):
         return None
     try:
-        metric = _metric(cell.metric, _json(cell.metric_options))
+        metric = _metric(cell.metric, json.dumps(cell.metric_options, sort_keys=True))
     except UserError as error:
         if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
             return None
@@ -87,32 +78,27 @@ def known_metric(cell: CellKey) -> Metric | None:
 
 @cache
 def _names(kind: str) -> frozenset[str]:
-    """Return the names of the package's items: files, which stay as they are while it runs."""
+    """Return the names of the package's explainers or metrics; cached, as its files stay as they are while it runs."""
     return frozenset(registry.names(kind))
 
 
 @lru_cache(LOADED)
 def _explainer(name: str, chosen: str) -> Explainer:
-    """Return an explainer of the package."""
+    """Load an explainer; its options are JSON, because a cache needs hashable arguments."""
     return load_explainer(name, **json.loads(chosen))
 
 
 @lru_cache(LOADED)
 def _metric(name: str, chosen: str) -> Metric:
-    """Return a metric of the package."""
+    """Load a metric, as `_explainer`."""
     return load_metric(name, **json.loads(chosen))
 
 
-def _json(chosen: dict) -> str:
-    """Return options as text."""
-    return json.dumps(chosen, sort_keys=True)
-
-
 def derived_key(cell: CellResult) -> CellKey:
-    """Return a cell's key with everything that the package knows.
+    """Return a cell's key with everything that the package knows of its explainer and metric.
 
-    Texts of what it does not know are made of name and options. What has the name of an explainer or metric of the
-    package and is not it is shown with its version.
+    The texts of others are made of name and options. If such a name is taken by an explainer or metric of the package,
+    the text has the version too, so that nobody takes it for that.
     """
     explainer, metric = known_explainer(cell), known_metric(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -125,45 +111,46 @@ def derived_key(cell: CellResult) -> CellKey:
     return CellKey(**about)
 
 
-def _called(name: str, chosen: dict, version: int | str, known: Explainer | Metric | None) -> str:
-    """Return the text of an explainer or metric."""
-    if known is not None:
-        return str(known)
+def _called(name: str, chosen: dict, version: int | str, item: Explainer | Metric | None) -> str:
+    """Return the text by which an explainer or metric is shown; `item`: that of the package, if it is known."""
+    if item is not None:
+        return str(item)
     text = name + options.differing(sorted(chosen.items()), {})
     return one_line(with_version(text, version) if _plain(name) in _taken() else text)
 
 
 @cache
 def _taken() -> frozenset[str]:
-    """Return the names of the package's explainers and metrics, as people take them."""
+    """Return the names of the package's explainers and metrics, as people read them."""
     return frozenset(map(_plain, _names("explainers") | _names("metrics")))
 
 
 def _plain(name: str) -> str:
-    """Return what people take for the same name: "Grad-CAM" for "gradcam"."""
+    """Return a name without what people overlook: "Grad-CAM" becomes "gradcam"."""
     return re.sub(r"[._-]", "", name.casefold())
 
 
 def read_checked(folder: Path) -> Checked:
-    """Return a submission in a folder.
-
-    Raises:
-        UserError: Something is wrong with it; names file and field.
-    """
+    """Read and check the submission in a folder. Raise UserError that names file and field if it is invalid."""
     result = read_result(folder / RESULT)
     try:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
     except UserError:
         raise
-    except Exception as error:  # a stranger's numbers may drive any code of ours to what it was not made for
+    except Exception as error:  # a stranger's numbers may break the statistics in ways that nobody foresaw
         raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
 
 
 def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
-    """Return the cells as they follow from records.
+    """Derive the cells of a result from its records, and compare them with what it states.
+
+    Args:
+        result: the submission.
+        recorded: its records.
+        path: of the records, for messages.
 
     Raises:
-        UserError: The result says something else.
+        UserError: A number of the result does not follow from the records.
     """
     seed = result.setting.seed
     keys = []
@@ -181,84 +168,82 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
         )
     parts = {key.cell_id: recorded.outcomes[key.cell_id].columns for key in keys if key.aggregate}
     _, standings = compare(keys, recorded.values, recorded.codes, seed, parts)
-    kept = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
+    # `numbers_of` drops the parts once they are summarised; `result_of` and readers of the records need them.
+    all_parts = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
     numbers = {
-        cell_id: computed
+        cell_id: derived
         for rivals in by_metric(keys)
-        for cell_id, computed in numbers_of(rivals, recorded.outcomes, recorded.codes, seed)
+        for cell_id, derived in numbers_of(rivals, recorded.outcomes, recorded.codes, seed)
     }
     cells = []
     for key, stated in zip(keys, result.cells, strict=True):
         outcome = recorded.outcomes[key.cell_id]
-        outcome.parts.update(kept[key.cell_id])
-        computed = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
+        outcome.parts.update(all_parts[key.cell_id])
+        derived = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
         if key.aggregate and aggregate_of(key) is None:  # made by a function that is not known here
-            computed = computed.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
-        _compare(computed, stated, path)
-        cells.append(computed)
+            derived = derived.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
+        _compare(derived, stated, path)
+        cells.append(derived)
     return Checked(result, cells, recorded)
 
 
-def _compare(computed: CellResult, stated: CellResult, path: Path) -> None:
-    """Raise UserError for a cell that says something else than its records."""
-    subject = f"cell {computed.cell_id}"
-    for name in (*NUMBERS, "median"):
-        _check_number(name, getattr(computed, name), getattr(stated, name), subject, path)
-    for name, part in computed.parts.items():
-        _check_part(part, stated.parts[name], f"part {name} of {subject}", path)
+def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
+    """Raise UserError if a stated cell has other numbers, counts or ranks than the one derived from the records."""
+    where = f"cell {derived.cell_id}"
+    _check_numbers((*NUMBERS, "median"), derived, stated, where, path)
+    for name, part in derived.parts.items():
+        if part.n != stated.parts[name].n:
+            part_n = f"part {name} of {where} has {part.n} numbers"
+            raise UserError(f"{path}: {part_n}, but {RESULT} says n = {stated.parts[name].n}")
+        _check_numbers(NUMBERS, part, stated.parts[name], f"part {name} of {where}", path)
     for name in (*COUNTS, *RANKS):
-        ours, claimed = getattr(computed, name), getattr(stated, name)
-        if ours != claimed and not (name == "scored" and same(ours, claimed)):
-            raise UserError(f"{path}: {name} of {subject} comes to {ours}, but {RESULT} says {claimed}")
+        computed, claimed = getattr(derived, name), getattr(stated, name)
+        if computed != claimed and not (name == "scored" and same(computed, claimed)):
+            raise UserError(f"{path}: {name} of {where} comes to {computed}, but {RESULT} says {claimed}")
 
 
-def _check_part(computed: PartResult, stated: PartResult, subject: str, path: Path) -> None:
-    """Raise UserError for a part of a score that says something else than its records."""
-    if computed.n != stated.n:
-        raise UserError(f"{path}: {subject} has {computed.n} numbers, but {RESULT} says n = {stated.n}")
-    for name in NUMBERS:
-        _check_number(name, getattr(computed, name), getattr(stated, name), subject, path)
-
-
-def _check_number(name: str, computed: float | None, claimed: float | None, subject: str, path: Path) -> None:
-    """Raise UserError for a number that does not follow from the records."""
-    if not same(*(np.nan if number is None else number for number in (computed, claimed))):
-        raise UserError(f"{path}: {name} of {subject} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
+def _check_numbers(
+    names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
+) -> None:
+    """Raise UserError if numbers of a cell or part differ from those derived by more than their last digits."""
+    for name in names:
+        computed, claimed = getattr(derived, name), getattr(stated, name)
+        if not same(*(np.nan if number is None else number for number in (computed, claimed))):
+            raise UserError(f"{path}: {name} of {where} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
 
 
 def _text(number: float | None) -> str:
-    """Return a number as text."""
     return "none" if number is None else f"{number:.6g}"
 
 
 def _check_scores(cell: CellResult, outcome: Outcome, path: Path) -> None:
-    """Raise UserError for scores that are outside their range, or do not follow from their parts."""
-    subject = f"{path}: cell {cell.cell_id}"
-    check_range(outcome.scores, cell.limits, subject)
+    """Raise UserError for scores outside of their range, or that do not follow from their parts."""
+    where = f"{path}: cell {cell.cell_id}"
+    check_range(outcome.scores, cell.limits, where)
     for name, values in outcome.parts.items():
         check_range(values, cell.limits, f"{path}: part {name} of cell {cell.cell_id}")
     metric = known_metric(cell)
     if metric is None:
         return
     if (metric.part_names is None) != (not cell.parts):
-        raise UserError(f"{subject} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
+        raise UserError(f"{where} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
     if not cell.parts:
         return
     if (names := _part_names(metric)) and list(cell.parts) != names:
-        raise UserError(f"{subject} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
+        raise UserError(f"{where} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
     columns, chosen = outcome.columns, dict(metric.options)
-    from_parts = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
+    derived = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
     if metric.aggregate is None:
-        from_parts = np.asarray((metric.reduction or mean_of_parts)(columns, chosen), dtype=float)
-    if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(from_parts, outcome.scores))):
-        place = wrong[0]
+        derived = np.asarray((metric.reduction or mean_of_parts)(columns, chosen), dtype=float)
+    if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(derived, outcome.scores))):
+        index = wrong[0]
         raise UserError(
-            f"{subject} has a score of {outcome.scores[place]:.6g}, where its parts make it {from_parts[place]:.6g}"
+            f"{where} has a score of {outcome.scores[index]:.6g}, where its parts make it {derived[index]:.6g}"
         )
 
 
 def _part_names(metric: Metric) -> list[str]:
-    """Return the names of a metric's parts; [] where they depend on the classifier, which is not here."""
+    """Return the names of a metric's parts, or none if they depend on the classifier, which is not here."""
     try:
         return list(metric.parts(None))
     except UserError:
@@ -266,7 +251,7 @@ def _part_names(metric: Metric) -> list[str]:
 
 
 def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
-    """Raise UserError for a cell that says something else of its metric than the package knows."""
+    """Raise UserError if a cell contradicts what the package knows of its metric: direction, id, range."""
     about = path.with_name(RESULT)
     try:
         metric = known_metric(cell)
@@ -279,9 +264,9 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
         raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
     if cell.aggregate != (is_aggregate := metric.aggregate is not None):
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
-    own_id = setting.cell_id(_versioned(cell), metric.identity, metric.needs, cell.asked_for)
-    if cell.cell_id != own_id:
-        raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {own_id}")
+    expected = setting.cell_id(_versioned(cell), metric.identity, metric.needs, cell.asked_for)
+    if cell.cell_id != expected:
+        raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {expected}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
@@ -292,21 +277,19 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
 
 
 def _versioned(cell: CellKey) -> tuple[str, str, int | str]:
-    """Return name, options and version of a metric."""
+    """Return what identifies an explainer: name, options and version."""
     return cell.explainer, _text_of(cell.explainer_options), cell.explainer_version
 
 
 def _text_of(chosen: Mapping[str, Any]) -> str:
-    """Return options as text."""
     return options.text(tuple(sorted(chosen.items())))
 
 
 def _target_ranges(setting: Identity) -> list[TargetRange]:
-    """Return the ranges that the targets of a run may have.
+    """Return the ranges that the targets of a run may have; none if they cannot be known.
 
-    [] of a file with a sigmoid, which may ask about any classes.
-
-    A file holds single classes and groups, or contrasts.
+    Targets of a file are single classes and groups, or contrasts. With a sigmoid they may be about any number of
+    classes, so that nothing can be said.
     """
     if setting.target_range is not None:
         return [setting.target_range]

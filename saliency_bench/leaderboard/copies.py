@@ -1,6 +1,7 @@
-"""Scores that two submissions share: one and the same row, or a method that goes by two names, as copied maps do."""
+"""Find equal scores in two submissions: the same row twice, or a method under two names, as copied maps have."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,75 +10,80 @@ from saliency_bench.leaderboard.checks import Checked, known_explainer
 from saliency_bench.leaderboard.standing import question_of
 from saliency_bench.results.cell import CellResult
 
-Scored = tuple[Checked, CellResult]  # a cell of a submission
+
+class ScoredCell(NamedTuple):
+    """A cell of a submission."""
+
+    submission: Checked
+    cell: CellResult
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Its scores, in the order of the submission's ids."""
+        return self.submission.recorded.outcomes[self.cell.cell_id].scores
 
 
-def agree(first: Scored, other: Scored) -> bool:
-    """Return whether two cells have the same scores of the same samples, in the same groups, up to the last digits."""
-    ours, theirs = first[0].recorded, other[0].recorded
-    scores, others = (submission.recorded.outcomes[cell.cell_id].scores for submission, cell in (first, other))
-    if len(ours.ids) != len(theirs.ids):
-        return False
+def covers(other: ScoredCell, cell: ScoredCell) -> bool:
+    """Return whether `other` has all samples of `cell`, in the same groups, with the same scores to the last digits."""
+    ours, theirs = cell.submission.recorded, other.submission.recorded
     if ours.ids == theirs.ids:
-        return ours.groups == theirs.groups and bool(same(scores, others).all())
-    place = {image_id: index for index, image_id in enumerate(theirs.ids)}
-    order = [place.get(image_id, -1) for image_id in ours.ids]
-    if -1 in order or ours.groups != [theirs.groups[index] for index in order]:
+        return ours.groups == theirs.groups and bool(same(cell.scores, other.scores).all())
+    order = theirs.positions(ours.ids)
+    if (order < 0).any() or ours.groups != [theirs.groups[index] for index in order]:
         return False
-    return bool(same(scores, others[order]).all())
+    return bool(same(cell.scores, other.scores[order]).all())
 
 
-def other_names(method: Scored, others: Iterable[Scored]) -> list[str]:
-    """Return what others call a method: each of another name with exactly its scores, and by whom.
+def agree(first: ScoredCell, second: ScoredCell) -> bool:
+    """Return whether two cells have the same scores of the same samples."""
+    return len(first.scores) == len(second.scores) and covers(first, second)
 
-    Of a method of somebody's own.
 
-    [] of an explainer of the package, and of scores that are all equal.
+def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
+    """Return which methods of another name have exactly the scores of this one, "NAME by SUBMITTER" each.
+
+    Explainers of the package are not looked up, and constant scores say nothing: several methods may have them.
 
     Args:
-        method: the cell.
-        others: cells of the same question.
+        method: the cell of a submitter's own method.
+        others: cells that can be compared with it.
     """
-    cell = method[1]
-    if cell.value is None or known_explainer(cell) is not None or _is_constant(method):
+    cell = method.cell
+    if cell.value is None or known_explainer(cell) is not None or _is_constant(method.scores):
         return []
     return sorted(
-        f"{other_cell.explainer_text} by {other.result.submitter}"
-        for other, other_cell in others
-        if other_cell.explainer_id != cell.explainer_id
-        and other_cell.value is not None
-        and same(cell.value, other_cell.value)
-        and agree(method, (other, other_cell))
+        f"{other.cell.explainer_text} by {other.submission.result.submitter}"
+        for other in others
+        if other.cell.explainer_id != cell.explainer_id
+        and other.cell.value is not None
+        and same(cell.value, other.cell.value)  # the means first: comparing all samples takes time
+        and agree(method, other)
     )
 
 
 def notes(submission: Checked, published: Iterable[Checked]) -> list[str]:
-    """Return what the reader of a submission should know of those on the board of the same dataset and model."""
+    """Return lines on what a submission repeats of `published`, submissions for the same dataset and model."""
     published = list(published)
     lines = []
     for other in published:
-        there = {cell.cell_id: cell for cell in other.cells}
-        equal = [
-            cell
-            for cell in submission.cells
-            if cell.cell_id in there and agree((submission, cell), (other, there[cell.cell_id]))
-        ]
-        if equal:
-            lines.append(f"{len(equal)} of {len(submission.cells)} cells are on the board with the same scores, by "
+        shared = {cell.cell_id for cell in other.cells}
+        pairs = [(ScoredCell(submission, cell), ScoredCell(other, cell))
+                 for cell in submission.cells if cell.cell_id in shared]  # fmt: skip
+        if equal := sum(agree(*pair) for pair in pairs):
+            lines.append(f"{equal} of {len(submission.cells)} cells are on the board with the same scores, by "
                          f"{other.result.submitter}")  # fmt: skip
-    rivals: dict[str, list[Scored]] = {}
+    by_question: dict[str, list[ScoredCell]] = {}
     for other in published:
         for cell in other.cells:
-            rivals.setdefault(question_of(cell, other.result.setting), []).append((other, cell))
+            by_question.setdefault(question_of(cell, other.result.setting), []).append(ScoredCell(other, cell))
     for cell in submission.cells:
-        same_scores = other_names((submission, cell), rivals.get(question_of(cell, submission.result.setting), ()))
+        rivals = by_question.get(question_of(cell, submission.result.setting), ())
         lines += [f"{cell.explainer_text} has the scores of {name} on all samples by {cell.metric_text}"
-                  for name in same_scores]  # fmt: skip
+                  for name in other_names(ScoredCell(submission, cell), rivals)]  # fmt: skip
     return lines
 
 
-def _is_constant(method: Scored) -> bool:
-    """Return whether all scores are equal."""
-    scores = method[0].recorded.outcomes[method[1].cell_id].scores
-    known = scores[np.isfinite(scores)]
-    return not len(known) or bool(np.ptp(known) == 0)
+def _is_constant(scores: np.ndarray) -> bool:
+    """Return whether all scores that there are have one value."""
+    finite = scores[np.isfinite(scores)]
+    return not len(finite) or bool(np.ptp(finite) == 0)

@@ -1,10 +1,10 @@
 """What the owner of a board vouches for: files of the results repository that no submission may touch.
 
     datasets/FINGERPRINT.json   the ids and groups of all samples of a split: `KnownDataset`
-    models/DIGEST.json          what a network is called: `KnownModel`
+    models/DIGEST.json          the name of a network: `KnownModel`
     status/CONTENT.json         what recomputing a submission found, by the hash of its files: `Status`
 
-`saliency-bench recompute` writes them. Of a pull request the files of the main branch are read, never its own.
+`saliency-bench recompute` writes them. For a pull request the files of the main branch are read, never its own.
 """
 
 from collections.abc import Iterable
@@ -31,13 +31,7 @@ class KnownDataset(StrictModel):
     """The samples of a split.
 
     Attributes:
-        id: name of the dataset.
-        title: its title.
-        repo: where it was loaded from; null of a folder.
-        revision: the commit.
-        split: name of the split.
-        fingerprint: hash of its content.
-        samples: [id, group], null where a sample stands for itself.
+        samples: (id, group) of each, null for a sample in no group.
     """
 
     format: Literal[1] = 1
@@ -56,7 +50,7 @@ class KnownDataset(StrictModel):
 
 
 class KnownModel(StrictModel):
-    """What a network is called, and where it lies on the Hub."""
+    """The name of a network, and where it is on the Hub."""
 
     format: Literal[1] = 1
     id: Text
@@ -71,7 +65,7 @@ class KnownModel(StrictModel):
 
 
 class Recomputed(StrictModel):
-    """A recomputed cell: on how many samples, the largest difference, and by what: "maps" or "explainer"."""
+    """A recomputed cell: on how many samples, the largest difference, and from what: maps, or the explainer."""
 
     samples: Count
     largest: Annotated[float, Field(ge=0)]
@@ -82,10 +76,9 @@ class Status(StrictModel):
     """What recomputing a submission found.
 
     Attributes:
-        folder: of the submission.
-        content: `content_of` its files.
-        cells: those whose scores were confirmed, by their ids.
-        further: why others were not recomputed.
+        content: hash of the submission's files, by `content_of`.
+        cells: {cell id: how it was recomputed}, for confirmed scores.
+        further: {cell id: why it was not recomputed}.
         refused: what is wrong with the submission as a whole; null if nothing is.
     """
 
@@ -106,58 +99,58 @@ class Status(StrictModel):
 
 
 class Known:
-    """All that is known of a board's datasets, models and submissions."""
+    """All that the owner vouches for: datasets by (fingerprint, split), models by digest, statuses by content."""
 
     def __init__(self, datasets: Iterable[KnownDataset] = (), models: Iterable[KnownModel] = (),
                  statuses: Iterable[Status] = ()):  # fmt: skip
-        self.datasets = {(entry.fingerprint, entry.split): entry for entry in datasets}
-        self.models = {entry.digest: entry for entry in models}
-        self.statuses = {entry.content: entry for entry in statuses}
+        self.datasets = {(item.fingerprint, item.split): item for item in datasets}
+        self.models = {item.digest: item for item in models}
+        self.statuses = {item.content: item for item in statuses}
 
     @classmethod
     def read(cls, root: Path) -> tuple["Known", list[str]]:
-        """Return (what the files in a folder say, a line for each that cannot be read, which says nothing)."""
-        wrong: list[str] = []
+        """Return (what the files in a folder say, a line for each invalid file, which is left out)."""
+        problems: list[str] = []
         return cls(
-            _files(root / DATASETS, KnownDataset, wrong),
-            _files(root / MODELS, KnownModel, wrong),
-            _files(root / STATUS, Status, wrong),
-        ), wrong
+            _files(root / DATASETS, KnownDataset, problems),
+            _files(root / MODELS, KnownModel, problems),
+            _files(root / STATUS, Status, problems),
+        ), problems
 
     def adding(self, datasets: Iterable[KnownDataset]) -> "Known":
-        """Return what is known, with the samples of further datasets."""
+        """Return the same with further datasets."""
         return Known([*self.datasets.values(), *datasets], self.models.values(), self.statuses.values())
 
 
-def _files(folder: Path, kind: type[Kind], wrong: list[str]) -> list[Kind]:
-    """Return what the files in a folder say."""
-    entries: list[Kind] = []
+def _files(folder: Path, kind: type[Kind], problems: list[str]) -> list[Kind]:
+    """Read the files in a folder, and add a line to `problems` for each invalid one."""
+    items: list[Kind] = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
-            entry = kind.model_validate_json(read_bytes(path))
-            if entry.name != path.stem:
-                raise ValueError(f"it is about {entry.name}")
-            entries.append(entry)
+            item = kind.model_validate_json(read_bytes(path))
+            if item.name != path.stem:
+                raise ValueError(f"it is about {item.name}")
+            items.append(item)
         except ValidationError as error:
-            wrong.append(one_line(f"{folder.name}/{path.name}: {field_line(error)}"))
+            problems.append(one_line(f"{folder.name}/{path.name}: {field_line(error)}"))
         except (OSError, ValueError) as error:
-            wrong.append(one_line(f"{folder.name}/{path.name} cannot be read: {error}"))
-    return entries
+            problems.append(one_line(f"{folder.name}/{path.name} cannot be read: {error}"))
+    return items
 
 
-def write_known(root: Path, entry: KnownDataset | KnownModel | Status) -> Path:
-    """Write the file in `root` that says this, and return its path."""
-    folder = {KnownDataset: DATASETS, KnownModel: MODELS, Status: STATUS}[type(entry)]
-    write_json(path := root / folder / f"{entry.name}.json", entry.model_dump(mode="json"))
+def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
+    """Write the file for a dataset, model or status into `root`, and return its path."""
+    folder = {KnownDataset: DATASETS, KnownModel: MODELS, Status: STATUS}[type(item)]
+    write_json(path := root / folder / f"{item.name}.json", item.model_dump(mode="json"))
     return path
 
 
 def content_of(folder: Path) -> str:
-    """Return the hash of the files of a submission: all 256 bits, so that nobody can make two of the same hash.
+    """Return the hash of the files of a submission, in full (256 bits), so that nobody can make two with the same hash.
 
     Raises:
         OSError: A file cannot be read.
-        ValueError: Something is no regular file, or too large.
+        ValueError: A file is not a regular file, or too large.
     """
     digest = sha256()
     for name in (RESULT, RECORDS):
@@ -171,10 +164,14 @@ def content_of(folder: Path) -> str:
 
 
 def known_dataset(name: Any, split: str = "test") -> KnownDataset:
-    """Return the samples of a split that `load_dataset` finds by this name, or of a loaded dataset.
+    """Return the samples of a split.
+
+    Args:
+        name: of the dataset, as `load_dataset` takes it, or a loaded dataset.
+        split: of the dataset.
 
     Raises:
-        UserError: It cannot be loaded.
+        UserError: The dataset cannot be loaded.
     """
     source = find(name)
     rows, split = source.load_usual(split)

@@ -1,7 +1,7 @@
-"""Scores recomputed by the owner of a board: the only ground on which a row is ranked officially.
+"""Recompute scores of a submission, by the owner of a board: only recomputed rows have official ranks.
 
-Explainers of the package are run on a few images, which are drawn anew so that no submitter knows them. Maps that were
-submitted are scored, all of them. One score that differs by more than 1e-4 refuses the submission.
+Explainers of the package are run on a few images, which are drawn at random so that no submitter knows them. Submitted
+maps are all scored again. A single score that differs by more than 1e-4 refuses the submission.
 """
 
 import secrets
@@ -22,7 +22,6 @@ from saliency_bench.engine.run import run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
-from saliency_bench.leaderboard.files.maps import maps_in
 from saliency_bench.leaderboard.known import (
     DATASETS,
     FOLDERS,
@@ -34,8 +33,9 @@ from saliency_bench.leaderboard.known import (
     known_dataset,
     write_known,
 )
+from saliency_bench.leaderboard.published_maps import maps_in
 from saliency_bench.leaderboard.schema import Result
-from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.source import asking, read_folder, source_at
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.manifest import differing_settings
@@ -50,22 +50,24 @@ CHOSEN = "chosen_to_recompute"
 def recompute(
     root: Path, folder: str, *, samples: int = SAMPLES, seed: int | None = None, progress: bool = True, **given: Any
 ) -> tuple[Status, KnownDataset | None, KnownModel | None]:
-    """Return what recomputing the submission in `root`/`folder` finds, and the dataset and model to list on the board.
-
-    What the board lists already stays as it is, unless it is given anew: then None is returned in its place.
+    """Recompute the submission in `root`/`folder`.
 
     Args:
-        root: a copy of the results repository.
+        root: of the results.
         folder: of the submission.
         samples: images on which each explainer of the package is run again.
-        seed: of their choice; None: drawn, so that nobody knows them.
-        progress: show a bar.
+        seed: of their choice; default: drawn at random, so that nobody knows them.
+        progress: show bars.
         **given: settings of the run that cannot be read from the submission, such as `dataset` and `model` (default:
             where the board lists them, else the repositories that the submission names), `target`, `groups` or
             `label_map` files, `device`.
 
+    Returns:
+        What was found, and the dataset and the model to list on the board; None for those that it lists already, unless
+        they are given.
+
     Raises:
-        UserError: The submission does not check out, or settings are not those of the submission.
+        UserError: The submission is invalid, or the settings are not those of the submission.
     """
     listed, _ = Known.read(root)
     content, submission = read_folder(root, folder, Known(listed.datasets.values(), listed.models.values()))
@@ -83,10 +85,11 @@ def recompute(
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
     problem, device, model = "", "", KnownModel(id=result.model.id, digest=setting.classifier)
     maps = maps_in(root / folder)
-    for by, of_way in _ways(submission, maps, further).items():
-        again = _run(submission, of_way, maps if by == "maps" else {}, about, names | {"progress": progress, **given})
+    for by, some_cells in _ways(submission, maps, further).items():
+        settings = names | {"progress": progress, **given}
+        again = _run(submission, some_cells, maps if by == "maps" else {}, about, settings)
         device, model = again.summary["provenance"]["device"], _model(again)
-        for cell in of_way:
+        for cell in some_cells:
             compared = _compared(submission, again, cell, by)
             if isinstance(compared, str):
                 problem = problem or compared
@@ -105,40 +108,32 @@ def recompute(
 
 
 def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
-    """Return the dataset of a submission as the board lists it.
-
-    Raises:
-        UserError: It is listed as another split.
-    """
+    """Return the dataset of a submission as the board lists it. Raise UserError if it is listed as another split."""
     setting = result.setting
-    entry_of = next((entry for entry in listed.datasets.values() if entry.fingerprint == setting.fingerprint), None)
-    if entry_of is not None and entry_of.split != setting.split:
+    dataset = next((item for item in listed.datasets.values() if item.fingerprint == setting.fingerprint), None)
+    if dataset is not None and dataset.split != setting.split:
         raise UserError(
             f"{result.folder} is about the split {setting.split}; the board lists these samples as the split "
-            f"{entry_of.split} of {entry_of.id}"
+            f"{dataset.split} of {dataset.id}"
         )
-    return entry_of
+    return dataset
 
 
 def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDataset:
-    """Return the dataset of a submission as it can be loaded now.
-
-    Raises:
-        UserError: It is another dataset than the submission's, or has other groups than the board lists.
-    """
-    source = known_dataset(name, result.setting.split)
-    if source.fingerprint != result.setting.fingerprint:
+    """Load the dataset of a submission. Raise UserError if it is another one, or has other groups than listed."""
+    dataset = known_dataset(name, result.setting.split)
+    if dataset.fingerprint != result.setting.fingerprint:
         raise UserError(f"{name} is not the dataset of {result.folder}; give --dataset")
-    if listed is not None and listed.samples != source.samples:
+    if listed is not None and listed.samples != dataset.samples:
         raise UserError(
             f"the groups of {name} are not those that the board lists; give --dataset, or delete "
-            f"{DATASETS}/{source.fingerprint}.json to list them anew"
+            f"{DATASETS}/{dataset.fingerprint}.json to list them anew"
         )
-    return source
+    return dataset
 
 
 def _named(listed: Any, submitted: Any) -> str:
-    """Return what loads a dataset or model again: as the board lists it, or else as it was submitted.
+    """Return what to load a dataset or model by: as the board lists it, if that can be loaded, or as it was submitted.
 
     Raises:
         UserError: Only its submitter has it.
@@ -154,7 +149,7 @@ def _named(listed: Any, submitted: Any) -> str:
 
 
 def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -> dict[str, list[CellResult]]:
-    """Return {"explainer" or "maps": the cells that are recomputed that way}; `further` says why others are not."""
+    """Return {"explainer" or "maps": the cells to recompute from it}, and put into `further` why others cannot be."""
     ways: dict[str, list[CellResult]] = {}
     for cell in submission.cells:
         metric = known_metric(cell)
@@ -172,7 +167,7 @@ def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -
 
 
 def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about: Mapping, given: Mapping) -> RunData:
-    """Compute cells again: from maps, or, where none are given, by their explainers on the chosen samples."""
+    """Recompute cells: from submitted maps if there are any, else with their explainers on randomly chosen samples."""
     setting = submission.result.setting
     settings: dict[str, Any] = {
         "split": setting.split, "seed": setting.seed, "target": setting.target.partition(" ")[0],
@@ -184,6 +179,7 @@ def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about:
     else:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
+    # Scoring submitted maps runs no explainer, so they are all scored; explainers are run on a few samples.
     if not maps and len(ids) > about["samples"]:
         chosen = np.random.default_rng(about["seed"]).choice(len(ids), about["samples"], replace=False)
         settings["only"] = [f"{CHOSEN}=true"]
@@ -198,80 +194,78 @@ def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about:
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
-    """Return a dataset with a column that says which samples were chosen; its content hash stays as it is."""
+    """Return a dataset with a column that says which samples were chosen; its fingerprint stays the same."""
     rows = load_dataset(name, split)
     return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
 
 
 def _arithmetic(precision: str) -> dict[str, Any]:
-    """Return the settings of a run that give this precision."""
+    """Return the settings of a run that give the precision of a submission, such as "bf16, channels last"."""
     first, *more = precision.split(", ")
-    known = {} if first.endswith("weights") else {"precision": first}
-    return known | {"channels_last": True if "channels last" in more else None}
+    settings = {} if first.endswith("weights") else {"precision": first}
+    return settings | {"channels_last": True if "channels last" in more else None}
 
 
 def _model(again: RunData) -> KnownModel:
-    """Return the model of a run as the board lists it."""
-    about = again.summary["model"]
-    return KnownModel(id=about["id"], repo=about["repo"], revision=about["revision"], digest=about["digest"])
+    """Return the model that was used for recomputing."""
+    model = again.summary["model"]
+    return KnownModel(id=model["id"], repo=model["repo"], revision=model["revision"], digest=model["digest"])
 
 
 def _compared(submission: Checked, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
-    """Return how far the scores of a cell are from those computed here; or the first that is too far, in words."""
-    subject = f"{cell.explainer_text} by {cell.metric_text}"
+    """Return how far the scores of a cell are from those computed here, or a line on the first that is too far."""
+    name = f"{cell.explainer_text} by {cell.metric_text}"
     if cell.cell_id not in again.values:
-        return f"{subject} has another cell id when it is computed here"
-    place = {image_id: index for index, image_id in enumerate(submission.recorded.ids)}
-    order = [place.get(image_id, -1) for image_id in again.ids]
-    stated = np.append(submission.recorded.outcomes[cell.cell_id].scores, np.nan)[order]
-    computed = again.values[cell.cell_id]
-    scale = np.maximum(1, np.maximum(np.abs(stated), np.abs(computed)))
-    gaps = np.where(np.isnan(stated) & np.isnan(computed), 0, np.abs(stated - computed) / scale)
+        return f"{name} has another cell id when it is computed here"
+    # A sample that was not submitted is at -1, the NaN at the end.
+    submitted = np.append(submission.recorded.outcomes[cell.cell_id].scores, np.nan)
+    stated = submitted[submission.recorded.positions(again.ids)]
+    ours = again.values[cell.cell_id]
+    scale = np.maximum(1, np.maximum(np.abs(stated), np.abs(ours)))
+    gaps = np.where(np.isnan(stated) & np.isnan(ours), 0, np.abs(stated - ours) / scale)
     if len(wrong := np.flatnonzero(~(gaps <= TOLERANCE))):
         first = wrong[0]
-        return f"{subject} comes to {computed[first]:.6g} on image {again.ids[first]}, not {stated[first]:.6g}"
-    return Recomputed(
-        samples=len(computed), largest=float(gaps.max(initial=0)), by="maps" if by == "maps" else "explainer"
-    )
+        return f"{name} comes to {ours[first]:.6g} on image {again.ids[first]}, not {stated[first]:.6g}"
+    return Recomputed(samples=len(ours), largest=float(gaps.max(initial=0)), by="maps" if by == "maps" else "explainer")
 
 
 def vouch(
     location: str, folder: str, *, dry_run: bool = False, api: HfApi | None = None, **given: Any
 ) -> tuple[Status, list[str]]:
-    """Recompute a submission on the main branch of a results repository, or in a folder of results, and write it down.
+    """Recompute a submission in a results repository (its main branch) or in a folder of results, and store the status.
 
     Args:
-        location: the repository or folder.
+        location: NAMESPACE/results, or a folder.
         folder: of the submission.
-        dry_run: write nothing.
-        api: client of the Hub.
-        **given: as of `recompute`.
+        dry_run: do not store it.
+        api: of the owner of the board.
+        **given: as for `recompute`.
 
     Returns:
         What was found, and the same as lines.
 
     Raises:
-        UserError: As `recompute`, and where the account may not write to the repository, before anything is computed.
+        UserError: As for `recompute`; or, before anything is computed, the account may not write to the repository.
     """
-    is_folder = Path(location).expanduser().is_dir()
-    source = Source(Path(location).expanduser() if is_folder else location, None, api)
+    source = source_at(location, api=api)
+    is_folder = isinstance(source.location, Path)
     if not is_folder and not dry_run and (rights := client.rights(source.api, location)).may is not True:
         raise UserError(f"{location}: {rights.line}")
     if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
         raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
     root = source.root([f"{folder}/*", *(f"{name}/*.json" for name in FOLDERS)])
     status, *listed = recompute(root, folder, **given)
-    entries = [entry for entry in (status, *listed) if entry is not None]
-    lines = _lines(status) + [_line(entry, given) for entry in listed if entry is not None]
+    files = [item for item in (status, *listed) if item is not None]
+    lines = _lines(status) + [_line(item, given) for item in listed if item is not None]
     if dry_run:
         return status, [*lines, "dry run: nothing was written"]
     if is_folder:
-        return status, [*lines, *(f"written: {write_known(root, entry)}" for entry in entries)]
-    with TemporaryDirectory() as place, asking(location):
-        paths = [write_known(Path(place), entry) for entry in entries]
+        return status, [*lines, *(f"written: {write_known(root, item)}" for item in files)]
+    with TemporaryDirectory() as temporary, asking(location):
+        paths = [write_known(Path(temporary), item) for item in files]
         commit = source.api.create_commit(
             location,
-            [CommitOperationAdd(path.relative_to(place).as_posix(), path.read_bytes()) for path in paths],
+            [CommitOperationAdd(path.relative_to(temporary).as_posix(), path.read_bytes()) for path in paths],
             repo_type="dataset",
             commit_message=f"Recomputed: {folder}",
         )
@@ -279,17 +273,17 @@ def vouch(
 
 
 def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
-    """Return a line on what the board is going to call a dataset or model."""
+    """Say how the board will list a dataset or model."""
     kind = "dataset" if isinstance(listed, KnownDataset) else "model"
     source = "" if given.get(kind) else f", as the submission says; give --{kind} to list another"
     return f"  the {kind} is listed as {listed.repo or listed.id}{source}"
 
 
 def _lines(status: Status) -> list[str]:
-    """Return lines on what was found."""
+    """Return a status as lines."""
     if status.refused:
         return [f"{status.folder} is refused: {status.refused}"]
     lines = [f"{len(status.cells)} cells of {status.folder} match"]
-    lines += [f"  {name}: {confirmed.samples} samples by {confirmed.by}, largest difference {confirmed.largest:.2g}"
-              for name, confirmed in status.cells.items()]  # fmt: skip
+    lines += [f"  {name}: {cell.samples} samples by {cell.by}, largest difference {cell.largest:.2g}"
+              for name, cell in status.cells.items()]  # fmt: skip
     return lines + [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]

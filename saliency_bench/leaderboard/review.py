@@ -1,4 +1,4 @@
-"""Whether the pull request of a submission may be merged: who sends it, what it touches, and whether it checks out.
+"""Review the pull request of a submission: who sends it, which files it touches, and whether its submissions are valid.
 
 Nothing of a pull request is executed, and only the files of submissions are downloaded, once their sizes are known.
 """
@@ -17,8 +17,8 @@ from saliency_bench.leaderboard import copies, schema
 from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.bounds import LARGEST, most_bytes, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.files.pages import check_table
 from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.parquet import check_table
 from saliency_bench.leaderboard.schema import RECORDS, RESULT
 from saliency_bench.leaderboard.source import Source, asking, read_folder
 from saliency_bench.leaderboard.submission import CELLS, shown_cells
@@ -29,16 +29,13 @@ SHOWN = 10  # problems and paths that are named
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a pull request may be merged.
+    """The result of reviewing a pull request.
 
     Attributes:
-        repo: the results repository.
-        number: of the pull request.
-        author: who sent it.
-        commit: the one that was looked at, and none that is added later.
+        commit: that was reviewed; later commits were not.
         problems: why it must not be merged; empty if it may be.
-        notes: what its reader should know.
-        submissions: what it adds, where all check out.
+        notes: what the reader should know.
+        submissions: those that are valid.
     """
 
     repo: str
@@ -56,7 +53,7 @@ class Verdict:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return it for people, and as a comment: texts of strangers stand on lines of their own."""
+        """Return the verdict as printable lines; what strangers wrote is never more than a line."""
         head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
         word = "checks out" if self.fine else "must not be merged"
         lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
@@ -68,21 +65,20 @@ class Verdict:
         return lines
 
     def markdown(self) -> str:
-        """Return it as a comment: the lines in a block of code, which nothing in them ends."""
+        """Return the verdict as a comment: the lines in a block of code, which nothing in them can end."""
         text = "\n".join(self.lines()).replace("```", "'''")
         return f"```text\n{text}\n```\n"
 
     def as_dict(self) -> dict:
-        """Return it as JSON holds it."""
+        """Return the verdict as plain data for `--json`."""
         names = ("repo", "number", "author", "commit", "folders", "problems", "notes")
         return {name: getattr(self, name) for name in names} | {"fine": self.fine}
 
 
 def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
-    """Return the verdict on a pull request to a results repository.
+    """Review a pull request to a results repository.
 
-    Its author must be the submitter, it must add the files of submissions and change and delete nothing, and each
-    submission must check out.
+    It may be merged if its author is the submitter, it only adds files of submissions, and each submission is valid.
 
     Raises:
         UserError: There is no such open pull request, or the Hub cannot be reached.
@@ -97,29 +93,21 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
     folders, problems = _touched(before, after)
     if problems:
         return Verdict(repo, number, pull.author, commit, folders, problems, [])
-    return _checked(repo, pull, commit, folders, api)
+    return _verdict(repo, pull, commit, folders, api)
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
-    """Return the numbers of the open pull requests.
-
-    Raises:
-        UserError: There is no such repository, or no connection.
-    """
+    """Return the numbers of the open pull requests. Raise UserError without such a repository or a connection."""
     api = api or client.default_api()
     with asking(repo):
-        discussions = api.get_repo_discussions(
+        pulls = api.get_repo_discussions(
             repo, repo_type="dataset", discussion_type="pull_request", discussion_status="open"
         )
-        return sorted(discussion.num for discussion in discussions)
+        return sorted(pull.num for pull in pulls)
 
 
 def comment(verdict: Verdict, api: HfApi | None = None) -> None:
-    """Post a verdict on its pull request, unless it stands there.
-
-    Raises:
-        UserError: The account may not.
-    """
+    """Post a verdict on its pull request, unless it is there already. Raise UserError if the account may not."""
     api = api or client.default_api()
     with asking(verdict.repo):
         events = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
@@ -128,12 +116,13 @@ def comment(verdict: Verdict, api: HfApi | None = None) -> None:
 
 
 def merge(verdict: Verdict, api: HfApi | None = None) -> None:
-    """Merge a pull request that checks out, at the commit that was reviewed.
+    """Merge a pull request that may be merged, at the commit that was reviewed.
 
-    The Hub merges whatever a pull request holds by then, so that is compared just before and afterwards.
+    The Hub merges whatever a pull request contains at that moment, so its content is compared just before and again
+    afterwards.
 
     Raises:
-        UserError: It must not be merged, or has changed since, also if that is seen only afterwards.
+        UserError: It must not be merged, or it has changed since, even if that is noticed only afterwards.
     """
     api, repo = api or client.default_api(), verdict.repo
     if not verdict.fine:
@@ -154,36 +143,34 @@ def merge(verdict: Verdict, api: HfApi | None = None) -> None:
 
 
 def _blob(files: dict[str, RepoFile], path: str) -> str | None:
-    """Return the hash of a file; None where there is none."""
+    """Return the content hash of a file, or None if there is no such file."""
     return files[path].blob_id if path in files else None
 
 
 def _trees(api: HfApi, repo: str, number: int) -> tuple[str, dict[str, RepoFile], dict[str, RepoFile]]:
-    """Return (the last commit of a pull request, the files of main that it started from, its own files)."""
+    """Return (the last commit of a pull request, the files of main when it started, its files now)."""
     history = [
         entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=f"refs/pr/{number}")
     ]
-    of_main = {entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision="main")}
-    base = next((commit for commit in history if commit in of_main), None)
+    main_commits = {entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision="main")}
+    # Newest first: the first commit that is also on main is where the pull request started.
+    base = next((commit for commit in history if commit in main_commits), None)
     if base is None:
         raise UserError(f"pull request {number} of {repo} does not start from its main branch")
     return history[0], _files(api, repo, base), _files(api, repo, history[0])
 
 
 def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
-    """Return {path: file} at a revision."""
+    """Return {path: file} of a revision."""
     tree = api.list_repo_tree(repo, repo_type="dataset", revision=revision, recursive=True)
-    return {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+    return {file.path: file for file in tree if isinstance(file, RepoFile)}
 
 
 def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[list[str], list[str]]:
-    """Return (the folders that are added, what else is touched)."""
+    """Return (the folders of submissions that are added, a line for each other change)."""
     problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
-    problems += [
-        f"it changes {path}"
-        for path in sorted(before.keys() & after.keys())
-        if before[path].blob_id != after[path].blob_id
-    ]
+    changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
+    problems += [f"it changes {path}" for path in changed]
     added = sorted(after.keys() - before.keys())
     folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
     if not folders:
@@ -204,54 +191,50 @@ def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[l
     return folders, problems
 
 
-def _checked(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[str], api: HfApi) -> Verdict:
-    """Return the verdict on submissions."""
+def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[str], api: HfApi) -> Verdict:
+    """Download and check the submissions in these folders of a pull request."""
     source = Source(repo, commit, api)
-    vouched, wrong = Source(repo, "main", api).known()
+    owners, problems = Source(repo, "main", api).known()
     verdict = Verdict(
-        repo, pull.num, pull.author, commit, folders, [], [f"on the main branch: {line}" for line in wrong]
+        repo, pull.num, pull.author, commit, folders, [], [f"on the main branch: {line}" for line in problems]
     )
     root = source.root([f"{folder}/{name}" for folder in folders for name in LARGEST])
     for folder in folders:
         try:
-            _, submission = read_folder(root, folder, vouched)
+            _, submission = read_folder(root, folder, owners)
             _check_shown(submission, root / folder / CELLS)
         except UserError as error:
             verdict.problems.append(str(error))
             continue
         if (submitter := submission.result.submitter) != pull.author:
             verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {submitter} submits it")
-        verdict.notes.extend(_notes(submission, vouched, repo, api))
+        verdict.notes.extend(_notes(submission, owners, repo, api))
         verdict.submissions.append(submission)
     return verdict
 
 
 def _check_shown(submission: Checked, path: Path) -> None:
-    """Check that the table for the Hub's viewer says what the result says.
-
-    Raises:
-        UserError: It does not.
-    """
+    """Raise UserError if the table for the Hub's viewer differs from the result."""
     where = f"{submission.result.folder}/{CELLS}"
     try:
         check_table(path, schema.LARGEST, schema.MOST_CELLS)
-        ours = pq.read_table(pa.BufferReader(shown_cells(submission.result)))
-        same = pq.read_table(path).to_pylist() == ours.to_pylist()
+        expected = pq.read_table(pa.BufferReader(shown_cells(submission.result)))
+        is_same = pq.read_table(path).to_pylist() == expected.to_pylist()
     except Exception as error:  # whatever a damaged file makes the decoder say
         raise UserError(f"{where} cannot be read: {one_line(error)}") from error
-    if not same:
+    if not is_same:
         raise UserError(f"{where} does not say what {RESULT} says; submit it again with this version")
 
 
-def _notes(submission: Checked, vouched: Known, repo: str, api: HfApi) -> list[str]:
-    """Return what of the board this submission contradicts, repeats, or could not be compared with."""
+def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[str]:
+    """Return what a submission contradicts or repeats of the board, or could not be compared with."""
     setting = submission.result.setting
     lines = []
-    if (setting.fingerprint, setting.split) not in vouched.datasets:
+    if (setting.fingerprint, setting.split) not in owners.datasets:
         lines.append(
-            f"the board does not list the dataset {submission.result.dataset.id} yet, so its image ids and groups "
-            "were not compared with the published ones; recompute --dataset lists it"
+            f"the board does not list the dataset {submission.result.dataset.id} yet, so its image ids and groups were "
+            "not compared with the published ones; recompute --dataset lists it"
         )
     published = list(Source(repo, "main", api).beside(submission.result))
-    lines += [str(item) for other in published for item in contradictions(other, submission)]
+    lines += [str(conflict) for other in published for conflict in contradictions(other, submission)]
     return lines + copies.notes(submission, published)

@@ -4,7 +4,7 @@
                                                        records.parquet   a row per cell and sample: `records.SCHEMA`
 
 The last folder is named after the submitter and a hash of the cells, so two submitters never write the same file. The
-id of a cell is a hash of everything that determines its number, all of which `result.json` holds, so a wrong id is
+id of a cell is a hash of everything that determines its number, and `result.json` has all of that, so a wrong id is
 detected. Nothing that is read here is executed: JSON and Parquet, checked against this schema.
 """
 
@@ -51,11 +51,7 @@ LINK = r"^(https://[^\s<>\"'`\\]+)?$"
 
 
 def _day(text: str) -> str:
-    """Check a day.
-
-    Raises:
-        ValueError: No calendar has it.
-    """
+    """Return a day as it is. Raise ValueError if no calendar has it."""
     date.fromisoformat(text)
     return text
 
@@ -65,18 +61,15 @@ Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A
 
 
 class Dataset(StrictModel):
-    """The dataset of a submission.
+    """The dataset of a run.
 
     Attributes:
-        id: its name.
-        title: its title.
-        split: of its samples.
-        fingerprint: hash of the content.
-        samples: of the split.
-        used: of the run.
-        repo: the repository of the Hub that it was loaded from; null where it was not.
-        revision: the commit; null where there is no repository.
-        chosen_by: another classifier than the model, by which the images were chosen; null where there is none.
+        repo: the repository of the Hub that it was loaded from; null if it was not.
+        revision: the commit of that repository.
+        fingerprint: hash of its samples.
+        samples: how many the split has.
+        used: how many the run used.
+        chosen_by: the classifier by which the images were chosen, if it is another one than the model.
     """
 
     id: Text
@@ -92,11 +85,19 @@ class Dataset(StrictModel):
 
 
 class Model(StrictModel):
-    """The model of a submission.
+    """The classifier of a run.
 
     Attributes:
-        repo: as of a dataset.
-        revision: as of a dataset; a model of torchvision has the name of its weights here.
+        repo: the repository of the Hub that it was loaded from; null if it was not.
+        revision: the commit of that repository, or the name of torchvision's weights.
+        digest: hash of the weights.
+        geometry: how images are resized and cropped, in words.
+        activation: that makes probabilities of logits.
+        activation_assumed: whether the checkpoint does not say which.
+        accuracy: on all samples of the dataset.
+        accuracy_kind: what `accuracy` is.
+        top5: accuracy of the five likeliest classes.
+        no_accuracy: why there is no accuracy.
     """
 
     id: Text
@@ -114,7 +115,7 @@ class Model(StrictModel):
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
-        """Check that accuracies are shares."""
+        """Raise ValueError for accuracies outside of 0 to 1."""
         for name in ("accuracy", "top5"):
             stated = getattr(self, name)
             for end in ("value", "low", "high"):
@@ -124,7 +125,7 @@ class Model(StrictModel):
 
 
 def ids_under(cell: CellResult, setting: Identity) -> list[str]:
-    """Return the ids that this explainer and metric can have under these settings."""
+    """Return the ids that a cell of this explainer and metric can have under these settings."""
     explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
     metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
     return setting.cell_ids(explainer, metric, cell.asked_for)
@@ -143,14 +144,18 @@ class Provenance(StrictModel):
 
 
 class Result(StrictModel):
-    """All cells that a submitter publishes of a run, under `license`.
+    """All cells that one submitter publishes of one run, under `license`.
+
+    Of the attributes, `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
 
     Attributes:
-        link: to code or paper of your own method; "" where there is none.
-        ran: day of the run, by the clock of the submitter's machine.
-        submitted: day of the submission, by the same clock.
-        seconds: of the run's latest start for each explainer, by `explainer_id`; they count what that start computed.
-        peak_memory: bytes, of the GPU or else of the process, in that start. None of these is checked.
+        link: to code or paper of the submitter's own method.
+        ran: the day of the run, by the clock of the submitter's machine.
+        submitted: the day of the submission, by the same clock.
+        seconds: {`explainer_id`: seconds of the run's latest start}; they count what that start computed.
+        peak_memory: bytes of the GPU, or else of the process, in that start.
+        target: what the maps explain, in words.
+        setting: everything that determines the scores but explainer and metric.
     """
 
     format: Literal[3] = 3
@@ -172,7 +177,7 @@ class Result(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check that ids, folder and cells fit together."""
+        """Raise ValueError for fields that contradict each other."""
         for field, value, setting in (
             ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
             ("dataset.split", self.dataset.split, self.setting.split),
@@ -195,27 +200,23 @@ class Result(StrictModel):
 
     @property
     def group(self) -> str:
-        """The folder of all submissions for this dataset and model. Names are for people, the hashes decide."""
+        """The folder of all submissions for this dataset and model. Names are for people, hashes decide."""
         dataset = f"{_slug(self.dataset.id)}-{_slug(self.dataset.split)}-{self.dataset.fingerprint[:8]}"
         return f"{dataset}/{_slug(self.model.id)}-{self.model.digest[:8]}"
 
     @property
     def folder(self) -> str:
-        """The folder of the submission in the repository."""
+        """The folder of this submission in its repository."""
         content = sorted((cell.cell_id, cell.value, cell.n) for cell in self.cells)
         return f"{self.group}/{self.submitter}-{hash_of(content)}"
 
     def only(self, cells: set[str]) -> "Result":
-        """Return the result with these cells alone."""
+        """Return the result with the cells of these ids alone."""
         return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
 
 
 def _check_labels(cell: CellResult, index: int) -> None:
-    """Check the names of methods and metrics.
-
-    Raises:
-        ValueError: A name could be taken for another, or could not be read.
-    """
+    """Raise ValueError for names of methods and metrics that could be mistaken for others, or cannot be read."""
     for kind, name, chosen in (
         ("explainer", cell.explainer, cell.explainer_options),
         ("metric", cell.metric, cell.metric_options),
@@ -231,27 +232,25 @@ def json_schema() -> dict:
 
 
 def read_result(path: Path) -> Result:
-    """Return the content of a `result.json`.
+    """Read a `result.json`.
 
     Raises:
-        UserError: Something does not fit the schema; names file and field.
+        UserError: It does not fit the schema, or is too large; the text names file and field.
     """
     try:
         text = read_bytes(path, LARGEST).decode()
+        # At most so many values: each follows one of these signs. Parsing first would make an object of each.
         if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
             raise ValueError(f"it holds {values:,} values, of which at most {MOST_VALUES:,} are read")
         check_texts(content := parse_json(text))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-    return validated(json.dumps(content), path)  # of a name that comes twice the value that was looked at
+    # The parsed content again, not the text: of a name that comes twice, the value whose texts were checked.
+    return validated(json.dumps(content), path)
 
 
 def validated(text: str, path: Path) -> Result:
-    """Return the content of a text as a result.
-
-    Raises:
-        UserError: Something does not fit the schema; names file and field.
-    """
+    """Return the result in a text of JSON. Raise UserError that names file and field if it is invalid."""
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:
@@ -261,10 +260,14 @@ def validated(text: str, path: Path) -> Result:
 
 
 def check_texts(content: object, place: str = "") -> None:
-    """Check that all texts of JSON can be printed: nothing moves the cursor or turns the writing around.
+    """Check that all texts of JSON can be printed: no escapes that move a cursor, no marks that reverse the writing.
+
+    Args:
+        content: of the JSON.
+        place: of the content, for messages.
 
     Raises:
-        ValueError: A text cannot; names the place.
+        ValueError: A text cannot be printed or is too long, or an object has too many names; it says where.
     """
     if isinstance(content, str):
         lines = content.splitlines() if place in SEVERAL_LINES else [content]
@@ -283,5 +286,5 @@ def check_texts(content: object, place: str = "") -> None:
 
 
 def _slug(name: str) -> str:
-    """Return a name as that of a folder."""
+    """Return a name as a part of a path."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "unnamed"

@@ -1,4 +1,4 @@
-"""Where results lie: a folder, or a repository of the Hub, of which only what is needed is downloaded."""
+"""Read results from a folder, or from a repository of the Hub, of which only what is needed is downloaded."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,8 +11,8 @@ from saliency_bench.errors import UserError, described
 from saliency_bench.hub import client, errors
 from saliency_bench.leaderboard.cache import read_cached
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.files.maps import SHARD
 from saliency_bench.leaderboard.known import FOLDERS, Known, content_of
+from saliency_bench.leaderboard.published_maps import SHARD
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
@@ -22,7 +22,7 @@ MOST_FETCHED = 200_000_000  # bytes of the maps of a submission, to show a few o
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Turn what the Hub refuses or the network loses into a line that says how to fix it, and show no progress bars."""
+    """Within this, errors of the Hub and the network become a UserError that says how to fix it; no progress bars."""
     try:
         with client.no_bars():
             yield
@@ -37,25 +37,23 @@ def asking(repo: str) -> Iterator[None]:
 
 
 class Source:
-    """Where results lie.
+    """A folder of results (a path), or a repository of the Hub (a text).
 
-    Attributes:
-        location: a folder of results (a path), or a repository of the Hub (text).
-        revision: a branch, commit or pull request of the repository.
-        api: client of the Hub.
+    Args:
+        location: the path, or NAMESPACE/results.
+        revision: of the repository.
+        api: of the account that reads it; default: the account that is logged in.
     """
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
         self.location, self.revision, self.api = location, revision, api or client.default_api()
-        if isinstance(self.location, Path) and not self.location.is_dir():
+        if not (location.is_dir() if isinstance(location, Path) else location.count("/") == 1):
             raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
-        if isinstance(self.location, str) and self.location.count("/") != 1:
-            raise UserError(f"'{location}' is neither a folder of results nor NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
-        """Return the folder that holds the files that fit.
+        """Return a folder on this machine with the files that match these patterns.
 
-        README.md too, because a pattern without files causes a warning.
+        README.md comes too, because patterns that match nothing cause a warning.
         """
         if isinstance(self.location, Path):
             return self.location
@@ -66,20 +64,20 @@ class Source:
             ))  # fmt: skip
 
     def known(self) -> tuple[Known, list[str]]:
-        """Return what the owner vouches for; of a pull request, what the main branch says: it is not the owner's."""
+        """Return what the owner of the board vouches for, and a line for each file of it that is invalid.
+
+        For a pull request it is what the main branch says, because the pull request is not the owner's.
+        """
         revision = "main" if (self.revision or "").startswith(PULL_REQUEST) else self.revision
         return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """Return (the root, the folders of submissions whose first two levels fit), with their files."""
+        """Return (the root, the folders in it of submissions whose first two levels match), with their files."""
         root = self.root([f"{group}/*/{name}" for name in (RESULT, RECORDS)])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
     def maps(self, folder: str) -> Path | None:
-        """Return the folder of a submission on this machine, with its maps.
-
-        None where they are too many to download.
-        """
+        """Return a folder on this machine with the maps of a submission, or None if they are too large to download."""
         if isinstance(self.location, Path):
             return self.location / folder
         with asking(self.location):
@@ -91,28 +89,42 @@ class Source:
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[Checked]:
-        """Yield the submissions that check out of the dataset and the model of this one, whatever these are called."""
-        vouched, _ = self.known()
+        """Yield the valid submissions for the dataset and model of a result, whatever names they give these."""
+        owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
             with suppress(UserError):  # an invalid submission is on no board
-                yield read_folder(root, folder, vouched)[1]
+                yield read_folder(root, folder, owners)[1]
 
 
-def read_folder(root: Path, folder: str, known: Known) -> tuple[str, Checked]:
-    """Return (the hash of its files, a submission), checked.
+def source_at(location: str | Path, revision: str | None = None, api: HfApi | None = None) -> Source:
+    """Return the source that a user names: a folder if it exists, otherwise a repository."""
+    folder = Path(location).expanduser()
+    return Source(folder if isinstance(location, Path) or folder.is_dir() else str(location), revision, api)
+
+
+def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, Checked]:
+    """Read and check a submission.
+
+    Args:
+        root: of the results.
+        folder: of the submission within it.
+        owners: what the owner of the board vouches for.
+
+    Returns:
+        The hash of its files, and the submission.
 
     Raises:
-        UserError: Something is wrong with it or happens while it is read; always in one line.
+        UserError: It is invalid or cannot be read, in a line.
     """
     try:
         if not (root / folder / RECORDS).exists():
-            read_result(root / folder / RESULT)  # which may say more
+            read_result(root / folder / RESULT)  # its error, if there is one, says more than a missing file
         content = content_of(root / folder)
         submission = read_cached(content, root / folder)
         _check_place(submission, folder)
-        _check_samples(submission, known)
-        status = known.statuses.get(content)
+        _check_samples(submission, owners)
+        status = owners.statuses.get(content)
         if status is not None and status.refused:
             raise UserError(f"{folder}: refused by the owner of the board: {status.refused}")
         return content, submission
@@ -125,15 +137,15 @@ def read_folder(root: Path, folder: str, known: Known) -> tuple[str, Checked]:
 
 
 def _check_place(submission: Checked, folder: str) -> None:
-    """Raise UserError for a submission in the folder of another."""
+    """Raise UserError for a submission in another folder than its content names."""
     if submission.result.folder != folder:
         raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {submission.result.folder}")
 
 
-def _check_samples(submission: Checked, known: Known) -> None:
-    """Check that the samples are those of the dataset, where the owner of the board says which these are."""
+def _check_samples(submission: Checked, owners: Known) -> None:
+    """Raise UserError for samples that are not those of the dataset, if the owner of the board has listed it."""
     setting = submission.result.setting
-    dataset = known.datasets.get((setting.fingerprint, setting.split))
+    dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
         return
     published = dict(dataset.samples)

@@ -1,8 +1,8 @@
-"""Who beats whom on a board: the test of `results.ranking`, over the rows of all submissions that ask one question.
+"""Ranks on a board: the test of `results.ranking` over the rows of all submissions that share a question.
 
-Two rows ask one question if everything but the explainer is the same: dataset, model, target, seed and metric, with all
-that makes their scores. Official ranks are those among rows whose scores the owner has recomputed. The rank "if true"
-of a row is the one that it would have if the scores of all checked rows were true.
+Rows share a question if everything but the explainer is the same: dataset, model, target, seed and metric, with all
+that determines their scores. Official ranks are those among rows whose scores the owner has recomputed. The rank "if
+true" of a row is the one that it would have if the scores of all checked rows were true.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.ranking import ALONE, UNRANKED, Contrast, Standing, compare
 from saliency_bench.utils.hashing import hash_of
 
-ANY = ("", "{}", 0)  # an explainer, whichever
+ANY = ("", "{}", 0)  # stands for any explainer in the id of a question
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,8 @@ class Entry:
 
     Attributes:
         key: unique on the board.
-        cell: its numbers.
-        ids: of the samples.
-        groups: of the samples.
-        scores: of `ids`, NaN where there is none.
-        recomputed: whether it is ranked officially.
+        scores: of the samples `ids`, NaN where there is none.
+        official: whether the owner of the board has recomputed it.
     """
 
     key: str
@@ -43,15 +40,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a row stands.
+    """The ranks of a row.
 
     Attributes:
-        rank: official.
-        if_true: as the module says.
-        why: there is no official rank.
-        best: by official ranks.
-        beats: the baselines that it beats, by the same test as its rank.
-        not_beaten: the baselines that it was tested against and does not beat.
+        rank: the official one.
+        if_true: the rank if the scores of all checked rows are true; None for official rows.
+        why: why there is no official rank; else "".
+        best: whether it may be the first by official ranks.
+        beats: baselines that it beats, by the test that gives its rank.
+        not_beaten: the other baselines that it was tested against.
     """
 
     rank: RankSet
@@ -63,7 +60,7 @@ class Place:
 
 
 def question_of(cell: CellKey, setting: Identity) -> str:
-    """Return what all rows share that can be compared: a hash of everything but the explainer."""
+    """Return what rows share that can be compared: a hash of everything but the explainer."""
     metric = known_metric(cell)
     if metric is None:
         return hash_of(setting.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
@@ -75,18 +72,19 @@ def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:
     official = [entry for entry in entries if entry.official]
     (contrasts, ranked), (all_contrasts, possible) = _standings(official, seed), _standings(entries, seed)
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
-    several = any(standing.rank and standing.rank[0] > 1 for standing in ranked.values())
-    by_key = {}
+    # Where nobody is beaten, all are first, and "best" would say nothing.
+    several = any(other.rank and other.rank[0] > 1 for other in ranked.values())
+    placed = {}
     for entry in entries:
-        place = ranked.get(entry.key)
-        rank = place.rank if place else None
-        best = several and rank is not None and rank[0] == 1 and place is not None and place.scored >= BEST_FROM
+        standing = ranked.get(entry.key)
+        rank = standing.rank if standing else None
+        best = several and rank is not None and rank[0] == 1 and standing is not None and standing.scored >= BEST_FROM
         if_true = possible[entry.key].rank if not entry.official else None
-        why = "" if rank else (place.unranked or ALONE if place else "its scores have not been recomputed")
-        own_contrasts = contrasts if entry.official else all_contrasts
-        beats, not_beaten = _against(entry, baselines, own_contrasts)
-        by_key[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline, beats, not_beaten)
-    return by_key
+        why = "" if rank else (standing.unranked or ALONE if standing else "its scores have not been recomputed")
+        compared = contrasts if entry.official else all_contrasts
+        beats, not_beaten = _against(entry, baselines, compared)
+        placed[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline, beats, not_beaten)
+    return placed
 
 
 def _against(
@@ -98,9 +96,9 @@ def _against(
     sides: dict[bool, list[str]] = {True: [], False: []}
     for contrast in contrasts:
         if entry.key in contrast.cells and contrast.p is not None:
-            seen = contrast.seen_from(entry.key)
-            if seen.cells[1] in baselines:
-                sides[seen.sign(entry.cell.higher_is_better) > 0].append(baselines[seen.cells[1]])
+            turned = contrast.seen_from(entry.key)
+            if turned.cells[1] in baselines:
+                sides[turned.sign(entry.cell.higher_is_better) > 0].append(baselines[turned.cells[1]])
     not_beaten = tuple(sorted(set(sides[False])))  # of two rows of one baseline neither may be left unbeaten
     return tuple(sorted(set(sides[True]) - set(not_beaten))), not_beaten
 
@@ -110,18 +108,23 @@ def _standings(entries: Sequence[Entry], seed: int) -> tuple[list[Contrast], Map
     if not entries:
         return [], {}
     first = entries[0]
-    place = {image_id: index for index, image_id in enumerate(first.ids)}
+    positions = {image_id: index for index, image_id in enumerate(first.ids)}
     scores = {}
     for entry in entries:
         scores[entry.key] = column = np.full(len(first.ids), np.nan)
-        column[[place[image_id] for image_id in entry.ids]] = entry.scores
-    cell = first.cell
+        column[[positions[image_id] for image_id in entry.ids]] = entry.scores
+    question = first.cell
+    # Texts may differ between submissions; rivals are those with the same text and version of the metric.
     keys = [
         entry.cell.model_copy(
-            update={"cell_id": entry.key, "metric_text": cell.metric_text, "metric_version": cell.metric_version}
+            update={
+                "cell_id": entry.key,
+                "metric_text": question.metric_text,
+                "metric_version": question.metric_version,
+            }
         )
         for entry in entries
     ]
-    if cell.aggregate:
+    if question.aggregate:
         return [], {key.cell_id: Standing(None, UNRANKED, 1.0) for key in keys}
     return compare(keys, scores, cluster_codes(first.ids, first.groups), seed)

@@ -1,4 +1,4 @@
-"""A submission in memory: made of a run, written as files, and read back with its records; the columns of a board."""
+"""A submission in memory: made from a run, written as files, read back with its records; and the columns of a board."""
 
 import json
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.leaderboard.checks import Checked, checked, derived_key, read_checked
-from saliency_bench.leaderboard.files.recorded import Recorded, recorded
+from saliency_bench.leaderboard.checks import Checked, checked, derived_key
+from saliency_bench.leaderboard.recorded import Recorded, recorded
 from saliency_bench.leaderboard.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, as_json
@@ -40,17 +40,18 @@ FEATURES = datasets.Features(
        "same_as": datasets.List(datasets.Value("string"))}
     | {"source": datasets.Value("string")}
 )  # fmt: skip
-OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict", "same_as")  # which no submission can say of itself
+# Columns that only a board can fill in, none of which a submission can state about itself.
+OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict", "same_as")
 
 NO_RESULT = "no result: this row only shows the columns"
 CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
 
 
 def shown_cells(result: Result | None) -> bytes:
-    """Return `cells.parquet`, a row per cell of a submission; None: a row that shows the columns.
+    """Return the content of `cells.parquet`, with a row per cell, or for None a row that only shows the columns.
 
-    Numbers are those that the submission states. What the package knows itself, such as the names of its explainers, is
-    taken from the package.
+    Numbers are those that the submission states. What the package knows, such as the names of its explainers, is taken
+    from the package.
     """
     columns = {name: kind for name, kind in FEATURES.items() if name not in OF_BOARD}
     features = datasets.Features(columns | {"submitter": datasets.Value("string")})
@@ -64,7 +65,7 @@ def shown_cells(result: Result | None) -> bytes:
 
 
 def columns_of(folder: str, result: Result, cell: CellResult) -> dict:
-    """Return the columns that follow from one submission."""
+    """Return the columns of a row that follow from its submission."""
     return {
         "cell_id": cell.cell_id,
         "dataset": result.dataset.id,
@@ -100,7 +101,13 @@ def columns_of(folder: str, result: Result, cell: CellResult) -> dict:
 
 @dataclass(frozen=True)
 class Submission:
-    """A result with its records, in memory, and what these say; `where` names it in messages."""
+    """A result with its records in memory.
+
+    Attributes:
+        result: the content of `result.json`.
+        recorded: the scores in these records.
+        where: names the submission in messages.
+    """
 
     result: Result
     records: pa.Table
@@ -108,7 +115,7 @@ class Submission:
     where: str
 
     def write(self, root: Path) -> list[Path]:
-        """Write `root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}, and return their paths."""
+        """Write `root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}, and return both paths."""
         folder = root / self.result.folder
         write_json(folder / RESULT, self.result.model_dump(mode="json"))
         pieces = (pa.Table.from_batches([batch]) for batch in self.records.to_batches(max_chunksize=records.ROWS))
@@ -116,7 +123,7 @@ class Submission:
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
-        """Return these cells alone, ranked anew among themselves."""
+        """Return the cells of these ids alone, ranked among themselves."""
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
         result = self.result.only(cells)
         recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
@@ -131,18 +138,24 @@ class Submission:
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Return the results of a finished run, without the folders of this machine (`results.public_names`).
+    """Return the results of a finished run, without the names of folders on this machine (`results.public_names`).
+
+    Args:
+        folder: of the run.
+        submitter: account on the Hub.
+        note: a few words for readers.
+        link: https address of code or paper.
 
     Raises:
-        UserError: The folder holds no finished run, or files that contradict each other.
+        UserError: The folder holds no finished run, or its files contradict each other.
     """
     folder = Path(folder)
     run = read_run(folder)
     summary = run.summary
     dataset, model = summary["dataset"], summary["model"]
     manifest = read_manifest(folder)
-    called = {"dataset": dataset["id"], "model": public_name(model["id"], model.get("repo") is None)}
-    public = public_spec(manifest.spec, **{kind: _pinned(summary[kind], called[kind]) for kind in called})
+    names = {"dataset": dataset["id"], "model": public_name(model["id"], model.get("repo") is None)}
+    public = public_spec(manifest.spec, **{kind: _pinned(summary[kind], names[kind]) for kind in names})
     maps = {explainer: public_maps(entry) for explainer, entry in manifest.maps.items()}
     explained = {cell.explainer_id for cell in run.cells}
     content = {
@@ -153,9 +166,9 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
         "submitted": _day(time()),
         "seconds": {key: value for key, value in run.timings.get("explainers", {}).items() if key in explained},
         "peak_memory": run.timings.get("peak_memory"),
-        "dataset": dataset | {"id": called["dataset"]},
+        "dataset": dataset | {"id": names["dataset"]},
         "license": LICENSE,
-        "model": model | {"id": called["model"]},
+        "model": model | {"id": names["model"]},
         "target": summary["target"],
         "setting": manifest.identity.model_dump(mode="json"),
         "cells": as_json(run.cells),
@@ -168,34 +181,15 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
 
 
 def _day(seconds: float | None) -> str | None:
-    """Return a time as a day; None of an unknown one."""
+    """Return the day (UTC) of a time, YYYY-MM-DD."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
-def _pinned(loaded: dict, name: str) -> str:
-    """Return what loads the same again: of the Hub the very commit."""
-    return f"{loaded['repo']}@{loaded['revision']}" if loaded.get("repo") else name
-
-
-def read_submission(folder: str | Path, where: str = "") -> Submission:
-    """Return a submission with its records, as they were submitted.
-
-    Args:
-        folder: that holds it.
-        where: its name in messages.
-
-    Raises:
-        UserError: As `read_checked`.
-    """
-    submission = read_checked(Path(folder))
-    table = pq.read_table(Path(folder) / RECORDS, read_dictionary=TEXTS).unify_dictionaries()
-    return Submission(submission.result, table.replace_schema_metadata(None), submission.recorded, where or str(folder))
+def _pinned(source: dict, name: str) -> str:
+    """Return the name that loads the same dataset or model again, with its commit if it is on the Hub."""
+    return f"{source['repo']}@{source['revision']}" if source.get("repo") else name
 
 
 def check_records(result: Result, table: pa.Table, path: Path) -> Recorded:
-    """Return what records in memory say.
-
-    Raises:
-        UserError: The result says something else; names file and column.
-    """
+    """Return the scores in a table of records. Raise UserError if they contradict the result; `path` names them."""
     return checked(result, recorded(result, table.to_batches(), len(table), path), path).recorded

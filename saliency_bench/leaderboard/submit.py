@@ -19,7 +19,6 @@ from huggingface_hub import CommitOperationAdd, DatasetInfo, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
-from saliency_bench.analysis.differences import same
 from saliency_bench.data.card import template_file
 from saliency_bench.data.names import NAMESPACE
 from saliency_bench.engine.run import Run
@@ -29,7 +28,8 @@ from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.bounds import check_written, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.files.maps import PUBLISHED, shards_in
+from saliency_bench.leaderboard.copies import ScoredCell, covers
+from saliency_bench.leaderboard.published_maps import PUBLISHED, shards_in
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
 from saliency_bench.leaderboard.source import Source, asking
 from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells
@@ -47,14 +47,17 @@ class SubmissionPlan:
     """What a submission will do; `publish()` does it.
 
     Attributes:
-        new: cells that the repository does not have, or has over fewer samples.
-        known: cells that it has with the same values: not sent.
-        conflicts: between new cells and other values of the same cells in the repository; both are kept.
-        maps: a folder of maps that are published too.
-        pending: the address of an open pull request with exactly these cells.
-        create: whether the repository will be created.
-        bare: whether it is ours and lacks its card, which is then added.
+        private: whether it is private, or will be.
+        create: whether it will be created.
+        bare: whether it belongs to the account and lacks its card, which is then added.
         rights: of the account that submits.
+        new: cells that the repository does not have, or has over fewer samples.
+        known: cells that it has with the same values; they are not sent.
+        conflicts: between new cells and other values of the same cells in the repository; both are kept.
+        maps: folder of maps that are published too.
+        pending: the address of an open pull request with exactly these cells.
+        pull_request: the address of the pull request that was made.
+        api: of the account that submits.
     """
 
     repo: str
@@ -78,7 +81,7 @@ class SubmissionPlan:
 
     @cached_property
     def files(self) -> dict[str, bytes | Path]:
-        """{path: content, or the file that holds it} of the pull request, also of a pending one."""
+        """Contents of the files of the pull request by path, or where they are; also of a pending one."""
         if not self.new:
             return {}
         sent = self.submission.only({cell.cell_id for cell in self.new})
@@ -93,15 +96,15 @@ class SubmissionPlan:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """{path: bytes} of `files`."""
+        """Sizes of `files` in bytes, by path."""
         return {path: content.stat().st_size if isinstance(content, Path) else len(content)
                 for path, content in self.files.items()}  # fmt: skip
 
     def lines(self, *, several: bool = False) -> list[str]:
-        """Return what will be done, for people to read before it is done.
+        """Say what will be done.
 
         Args:
-            several: other runs go with it, announced before.
+            several: the same pull request has further runs, which were announced before.
         """
         lines: list[str] = []
         if self.known:
@@ -131,7 +134,7 @@ class SubmissionPlan:
         return "\n".join(blocks)
 
     def as_dict(self) -> dict:
-        """Return the plan as JSON holds it."""
+        """Return the plan as plain data for `--json`."""
         return {
             "repo": self.repo,
             "private": self.private,
@@ -151,7 +154,7 @@ class SubmissionPlan:
         return propose([self])
 
     def write_card(self) -> None:
-        """Write the card of a repository that lacks it."""
+        """Add the card, the schema and the example tables to the repository."""
         self.api.create_commit(
             self.repo,
             [CommitOperationAdd(path, content) for path, content in board_files(self.repo).items()],
@@ -167,9 +170,9 @@ class SubmissionPlan:
 
 
 def board_files(repo: str) -> dict[str, bytes]:
-    """Return what a results repository holds before the first submission.
+    """Return the files of a results repository before its first submission.
 
-    Tables of one row without a result, so that the Hub shows them.
+    Its tables have a row without a result, because the Hub shows no empty table.
     """
     row = dict.fromkeys(records.SCHEMA.names) | {"reason": NO_RESULT}
     with BytesIO() as buffer:
@@ -183,28 +186,24 @@ def board_files(repo: str) -> dict[str, bytes]:
 
 
 def board_publication(namespace: str) -> Publication:
-    """Return the results repository of a namespace, to which others then submit."""
+    """Return what creating the results repository of a namespace publishes."""
     repo = f"{namespace}/results"
     return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""))
 
 
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
-    """Check that a review would not refuse a pull request for its size.
-
-    Raises:
-        UserError: It would.
-    """
-    sent = [submission for submission in plans if not submission.nothing]
+    """Raise UserError for a pull request that its review would refuse for its size."""
+    sent = [plan for plan in plans if not plan.nothing]
     if many := too_many(len(sent)):
         raise UserError(f"nothing was sent: {many[0]}; send a part of the runs at a time")
-    for submission in sent:
-        if problems := too_large(submission.sizes):
+    for plan in sent:
+        if problems := too_large(plan.sizes):
             raise UserError(f"nothing was sent: {problems[0]}")
 
 
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
     """Make one pull request of submissions to a repository and return its address; None if there is nothing to send."""
-    sent = [submission for submission in plans if not submission.nothing]
+    sent = [plan for plan in plans if not plan.nothing]
     if not sent:
         return None
     check_sizes(sent)
@@ -219,19 +218,19 @@ def propose(plans: Sequence[SubmissionPlan]) -> str | None:
             first.write_card()
         commit = first.api.create_commit(
             first.repo,
-            [CommitOperationAdd(path, content) for submission in sent for path, content in submission.files.items()],
+            [CommitOperationAdd(path, content) for plan in sent for path, content in plan.files.items()],
             repo_type="dataset",
             commit_message=title,
-            commit_description="\n".join(submission.description() for submission in sent),
+            commit_description="\n".join(plan.description() for plan in sent),
             create_pr=True,
         )
-    for submission in sent:
-        submission.pull_request = commit.pr_url
+    for plan in sent:
+        plan.pull_request = commit.pr_url
     return commit.pr_url
 
 
 def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return (the finished runs that `folder` is or, as of a suite, holds in `runs`, those that are not finished).
+    """Return (the finished runs, the unfinished ones) in a folder: the folder itself, or the runs of a suite.
 
     Raises:
         UserError: No run is finished.
@@ -246,13 +245,13 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _line(cell: CellResult) -> str:
-    """Return a cell as a line."""
+    """Return a cell with its value as a line."""
     value = f"no value ({cell.without})" if cell.value is None else f"{cell.value:.3f}"
     return f"  {cell.explainer_text} by {cell.metric_text}: {value}, n = {cell.n}"
 
 
 def _about(cell: CellResult) -> dict:
-    """Return a cell as JSON holds it."""
+    """Return a cell with its value as plain data."""
     names = {"explainer": cell.explainer_text, "metric": cell.metric_text}
     return {"cell_id": cell.cell_id, **names, "value": cell.value, "n": cell.n}
 
@@ -275,24 +274,24 @@ def plan(
     dry_run: bool = False,
     api: HfApi | None = None,
 ) -> SubmissionPlan:
-    """Return what submitting a finished run to `namespace`/results would do; asks the Hub, changes nothing.
+    """Ask the Hub what submitting a finished run to `namespace`/results would do, and change nothing.
 
     Args:
-        run: its folder, or what `run` returned.
-        namespace: of the board.
-        private: make the repository private if it is created.
+        run: folder of the run.
+        namespace: of the results repository.
+        private: make the repository private if it will be created.
         note: a few words for readers.
-        link: to code or paper of your own method.
-        with_maps: with the maps that `score_maps` has written into its folder.
-        dry_run: nothing will be sent.
-        api: of the account that submits; None: the one that is logged in here.
+        link: https address of code or paper.
+        with_maps: publish the maps too that `score_maps` has written into the folder.
+        dry_run: only compare, which needs neither login nor network.
+        api: of the account that submits; default: the account that is logged in.
 
     Raises:
-        UserError: The folder holds no finished run, or the Hub refuses.
+        UserError: The folder holds no finished run, or the Hub refuses the submission.
     """
     repo, api = f"{namespace}/results", api or client.default_api()
     maps = Path(run) / PUBLISHED if with_maps else None
-    submission = of_run(run, NOBODY, note, link)  # what is wrong with the run is reported before the Hub is asked
+    submission = of_run(run, NOBODY, note, link)  # first: errors of the run are reported before those of the Hub
     try:
         account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:
@@ -323,7 +322,7 @@ def plan(
 
 
 def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
-    """Return the account; None for a dry run without login."""
+    """Return the account that submits, or None for a dry run without login."""
     if client.token_of(api) is None:
         if dry_run:
             return None
@@ -333,9 +332,9 @@ def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
 
 
 def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
-    """Return what the account may do: with a token that may write, anyone may submit to a public repository.
+    """Return whether an account may submit, and why not.
 
-    Only the owner may create it.
+    With a token that may write, anyone may submit to a public repository; only its owner may create it.
     """
     if account is None:
         return client.Rights(None, "rights not checked: not logged in")
@@ -353,7 +352,7 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:
-    """Return what the Hub says of the repository; None if there is no such repository."""
+    """Return what the Hub says of a repository, or None if it does not exist."""
     with asking(repo):
         try:
             return api.dataset_info(repo)
@@ -363,27 +362,16 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
 
 
 def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
-    """Sort the cells into new, known and contradicted, sample by sample."""
-    submission = proposed.submission.checked
+    """Compare the cells with those in the repository, sample by sample: fill in `new`, `known` and `conflicts`."""
+    ours = proposed.submission.checked
     published = [] if revision is None else _published(proposed, revision)
-    for cell in submission.cells:
-        is_known = any(_covers(other, submission, cell.cell_id) for other in published)
-        (proposed.known if is_known else proposed.new).append(cell)
+    for cell in ours.cells:
+        others = [other for other in published if cell.cell_id in other.recorded.outcomes]
+        is_published = any(covers(ScoredCell(other, cell), ScoredCell(ours, cell)) for other in others)
+        (proposed.known if is_published else proposed.new).append(cell)
     new = {cell.cell_id for cell in proposed.new}
-    contradicted = [item for other in published for item in contradictions(other, submission)]
-    proposed.conflicts = [item for item in contradicted if item.cell_id in new]
-
-
-def _covers(other: Checked, our: Checked, cell_id: str) -> bool:
-    """Return whether a submission has all samples of ours of a cell, in the same groups, with the same scores."""
-    theirs, ours = (submission.recorded.outcomes.get(cell_id) for submission in (other, our))
-    if theirs is None or ours is None:
-        return False
-    place = {image_id: index for index, image_id in enumerate(other.recorded.ids)}
-    order = [place.get(image_id, -1) for image_id in our.recorded.ids]
-    if -1 in order or our.recorded.groups != [other.recorded.groups[index] for index in order]:
-        return False
-    return bool(same(ours.scores, theirs.scores[order]).all())
+    conflicts = [conflict for other in published for conflict in contradictions(other, ours)]
+    proposed.conflicts = [conflict for conflict in conflicts if conflict.cell_id in new]
 
 
 def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
@@ -395,7 +383,7 @@ def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:
-    """Return the address of an open pull request of this author with exactly these cells; None where there is none."""
+    """Return the address of an open pull request of this author with exactly these cells, or None."""
     paths = list(proposed.files)
     with asking(proposed.repo):
         for pull in proposed.api.get_repo_discussions(
@@ -410,7 +398,7 @@ def _pending(proposed: SubmissionPlan, author: str) -> str | None:
 
 
 def submit(
-    what: Run | str | Path,
+    run: Run | str | Path,
     *,
     namespace: str = NAMESPACE,
     name: str | None = None,
@@ -423,30 +411,30 @@ def submit(
 ) -> SubmissionPlan:
     """Propose a run, or precomputed maps, to the board `namespace`/results by a pull request.
 
-    Results are published under CC-BY-4.0; by submitting you agree to that. The records of the run are in memory, at
+    Results are published under CC-BY-4.0; by submitting you agree to that. The records of the run are read into memory,
     about 0.4 kB each.
 
     Args:
-        what: a finished run or its folder; or a filled-in template, a folder of .npy files or a Parquet file, which is
-            scored first.
+        run: a finished run or its folder; or precomputed maps, which are scored first: a filled-in template, a folder
+            of .npy files or a Parquet file.
         namespace: of the board.
-        name: of your method, where maps are scored.
+        name: of your method, for precomputed maps.
         private: make a repository private if it is created now, which happens in your own namespaces only.
         dry_run: compare, send nothing.
         note: a few words for readers.
         link: https address of the code or paper of your own method.
         with_maps: publish the maps too, rounded to float16 before they are scored, so that anybody, and the owner of
             the board, can score them.
-        **scoring: the other parameters of `score_maps`.
+        **scoring: the other parameters of `score_maps`, for precomputed maps.
 
     Returns:
-        The plan, whose `pull_request` is the address of what was sent; None where everything was there already.
+        The plan; its `pull_request` is the address of the pull request, None if the board has all cells already.
 
     Raises:
-        UserError: Something cannot be read, scored or sent.
+        UserError: The run cannot be read, the maps cannot be scored, or the Hub refuses the submission.
     """
     proposed = plan(
-        scored(what, name, with_maps=with_maps, **scoring), namespace=namespace, private=private, dry_run=dry_run,
+        scored(run, name, with_maps=with_maps, **scoring), namespace=namespace, private=private, dry_run=dry_run,
         note=note, link=link, with_maps=with_maps,
     )  # fmt: skip
     if not dry_run:
@@ -454,13 +442,19 @@ def submit(
     return proposed
 
 
-def scored(what: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
-    """Return the folder of a finished run: `what` itself, or the run that scores the maps in it."""
-    path = what.folder if isinstance(what, Run) else Path(what)
+def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
+    """Return the folder of a finished run: `run` itself, or the run that scores the maps in it.
+
+    Args:
+        run: a run, its folder, or maps, as for `submit`.
+        name: of the method, for maps.
+        **scoring: the other parameters of `score_maps`, for maps.
+    """
+    path = run.folder if isinstance(run, Run) else Path(run)
     if (path / "summary.json").is_file():
         options = {"name": name, **scoring}
-        if given := [option for option, value in options.items() if value and option not in ("progress", "say")]:
-            raise UserError(f"{path} is a finished run and is submitted as it is; {', '.join(given)} is for maps")
+        if unused := [option for option, value in options.items() if value and option not in ("progress", "say")]:
+            raise UserError(f"{path} is a finished run and is submitted as it is; {', '.join(unused)} is for maps")
         return path
     if not path.exists():
         raise UserError(f"{path} does not exist; give the folder of a run, or of maps")

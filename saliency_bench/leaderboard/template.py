@@ -1,10 +1,10 @@
-"""A template for precomputed maps: what to explain, in which frame; and the scoring of the maps that come back.
+"""Templates for precomputed maps: what to explain, in which frame; and scoring the maps that were made from one.
 
 OUT/samples.csv     image_id, file (of its map), label, target in words, plus and minus: classes of the model
 OUT/template.json   settings, identity, size of the prepared frame: `Template`
 OUT/example.py      makes maps with a small method, to be replaced by yours
-OUT/README.md       what to do
-OUT/images/         the prepared frames, if asked for
+OUT/README.md       instructions
+OUT/images/         the prepared frames, on request
 """
 
 import csv
@@ -30,7 +30,7 @@ from saliency_bench.engine.preflight import check_empty, check_run_folder, check
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import Run, Stopwatch, compute
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.files.maps import PUBLISHED, as_published, write_maps
+from saliency_bench.leaderboard.published_maps import PUBLISHED, as_published, write_maps
 from saliency_bench.metric import Metric, as_metric, list_metrics, load_metric
 from saliency_bench.results.cell import Count, StrictModel, field_line
 from saliency_bench.results.identity import Identity
@@ -49,7 +49,7 @@ FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
 COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
 IMAGES = ("png", "npy")
-NOT_YET = ("explainers", "metrics", "maps", "other_model", "other_label")  # settings that a template has none of
+NOT_YET = ("explainers", "metrics", "maps", "other_model", "other_label")  # settings that a template does not have
 Scorer = str | Metric | Callable[..., Scores]
 
 
@@ -57,8 +57,8 @@ class Template(StrictModel):
     """The content of `template.json`.
 
     Attributes:
-        spec: the settings of the run to come, but for explainers and metrics; files and folders by their full path.
-        identity: what it found, so that maps are never scored on other data.
+        spec: settings of the run to come, without explainers and metrics; files and folders by their full path.
+        identity: of dataset, model and target, so that maps are never scored on other data.
         size: (H, W) of the prepared frame.
     """
 
@@ -73,27 +73,27 @@ class Template(StrictModel):
 def template(
     dataset: str, model: str, out: str | Path, *, images: str | None = None, progress: bool = True, **settings: Any
 ) -> Path:
-    """Write what is needed to make maps without the package into the new folder `out`, and return it.
+    """Write what is needed to make maps without the package into a new folder, and return the folder.
 
     Args:
         dataset: as for `run`.
         model: as for `run`.
-        out: as for `run`.
+        out: the folder.
         images: "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1], to the last bit what the classifier
             gets) to have the prepared frames written too.
         progress: show a bar.
         **settings: SETTINGS
 
     Raises:
-        UserError: What `run` would refuse, an `out` that is not empty, a model without a fixed frame, and a Python
-            object, which a template cannot hold.
+        UserError: `run` would refuse the settings, `out` is not empty, the model has no fixed frame, or a setting is a
+            Python object, which a template cannot hold.
     """
     if images not in (None, *IMAGES):
         raise UserError(f"images must be png or npy; got '{images}'")
     if extra := set(settings) & set(NOT_YET):
         raise UserError(f"a template takes no {extra.pop()}")
-    names = {"dataset": dataset, "model": model, "out": out}
-    spec, objects = describe({**names, **settings, "explainers": [], "metrics": []})
+    required = {"dataset": dataset, "model": model, "out": out}
+    spec, objects = describe({**required, **settings, "explainers": [], "metrics": []})
     if objects:
         raise UserError(f"a template holds names and files only; got {', '.join(map(str, objects))}")
     folder = Path(spec.out)
@@ -117,19 +117,19 @@ def template(
 
 
 def _absolute(spec: RunSpec) -> RunSpec:
-    """Return settings with full paths of files and folders of this machine, so that these are found from anywhere."""
+    """Return the settings with full paths of files and folders, so that they are found from any folder."""
     paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
     return spec.model_copy(update={name: _full(value) for name, value in paths.items()})
 
 
 def _full(name: str) -> str:
-    """Return the full path of a file or folder; any other name as it is."""
+    """Return the full path of a file or folder; other names, such as those of datasets, stay as they are."""
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and name not in (*RULES, *list_datasets()) else name
 
 
 def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[list[dict], tuple[int, int]]:
-    """Return (the rows of samples.csv, the size of the prepared frame)."""
+    """Return (the rows of samples.csv, the size of the prepared frame); write the frames if `images` says how."""
     rows: list[dict] = []
     sizes: set[tuple[int, int]] = set()
     names = context.classifier.labels
@@ -155,10 +155,10 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
             if left_out[index]:  # by a run as well
                 continue
             about = chunk.rows[position]
-            sides = context.rule.terms(image_id, about["label"], logits[index].numpy(), context.members)
+            target = context.rule.terms(image_id, about["label"], logits[index].numpy(), context.members)
             file = file_of(image_id, len(rows))
-            row = {"image_id": image_id, "file": file, "label": context.label_of(about), "target": sides.text(names)}
-            rows.append(row | {"plus": "|".join(map(str, sides.plus)), "minus": "|".join(map(str, sides.minus))})
+            row = {"image_id": image_id, "file": file, "label": context.label_of(about), "target": target.text(names)}
+            rows.append(row | {"plus": "|".join(map(str, target.plus)), "minus": "|".join(map(str, target.minus))})
             if images:
                 _write_frame(context.out / "images" / file, batch.images[index], images)
     if len(sizes) > 1 or (
@@ -171,7 +171,7 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
 
 
 def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
-    """Write a prepared frame as a file of this kind."""
+    """Write a prepared frame as .npy or .png."""
     if kind == "npy":
         write_with(path, lambda temporary: _save(temporary, image.cpu().numpy()))
     else:
@@ -180,7 +180,7 @@ def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
 
 
 def _save(path: Path, values: np.ndarray) -> None:
-    """Write an array as a .npy file."""
+    """Write an array."""
     with path.open("wb") as file:  # numpy adds an ending to the name of a path
         np.save(file, values, allow_pickle=False)
 
@@ -189,7 +189,7 @@ def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
     """Return (the content of template.json, {image id: the file of its map}).
 
     Raises:
-        UserError: Something cannot be read; names file and field.
+        UserError: The folder is not a template, or was changed; the text names file and field.
     """
     path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
     if not path.is_file() or not table.is_file():
@@ -232,20 +232,20 @@ def score_maps(
         maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder
             of .npy files or a Parquet file (`engine.precomputed`).
         name: of the method.
-        template: folder of the template, where `maps` is not in one.
-        metrics: names or objects; None: all that need one map per image.
-        out: of the run; None: a folder beside the maps, named after method and maps.
-        partial: images without a map are left out and counted.
-        batch_size: None: the template's.
-        device: to compute on.
+        template: folder of the template, if the maps are elsewhere.
+        metrics: that score the maps; default: all that need only one map per image.
+        out: folder of the run; default: a folder next to the maps, named after method and maps.
+        partial: leave out and count images without a map, instead of refusing.
+        batch_size: default: the template's.
+        device: as for `run`.
+        with_maps: round the maps as for publishing (`published_maps`: float16 with a scale) before they are scored, and
+            write them into the folder of the run.
         progress: show a bar.
-        with_maps: score the maps as they are when they are published (`files.maps`: float16 with a scale), and write
-            them so into the folder of the run.
-        say: gets a line on what is scored, before it is.
+        say: is called with a line on what will be scored.
 
     Raises:
-        UserError: Maps are not as the template asks, `run` refuses, or dataset, model or target are no longer those of
-            the template.
+        UserError: The maps are not as the template says, `run` refuses the settings, or dataset, model or target are no
+            longer those of the template.
     """
     watch = Stopwatch()
     folder = Path(maps if template is None else template)
@@ -257,7 +257,7 @@ def score_maps(
     refuse(scorers, name)
     settings: dict[str, Any] = dict(content.spec) | {"metrics": scorers, "device": device}
     settings |= {} if batch_size is None else {"batch_size": batch_size}
-    describe(settings)  # refuses what is not allowed before maps are read
+    describe(settings)  # raises for invalid settings before maps are read, which takes time
     if out is not None:
         check_run_folder(Path(out))
     needed, fix = () if partial else files, "add them, or leave them out with --partial"
@@ -272,8 +272,8 @@ def score_maps(
         context = _without_groups(context)
     for entry, value in context.identity:
         if value != getattr(content.identity, entry):
-            noun = NAMED.get(entry, entry)
-            raise UserError(f"the {noun} is no longer the one that {folder / TEMPLATE} was made for; make it again")
+            setting = NAMED.get(entry, entry)
+            raise UserError(f"the {setting} is no longer the one that {folder / TEMPLATE} was made for; make it again")
     say(f"{name}: scoring {context.samples} maps by {listed(map(str, context.metrics))} into {context.out}")
     done = compute(context, accelerator, watch, progress=progress)
     if with_maps:
@@ -283,18 +283,18 @@ def score_maps(
 
 
 def _maps_in(folder: Path) -> Path:
-    """Return the folder or file of maps in a template."""
+    """Return where the maps of a template are: its folder, or its Parquet file."""
     return next((path for path in (folder / MAPS, folder / f"{MAPS}.parquet") if path.exists()), folder / MAPS)
 
 
 def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
-    """Return the metrics; None: all that need one map of each image."""
+    """Return the metrics, by default all that need only one map per image."""
     if metrics is None:
         return [metric for metric in map(load_metric, list_metrics()) if not wants_more(metric)]
     return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str) or callable(metrics) else metrics)]
 
 
 def _without_groups(context: RunContext) -> RunContext:
-    """Return the run without the metrics that need groups of classes, where none are known."""
+    """Leave out the metrics that need groups of classes, because there are none."""
     kept = [metric for metric in context.metrics if "groups" not in metric.needs]
     return replace(context, metrics=kept, spec=context.spec.model_copy(update={"metrics": tuple(map(str, kept))}))

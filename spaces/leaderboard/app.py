@@ -1,7 +1,7 @@
-"""The leaderboard: a page over the results of a board, on a Space or on a laptop (`saliency-bench leaderboard`).
+"""The leaderboard: the page of a board of results, on a Space or on a laptop (`saliency-bench leaderboard`).
 
-Thin: `saliency_bench.leaderboard.view` makes the page of an address, and `board.js` puts it in place. On a Space the
-board is NAMESPACE/results of its owner, or the one that the variable SALIENCY_BENCH_RESULTS names.
+`saliency_bench.leaderboard.view` makes the page of an address, and `board.js` puts it in place. On a Space the board is
+NAMESPACE/results of its owner, or the one that the variable SALIENCY_BENCH_RESULTS names.
 """
 
 import os
@@ -29,18 +29,19 @@ THEME = gr.themes.Base(font=FONTS, font_mono=("ui-monospace", "monospace"))
 
 
 def build(live: Live) -> gr.Blocks:
-    """The app over a board."""
+    """Return the app of a board."""
 
     def show(query: object) -> dict[str, str]:
+        """Return the page of an address."""
         return live.page.show(query)
 
-    def export_rows(asked: object) -> dict[str, str]:
-        """asked: {"kind", "query", "address"}, in one argument, as gradio passes it on."""
-        given = asked if isinstance(asked, dict) else {}
+    def export_rows(request: object) -> dict[str, str]:
+        """Return a file of rows. `request` is {"kind", "query", "address"}: gradio passes on a single argument."""
+        fields = request if isinstance(request, dict) else {}
         try:
-            return live.page.export(given.get("kind"), given.get("query"), given.get("address"))
+            return live.page.export(fields.get("kind"), fields.get("query"), fields.get("address"))
         except UserError as error:
-            raise HTTPException(400, str(error)) from error  # what gradio raises itself would be an answer of 500
+            raise HTTPException(400, str(error)) from error  # gradio would answer 500 to any other error
 
     title, cleaning = f"Leaderboard of {live.page.archive.name}", (KEPT_FOR // 6, KEPT_FOR)
     with gr.Blocks(title=title, analytics_enabled=False, delete_cache=cleaning) as demo:
@@ -55,6 +56,7 @@ def build(live: Live) -> gr.Blocks:
 
 
 def _board(live: Live, functions: list[Callable]) -> None:
+    """Add the page, with functions that its script calls."""
     gr.HTML(
         _frame(live), js_on_load=(HERE / "board.js").read_text(encoding="utf-8"),
         server_functions=functions, apply_default_css=False, elem_id="board",
@@ -62,7 +64,7 @@ def _board(live: Live, functions: list[Callable]) -> None:
 
 
 def _frame(live: Live) -> str:
-    """The page as it begins, until the browser asks for what its address says; parts are replaced by their names."""
+    """Return the HTML of the first page; the script replaces its parts by name when it knows the browser's address."""
     first = live.page.show("")
     return (
         '<div class="lb"><h1>Leaderboard</h1>'
@@ -73,18 +75,24 @@ def _frame(live: Live) -> str:
 
 
 def launch(live: Live, **options: object) -> None:
-    """Serve until stopped."""
+    """Serve until stopped.
+
+    Args:
+        live: the board.
+        **options: further ones of gradio's `launch`.
+    """
     css = (HERE / "board.css").read_text(encoding="utf-8")
     demo = build(live)
-    demo.space_id = None  # else gradio's page fetches a header and fonts for it from elsewhere
+    demo.space_id = None  # otherwise gradio's page fetches a header and its fonts from other hosts
     uploads = Uploads(Path(get_upload_folder())) if submission.is_possible() else None
     calls = {number: len(function.inputs) for number, function in demo.fns.items() if function.fn is not None}
-    asked = {number for number, block in demo.blocks.items() if getattr(block, "server_fns", None)}
-    guarded = {"middleware": [Middleware(Guard, uploads=uploads, calls=calls, components=asked)]}
+    components = {number for number, block in demo.blocks.items() if getattr(block, "server_fns", None)}
+    guarded = {"middleware": [Middleware(Guard, uploads=uploads, calls=calls, components=components)]}
     demo.launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, app_kwargs=guarded, **options)
 
 
 def main() -> None:
+    """Serve the board of the Space's owner."""
     owner = os.environ.get("SPACE_AUTHOR_NAME", "saliency-bench")
     launch(Live(os.environ.get("SALIENCY_BENCH_RESULTS", f"{owner}/results"), read_core(CORE)))
 

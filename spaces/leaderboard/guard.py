@@ -1,8 +1,8 @@
-"""What may be sent to the leaderboard, before Gradio reads any of it: who may upload, how much, and from which page.
+"""Check requests to the leaderboard before Gradio reads them: who may upload, how much, and from which page.
 
-Gradio itself stores every upload of anybody for as long as it runs, reads bodies of any size, and prints a traceback
-for every call that does not fit. `Guard` is an ASGI middleware inside of Gradio's own ones, so that it knows who is
-signed in; what it refuses is answered in one line.
+Gradio itself stores every upload for as long as it runs, reads bodies of any size, and prints a traceback for every
+malformed call. `Guard` is an ASGI middleware that runs after Gradio's own ones, so it knows who is signed in. What it
+refuses it answers in a line.
 """
 
 import json
@@ -23,16 +23,21 @@ from saliency_bench.leaderboard.view.received import MOST_PACKED
 from saliency_bench.spaces.pages.origins import is_own_origin
 
 LARGEST = 1_000_000  # bytes of a request that uploads nothing
-LARGEST_UPLOAD = MOST_PACKED + 10_000  # bytes of one that does: an archive and what a browser puts around it
-UPLOAD, CALL = "/upload", "/queue/join"  # how the paths of uploads and of calls end
-ASKED = "/component_server"  # what the page's own script asks
-SENDING = (UPLOAD, CALL, ASKED, "/reset", "/cancel")  # how the paths of all that the page sends end
+LARGEST_UPLOAD = MOST_PACKED + 10_000  # bytes of an upload: an archive and what a browser puts around it
+# The ends of the paths of requests: uploads, calls by buttons, calls by the page's script, and all that a page sends.
+UPLOAD, CALL, SCRIPT = "/upload", "/queue/join", "/component_server"
+SENDING = (UPLOAD, CALL, SCRIPT, "/reset", "/cancel")
 READING = ("GET", "HEAD", "OPTIONS")
 KEPT_FOR = 3600  # seconds that an upload is kept
 
 
 class RefusedError(Exception):
-    """status: of the answer; its line is the text of the exception."""
+    """A request that is refused.
+
+    Args:
+        status: of the answer.
+        line: text of the answer.
+    """
 
     def __init__(self, status: int, line: str):
         super().__init__(line)
@@ -41,9 +46,17 @@ class RefusedError(Exception):
 
 @dataclass
 class Uploads:
-    """The uploads of all accounts in a folder: bounds in bytes, and for each account on bytes and number in an hour.
+    """Bounds on the uploads in a folder.
 
-    What is older than `kept_for` seconds is removed when something new comes, also what a broken upload left behind.
+    Files older than `kept_for` seconds are removed when a new upload comes, including those of broken uploads.
+
+    Attributes:
+        folder: where gradio stores them.
+        total: bytes of all accounts.
+        each: bytes of an account within `kept_for` seconds.
+        often: uploads of an account within `kept_for` seconds.
+        kept_for: seconds that a file is kept.
+        clock: seconds since 1970.
     """
 
     folder: Path
@@ -58,21 +71,21 @@ class Uploads:
 
     @contextmanager
     def room(self, account: str, size: int) -> Iterator[None]:
-        """Room for a request of up to so many bytes, while it is read. Raises: RefusedError where there is none."""
+        """Reserve room for a request of up to `size` bytes while it is read. Raise RefusedError if there is none."""
         now = self.clock()
         with self._lock:
             stored = self.sweep()
             self._seen = {
-                name: kept
+                name: recent
                 for name, times in self._seen.items()
-                if (kept := deque(one for one in times if one[0] > now - self.kept_for))
+                if (recent := deque(upload for upload in times if upload[0] > now - self.kept_for))
             }
-            own = self._seen.get(account, deque())
-            if len(own) >= self.often or sum(bytes_ for _, bytes_ in own) + size > self.each:
+            uploads = self._seen.get(account, deque())
+            if len(uploads) >= self.often or sum(bytes_ for _, bytes_ in uploads) + size > self.each:
                 raise RefusedError(429, f"{account} has uploaded too much within an hour; come back later")
             if stored + self._coming + size > self.total:
                 raise RefusedError(503, "too much is being uploaded at the moment; come back later")
-            self._seen.setdefault(account, own).append((now, size))
+            self._seen.setdefault(account, uploads).append((now, size))
             self._coming += size
         try:
             yield
@@ -81,7 +94,7 @@ class Uploads:
                 self._coming -= size
 
     def sweep(self) -> int:
-        """Remove what is old; the bytes that stay."""
+        """Remove old files, and return the bytes of the others."""
         stored, now = 0, self.clock()
         for parent, folders, files in os.walk(self.folder, topdown=False):
             for name in files:
@@ -103,10 +116,13 @@ class Uploads:
 
 
 class Guard:
-    """uploads: where they go, and how many may; None where nothing is uploaded, as on a laptop.
+    """Middleware that refuses requests which the page itself does not send.
 
-    calls: {number of a function that a button calls: how many arguments it takes}. components: the numbers of those
-    whose functions the page's own script asks.
+    Args:
+        app: that gets all other requests.
+        uploads: bounds on uploads; None if nothing is uploaded, as on a laptop.
+        calls: {number of a function that a button calls: how many arguments it takes}.
+        components: numbers of the components whose functions the page's script calls.
     """
 
     def __init__(
@@ -116,6 +132,7 @@ class Guard:
         self.app, self.uploads, self.calls, self.components = app, uploads, calls or {}, components
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
         if scope["type"] != "http" or scope["method"] in READING:
             await self.app(scope, receive, send)
             return
@@ -129,14 +146,16 @@ class Guard:
             elif not path.endswith(SENDING):
                 raise RefusedError(404, "nothing is taken here")
             else:
-                checks = {CALL: self._is_call, ASKED: self._is_question}
-                fits = next((check for end, check in checks.items() if path.endswith(end)), None)
-                kept = await _checked(headers, receive, fits) if fits else receive
-                await _bounded(self.app, scope, headers, LARGEST, kept, send)
+                checks = {CALL: self._is_call, SCRIPT: self._is_script_call}
+                is_valid = next((check for end, check in checks.items() if path.endswith(end)), None)
+                # Gradio itself would print a traceback for a call with too few arguments or of a missing function.
+                receive = await _checked(headers, receive, is_valid) if is_valid else receive
+                await _bounded(self.app, scope, headers, LARGEST, receive, send)
         except RefusedError as error:
             await PlainTextResponse(f"{error}\n", error.status)(scope, receive, send)
 
     async def _upload(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        """Pass on an upload of somebody who is signed in, within the bounds."""
         if self.uploads is None:
             raise RefusedError(403, "this page takes no uploads")
         if not scope["path"].rstrip("/").endswith(UPLOAD):
@@ -145,42 +164,44 @@ class Guard:
         if account is None:
             raise RefusedError(403, "sign in first")
         stated = _stated(headers)
-        size = LARGEST_UPLOAD if stated is None else _fitting(stated, LARGEST_UPLOAD)
+        size = LARGEST_UPLOAD if stated is None else _check_size(stated, LARGEST_UPLOAD)
         with self.uploads.room(account, size):
             await _bounded(self.app, scope, headers, size, receive, send)
 
     def _is_call(self, sent: dict) -> bool:
+        """Return whether a body calls a button's function with as many arguments as it takes."""
         return len(sent["data"]) == self.calls[sent["fn_index"]]
 
-    def _is_question(self, sent: dict) -> bool:
+    def _is_script_call(self, sent: dict) -> bool:
+        """Return whether a body calls a function that the page's script may call."""
         return sent["component_id"] in self.components
 
 
-async def _checked(headers: Headers, receive: Receive, fits: Callable[[dict], bool]) -> Receive:
-    """What is received again, once it is known to be JSON that fits. Raises: RefusedError."""
-    _fitting(_stated(headers) or 0, LARGEST)
+async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict], bool]) -> Receive:
+    """Read a whole body, and return a `receive` that gives it again. Raise RefusedError unless it is valid JSON."""
+    _check_size(_stated(headers) or 0, LARGEST)
     messages, body = [await receive()], bytearray()
     while messages[-1]["type"] == "http.request":
-        _fitting(len(body := body + messages[-1].get("body", b"")), LARGEST)
+        _check_size(len(body := body + messages[-1].get("body", b"")), LARGEST)
         if not messages[-1].get("more_body"):
             break
         messages.append(await receive())
     try:
-        is_right = fits(json.loads(body))
+        is_call = is_valid(json.loads(body))
     except (ValueError, RecursionError, TypeError, KeyError):
-        is_right = False
-    if not is_right:
+        is_call = False
+    if not is_call:
         raise RefusedError(400, "this is not a call of a function of this page")
-    left = iter(messages)
+    stored = iter(messages)
 
     async def again() -> Message:
-        return next(left, None) or await receive()
+        return next(stored, None) or await receive()
 
     return again
 
 
 def account_of(scope: Scope) -> str | None:
-    """The account that is signed in, by the signed cookie of Gradio's sign-in; None if nobody is."""
+    """Return the account that is signed in, by the signed cookie of Gradio's sign-in, or None."""
     signed = scope.get("session", {}).get("oauth_info") or {}
     if (signed.get("expires_at") or 0) < time():
         return None
@@ -188,7 +209,7 @@ def account_of(scope: Scope) -> str | None:
 
 
 def _stated(headers: Headers) -> int | None:
-    """Raises: RefusedError for a length that is no number."""
+    """Return the length that a request states, or None. Raise RefusedError if it is not a number."""
     text = headers.get("content-length")
     if text is None:
         return None
@@ -197,26 +218,27 @@ def _stated(headers: Headers) -> int | None:
     return int(text)
 
 
-def _fitting(size: int, most: int) -> int:
+def _check_size(size: int, most: int) -> int:
+    """Return a size. Raise RefusedError if it is larger than `most`."""
     if size > most:
         raise RefusedError(413, f"the request has more than {most:,} bytes")
     return size
 
 
 async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, receive: Receive, send: Send) -> None:
-    """Pass a request on of which at most so many bytes are read, whatever it states. Raises: RefusedError."""
-    _fitting(_stated(headers) or 0, most)
+    """Pass a request on, of which at most `most` bytes are read, whatever it states. Raise RefusedError beyond."""
+    _check_size(_stated(headers) or 0, most)
     read, is_started = 0, False
 
     async def counted() -> Message:
         nonlocal read
         message = await receive()
         read += len(message.get("body", b""))
-        _fitting(read, most)
+        _check_size(read, most)
         return message
 
     async def answered(message: Message) -> None:
-        """What the application says of a body that was cut off is not passed on."""
+        """Send an answer, unless it is that of the application to a body that was cut off."""
         nonlocal is_started
         if read <= most or is_started:
             is_started = True
@@ -228,4 +250,4 @@ async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, rece
         if read <= most or is_started:
             raise
     if not is_started:
-        _fitting(read, most)
+        _check_size(read, most)

@@ -1,4 +1,4 @@
-"""The tab of the leaderboard by which anyone who is signed in with the Hub proposes a run."""
+"""The tab of the leaderboard where people who are signed in with the Hub submit a run."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import gradio as gr
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.files.maps import PUBLISHED
+from saliency_bench.leaderboard.published_maps import PUBLISHED
 from saliency_bench.leaderboard.view.live import Live
 from saliency_bench.leaderboard.view.page import preview
 from saliency_bench.leaderboard.view.received import MOST_PACKED, Limits, proposal, unfold
@@ -24,24 +24,24 @@ in your name. By sending it you publish the results under CC-BY-4.0. The same fr
 
 
 def is_possible() -> bool:
-    """Whether people can sign in here: on a Space whose card says `hf_oauth: true`."""
+    """Return whether people can sign in here: on a Space whose card says `hf_oauth: true`."""
     return os.environ.get("SYSTEM") == "spaces" and all(os.environ.get(name) for name in SIGN_IN)
 
 
 def tab(live: Live) -> None:
-    """The contents of the tab."""
+    """Add the contents of the tab."""
     limits, folders = Limits(), Folders(2 * KEPT_FOR)
 
     def check(
-        archive: str | None, former: str | None, maps: bool, note: str, link: str,
+        archive: str | None, previous: str | None, maps: bool, note: str, link: str,
         profile: gr.OAuthProfile | None, token: gr.OAuthToken | None,
     ):  # fmt: skip
-        """(what would be added, the folder of the run, whether it may be sent)
+        """Unpack and check a run. Return what would be added, the folder of the run, and the button that sends it.
 
-        former: the folder of the run that this page had checked before, for which gradio calls no `delete_callback`.
+        `previous` is the folder of the run that this page checked before, for which gradio calls no `delete_callback`.
         """
         folder = None
-        remove(former)
+        remove(previous)
         try:
             if profile is None or token is None:
                 raise UserError("sign in first")
@@ -57,7 +57,7 @@ def tab(live: Live) -> None:
         return preview(proposed=proposed), folder, gr.Button(interactive=not proposed.nothing)
 
     def send(folder: str | None, note: str, link: str, profile: gr.OAuthProfile | None, token: gr.OAuthToken | None):
-        """(what was sent, nothing, nothing to send)"""
+        """Send the run that was checked. Return what was sent, no folder, and a disabled button."""
         try:
             if profile is None or token is None or folder is None:
                 raise UserError("sign in and check a run first")
@@ -93,7 +93,7 @@ def tab(live: Live) -> None:
 
 
 def _proposed(live: Live, folder: str, note: str, link: str, token: gr.OAuthToken):
-    """With the maps, if these were unfolded."""
+    """Plan the submission of an unpacked run, with its maps if they were unpacked."""
     archive, has_maps = live.page.archive, (Path(folder) / PUBLISHED).is_dir()
     api = HfApi(token=token.token, library_name="saliency-bench")
     return proposal(Path(folder), archive.name, api, archive.known, note.strip(), link.strip(), has_maps)

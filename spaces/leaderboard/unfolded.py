@@ -1,4 +1,4 @@
-"""Folders of runs that people have uploaded, between the look at what would be added and the pull request."""
+"""Folders of unpacked runs, between the check of an upload and its pull request."""
 
 import shutil
 import tempfile
@@ -9,31 +9,36 @@ from threading import Lock
 from time import time
 
 PREFIX = "saliency-bench-upload-"
-MOST = 3  # of one account, as in so many tabs of a browser
+MOST = 3  # of an account, for as many tabs of a browser
 
 
 class Folders:
-    """The newest few of each account; what is older, or left by a server that was killed, is removed by its age."""
+    """The newest folders of each account; older ones, and those of a server that was killed, are removed."""
 
     def __init__(self, kept_for: float):
         self.kept_for = kept_for
-        self._own: dict[str, deque[str]] = {}
+        self._by_account: dict[str, deque[str]] = {}
         self._lock = Lock()
         self.sweep()
 
     def make(self, account: str) -> str:
-        """A new empty folder, for which an account may lose its oldest."""
+        """Return a new empty folder; the account loses its oldest if it has more than `MOST`."""
         self.sweep()
         folder = mkdtemp(prefix=PREFIX)
         with self._lock:
-            self._own = {name: own for name, own in self._own.items() if any(Path(one).exists() for one in own)}
-            own = self._own.setdefault(account, deque())
-            own.append(folder)
-            while len(own) > MOST:
-                remove(own.popleft())
+            self._by_account = {
+                name: folders
+                for name, folders in self._by_account.items()
+                if any(Path(path).exists() for path in folders)
+            }
+            folders = self._by_account.setdefault(account, deque())
+            folders.append(folder)
+            while len(folders) > MOST:
+                remove(folders.popleft())
         return folder
 
     def sweep(self) -> None:
+        """Remove old folders."""
         for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             try:
                 is_old = path.stat().st_mtime < time() - self.kept_for
@@ -44,6 +49,6 @@ class Folders:
 
 
 def remove(folder: str | None) -> None:
-    """Remove a folder that `Folders` has made, and nothing else."""
+    """Remove a folder that `Folders` has made, and no other folder."""
     if folder and Path(folder).name.startswith(PREFIX) and Path(folder).parent == Path(tempfile.gettempdir()):
         shutil.rmtree(folder, ignore_errors=True)

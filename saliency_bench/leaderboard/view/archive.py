@@ -1,13 +1,11 @@
-"""A board with what its page needs beside it: rows to show, and the scores of single samples, read when asked for."""
+"""A board with what its page shows of it: its rows, and scores and maps of single samples, read when needed."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,32 +15,27 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client
 from saliency_bench.leaderboard.board import Board, Row, load_results
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.files.maps import find_maps
 from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.published_maps import find_maps
 from saliency_bench.leaderboard.schema import RECORDS
-from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.source import Source, asking, read_folder, source_at
+from saliency_bench.leaderboard.view.overall import Scored
 from saliency_bench.leaderboard.view.pictures import Pictured, Pictures, drawn
 from saliency_bench.leaderboard.view.rows import ShownRow, shown
 
-KEPT = 8  # submissions whose scores are held in memory
-
-
-class Sampled(NamedTuple):
-    """The scores (n,) of the samples `ids`, NaN where there is none; their groups, None where one stands alone."""
-
-    ids: list[str]
-    groups: list[str | None]
-    scores: np.ndarray
+KEPT = 8  # submissions whose scores are kept in memory
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Load with `Archive.of`.
+    """A board and its files; load it with `Archive.load`.
 
-    name      of the board: the folder, or NAMESPACE/results
-    updated   the minute of its last change; "" where it is unknown
-    commit    of a repository; "" of a folder
-    pictures  the datasets that are on this machine
+    Attributes:
+        name: of the board: the folder, or NAMESPACE/results.
+        root: folder of the downloaded files.
+        updated: the minute of its last change; "" if it is unknown.
+        commit: of a repository; "" for a folder.
+        pictures: the datasets that are on this machine.
     """
 
     name: str
@@ -52,60 +45,56 @@ class Archive:
     updated: str
     commit: str
     pictures: Pictures = field(default_factory=Pictures)
-    _held: dict[str, Checked] = field(default_factory=dict, repr=False)
+    _submissions: dict[str, Checked] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def read(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
-        """Read the board of a folder or repository, as `load_results` takes them; of a repository its newest commit.
+    def load(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
+        """Load the board of a folder, or of the newest commit of a repository.
 
         Args:
-            location: the folder or repository.
+            location: of the results, as for `load_results`.
             data: folders of datasets whose pictures are shown under maps.
 
         Raises:
-            UserError: As `load_results`.
+            UserError: As for `load_results`.
         """
-        folder = Path(location).expanduser()
-        if folder.is_dir():
-            changed = max((path.stat().st_mtime for path in folder.rglob("*.json")), default=folder.stat().st_mtime)
+        source, pictures = source_at(location), Pictures(data)
+        place = source.location
+        if isinstance(place, Path):
+            changed = max((path.stat().st_mtime for path in place.rglob("*.json")), default=place.stat().st_mtime)
             time = _minute(datetime.fromtimestamp(changed, UTC))
-            return cls(folder.resolve().name, load_results(folder), Source(folder), folder, time, "", Pictures(data))
-        if str(location).count("/") != 1:
-            raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
-        repo, info = str(location), _info(str(location))
-        source = Source(repo, info.sha)
+            return cls(place.resolve().name, load_results(place), source, place, time, "", pictures)
+        repo, info = place, _info(place)
+        source.revision = info.sha
         time, root = _minute(info.last_modified) if info.last_modified else "", source.folders()[0]
-        return cls(repo, load_results(repo, info.sha), source, root, time, info.sha or "", Pictures(data))
+        return cls(repo, load_results(repo, info.sha), source, root, time, info.sha or "", pictures)
 
     @cached_property
     def rows(self) -> list[ShownRow]:
-        """The rows as the page holds them."""
+        """The rows of the board, as the page shows them."""
         return [shown(row) for row in self.board.rows]
 
     @cached_property
     def by_key(self) -> dict[str, tuple[ShownRow, Row]]:
-        """{key: (the row as the page holds it, the row)}."""
+        """Each row, as the page shows it and as the board has it, by the key that names it in addresses."""
         return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
 
-    def sampled(self, row: Row) -> Sampled:
-        """Return the scores of a row's samples.
-
-        Raises:
-            UserError: Its files are gone since.
-        """
+    def sampled(self, row: Row) -> Scored:
+        """Return the scores of a row's samples. Raise UserError if its files are gone since."""
         submission = self._read(row.folder)
         if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
             raise UserError(f"{row.folder} no longer holds this row")
-        return Sampled(submission.recorded.ids, submission.recorded.groups, outcome.scores)
+        recorded = submission.recorded
+        return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == "recomputed")
 
     def _read(self, folder: str) -> Checked:
-        """Return a submission, kept from the last time where it was read before."""
-        if folder not in self._held:
+        """Return the submission in a folder, and forget the oldest of those that are in memory."""
+        if folder not in self._submissions:
             submission = read_folder(self.root, folder, self.known)[1]
-            while len(self._held) >= KEPT:
-                self._held.pop(next(iter(self._held)), None)
-            self._held[folder] = submission
-        return self._held[folder]
+            while len(self._submissions) >= KEPT:
+                self._submissions.pop(next(iter(self._submissions)), None)
+            self._submissions[folder] = submission
+        return self._submissions[folder]
 
     @cached_property
     def known(self) -> Known:
@@ -113,11 +102,7 @@ class Archive:
         return self.source.known()[0]
 
     def pictured(self, row: Row, ids: Collection[str]) -> Pictured:
-        """Return the submitted maps of some samples of a row.
-
-        Raises:
-            UserError: They cannot be read.
-        """
+        """Return pictures of the submitted maps of these samples. Raise UserError for maps that cannot be read."""
         setting = row.result.setting
         for folder in row.folders:
             place = self.source.maps(folder)
@@ -129,30 +114,26 @@ class Archive:
         return Pictured({}, "")
 
     def labels_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return {image id: {"label", "prediction", "target": as its records say}} of some samples of a row."""
+        """Return {image id: {"label", "prediction", "target"}} of these samples, as the records say."""
         columns = ["image_id", "label", "prediction", "target"]
         wanted = (pc.field("cell_id") == row.cell.cell_id) & pc.field("part").is_null()
         table = pq.read_table(self.root / row.folder / RECORDS, columns=columns, filters=wanted)
-        rows = table.filter(pc.is_in(table["image_id"], value_set=pa.array(list(ids), pa.string())))
-        return {record.pop("image_id"): record for record in rows.to_pylist()}
+        chosen = table.filter(pc.is_in(table["image_id"], value_set=pa.array(list(ids), pa.string())))
+        return {labels.pop("image_id"): labels for labels in chosen.to_pylist()}
 
 
 def commit_of(repo: str) -> str:
-    """Return the newest commit of a repository of results.
-
-    Raises:
-        UserError: The Hub cannot be reached.
-    """
+    """Return the newest commit of a repository of results. Raise UserError if the Hub cannot be reached."""
     return _info(repo).sha or ""
 
 
 def _info(repo: str) -> DatasetInfo:
-    """Return what the Hub says of a repository."""
+    """Return what the Hub says of a repository of results."""
     with asking(repo):
         return client.default_api().dataset_info(repo)
     raise AssertionError  # `asking` has raised
 
 
 def _minute(time: datetime) -> str:
-    """Return a time to the minute."""
+    """Return a time as text, to the minute, in UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

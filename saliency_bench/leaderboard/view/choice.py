@@ -1,4 +1,4 @@
-"""Which rows are shown, in which order, and what can be chosen from."""
+"""Choose the rows that are shown, their order, and the values that filters offer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,17 +8,16 @@ from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow
 from saliency_bench.leaderboard.view.state import FILTERS, STATUSES, View
 
 PER_PAGE = 100  # rows of a long table
-ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that have one
+ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that are not sorted by the alphabet
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that can be compared, of one dataset, model and metric, under one heading.
+    """Rows of the same dataset, model and metric, which can be compared, under a heading.
 
     Attributes:
-        rows: that are shown.
-        baselines: all, whatever is shown.
-        more: the heading was on the page before.
+        baselines: all that can be compared with them, whether they are shown or not.
+        more: whether the previous page has the first rows of this heading.
     """
 
     rows: list[ShownRow]
@@ -27,7 +26,7 @@ class Group:
 
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
-    """Return whether a row passes all filters, or all but the one named `without`."""
+    """Return whether a row passes all filters, except the filter named `without`."""
     for name in FILTERS:
         wanted = getattr(view, name)
         if wanted and name != without and getattr(row, name) not in wanted:
@@ -36,31 +35,31 @@ def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
 
 
 def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Return the rows that pass the filters, with the baselines of their questions, in the order of the view."""
-    passing = [row for row in rows if matches(row, view)]
-    questions, keys = {row.question for row in passing}, {row.key for row in passing}
-    passing += [row for row in rows if row.baseline and row.question in questions and row.key not in keys]
-    return ordered(passing, view)
+    """Return the rows that pass the filters and the baselines to compare them with, in the order of the view."""
+    shown = [row for row in rows if matches(row, view)]
+    questions, keys = {row.question for row in shown}, {row.key for row in shown}
+    shown += [row for row in rows if row.baseline and row.question in questions and row.key not in keys]
+    return ordered(shown, view)
 
 
 def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Return rows by score, the best first within each comparison; by another column all in one list, None last."""
+    """Sort rows: by score, the best first under each heading; by another column, all in one list. None comes last."""
     if view.sort == "score":
         return sorted(rows, key=lambda row: (*_heading(row), *_by_score(row, view.reverse), row.explainer, row.key))
     value = SORTED_BY[view.sort]
-    known = [row for row in rows if value(row) is not None]
-    known.sort(key=lambda row: (row.explainer.casefold(), *_heading(row), row.key))
-    known.sort(key=value, reverse=view.reverse)  # stable
-    return known + [row for row in rows if value(row) is None]
+    present = [row for row in rows if value(row) is not None]
+    present.sort(key=lambda row: (row.explainer.casefold(), *_heading(row), row.key))
+    present.sort(key=value, reverse=view.reverse)  # stable
+    return present + [row for row in rows if value(row) is None]
 
 
 def _heading(row: ShownRow) -> tuple:
-    """Return what rows under one heading share."""
+    """Return what sorts the headings."""
     return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question)
 
 
 def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:
-    """Return what rows are sorted by."""
+    """Return what sorts rows by score, the best first unless reversed, rows without a value last."""
     if row.value is None:
         return True, 0.0
     return False, row.value if row.higher_is_better == reverse else -row.value
@@ -88,12 +87,12 @@ def page_of(rows: Sequence[ShownRow], number: int) -> tuple[list[ShownRow], int,
 
 
 def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: ShownRow | None = None) -> list[Group]:
-    """Return rows in the order by score under a heading for each comparison.
+    """Put rows under headings.
 
     Args:
-        rows: of a part of a table.
-        everything: all rows.
-        before: the last row of the part before.
+        rows: sorted by score.
+        everything: all rows of the board, for the baselines of the headings.
+        before: the last row of the previous part of the table.
     """
     baselines: dict[str, list[ShownRow]] = {}
     for row in everything:
@@ -102,31 +101,29 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
     groups: list[Group] = []
     for row in rows:
         if not groups or groups[-1].rows[0].question != row.question:
-            of_question = sorted(baselines.get(row.question, []), key=lambda baseline: _by_score(baseline, False))
-            groups.append(Group([], of_question, before is not None and before.question == row.question and not groups))
+            shown = sorted(baselines.get(row.question, []), key=lambda baseline: _by_score(baseline, False))
+            groups.append(Group([], shown, before is not None and before.question == row.question and not groups))
         groups[-1].rows.append(row)
     return groups
 
 
 def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
-    """Return {filter: the values it can take under all other filters}; values that are chosen stay among them."""
-    by_filter: dict[str, list[str]] = {}
+    """Return {filter: the values it can take under all other filters}, with those that are chosen already."""
+    options: dict[str, list[str]] = {}
     for name in FILTERS:
         values = {getattr(row, name) for row in rows if matches(row, view, without=name)}
         values |= set(getattr(view, name))
-        by_filter[name] = (
-            [value for value in ORDER[name] if value in values] if name in ORDER else _alphabetical(values)
-        )
-    return by_filter
+        options[name] = [value for value in ORDER[name] if value in values] if name in ORDER else _alphabetical(values)
+    return options
 
 
 def _alphabetical(values: Iterable[str]) -> list[str]:
-    """Return texts sorted as people sort them."""
+    """Sort texts, ignoring case."""
     return sorted(values, key=str.casefold)
 
 
 def only_known(view: View, rows: Sequence[ShownRow]) -> View:
-    """Return a view without values that no row of the board has, such as those of an old address."""
+    """Remove filter values that no row of the board has, such as those of an old address."""
     kept: dict[str, Any] = {}
     for name in FILTERS:
         if wanted := getattr(view, name):

@@ -1,11 +1,12 @@
-"""What is behind a row: its best, worst and most disputed samples; and two rows, sample by sample."""
+"""The samples behind a row: the best, the worst and the most disputed; and two rows compared sample by sample."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from saliency_bench.leaderboard.board import Row
-from saliency_bench.leaderboard.view.archive import Archive, Sampled
+from saliency_bench.leaderboard.view.archive import Archive
+from saliency_bench.leaderboard.view.overall import Scored
 from saliency_bench.leaderboard.view.rows import ShownRow
 from saliency_bench.results.clusters import Matched, cluster_codes
 from saliency_bench.results.intervals import Estimate, difference
@@ -21,12 +22,10 @@ class Sample:
     """A sample of a row.
 
     Attributes:
-        image_id: of its image.
-        value: its score.
-        low: the lowest of all rows that can be compared.
-        high: the highest of all rows that can be compared.
-        label: of the image.
-        prediction: of the classifier.
+        low: its lowest score in all rows that can be compared.
+        high: its highest score in these.
+        label: its class.
+        prediction: the class that the classifier sees.
     """
 
     image_id: str
@@ -38,49 +37,45 @@ class Sample:
 
 
 def samples_of(archive: Archive, key: str) -> dict[str, list[Sample]]:
-    """Return {"best", "worst", "most disputed": samples} of a row; {} where its metric scores no single sample.
+    """Return {"best", "worst", "most disputed": samples} of a row, or nothing if its metric scores no single sample.
 
-    Disputed are those on which the rows that can be compared are furthest apart.
+    Disputed are the samples on which the rows that can be compared are furthest apart.
     """
     shown, row = archive.by_key[key]
-    sampled = archive.sampled(row)
-    there = np.flatnonzero(np.isfinite(sampled.scores))
-    if not len(there):
+    scored = archive.sampled(row)
+    scored_indices = np.flatnonzero(np.isfinite(scored.scores))
+    if not len(scored_indices):
         return {}
-    low, high = _spread(archive, shown, sampled)
-    better = sampled.scores if shown.higher_is_better else -sampled.scores
-    order = there[np.argsort(-better[there], kind="stable")]
-    by_kind = {"best": order[:SHOWN], "worst": order[::-1][:SHOWN]}
-    disputed = there[np.argsort(-(high - low)[there], kind="stable")][:SHOWN]
+    low, high = _spread(archive, shown, scored)
+    better = scored.scores if shown.higher_is_better else -scored.scores
+    order = scored_indices[np.argsort(-better[scored_indices], kind="stable")]
+    indices_by_kind = {"best": order[:SHOWN], "worst": order[::-1][:SHOWN]}
+    disputed = scored_indices[np.argsort(-(high - low)[scored_indices], kind="stable")][:SHOWN]
     if (high - low)[disputed].max(initial=0) > 0:
-        by_kind["most disputed"] = disputed
-    labels = archive.labels_of(row, [sampled.ids[index] for index in np.unique(np.concatenate(list(by_kind.values())))])
+        indices_by_kind["most disputed"] = disputed
+    shown_indices = np.unique(np.concatenate(list(indices_by_kind.values())))
+    labels = archive.labels_of(row, [scored.ids[index] for index in shown_indices])
     return {
         kind: [
-            Sample(sampled.ids[index], float(sampled.scores[index]), float(low[index]), float(high[index]),
-                   *(labels.get(sampled.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
+            Sample(scored.ids[index], float(scored.scores[index]), float(low[index]), float(high[index]),
+                   *(labels.get(scored.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
             for index in indices
         ]
-        for kind, indices in by_kind.items()
+        for kind, indices in indices_by_kind.items()
     }  # fmt: skip
 
 
-def _spread(archive: Archive, shown: ShownRow, sampled: Sampled) -> tuple[np.ndarray, np.ndarray]:
-    """Return (the lowest, the highest) score of each sample among all rows of its question."""
-    place = {image_id: index for index, image_id in enumerate(sampled.ids)}
-    low, high = sampled.scores.copy(), sampled.scores.copy()
+def _spread(archive: Archive, shown: ShownRow, scored: Scored) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the lowest, the highest) score of each sample of a row among all rows that can be compared with it."""
+    low = high = scored.scores
     rivals = [
-        row for rival, row in archive.by_key.values() if rival.question == shown.question and rival.key != shown.key
+        row
+        for shown_row, row in archive.by_key.values()
+        if shown_row.question == shown.question and shown_row.key != shown.key
     ]
     for row in rivals[:MOST_RIVALS]:
-        theirs = archive.sampled(row)
-        known = [(place[image_id], score) for image_id, score in zip(theirs.ids, theirs.scores, strict=True)
-                 if image_id in place]  # fmt: skip
-        if known:
-            indices = np.array([index for index, _ in known])
-            scores = np.array([score for _, score in known])
-            low[indices] = np.fmin(low[indices], scores)
-            high[indices] = np.fmax(high[indices], scores)
+        theirs = archive.sampled(row).over(scored.ids)
+        low, high = np.fmin(low, theirs), np.fmax(high, theirs)  # which ignore NaN
     return low, high
 
 
@@ -88,10 +83,11 @@ def _spread(archive: Archive, shown: ShownRow, sampled: Sampled) -> tuple[np.nda
 class Pairwise:
     """Two rows on the samples that both have.
 
-    estimate    the mean of first minus second, not corrected for several
-    better      how many samples the first is better on, the second, and on how many both are equal
-    dots        (n, 2) scores of both, of at most `MOST_DOTS` samples, evenly spaced
-    furthest    samples on which the first is better by most, and those on which the second is: (id, first, second)
+    Attributes:
+        estimate: the mean of first minus second, not corrected for multiple comparisons.
+        better: on how many samples the first is better, the second is better, both are equal.
+        dots: (n, 2) scores of both, of at most `MOST_DOTS` samples, evenly spaced.
+        furthest: samples on which the first is better by most, and those on which the second is: (id, first, second).
     """
 
     estimate: Estimate
@@ -101,10 +97,9 @@ class Pairwise:
 
 
 def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
-    """Return the comparison of two rows of a question."""
-    ours, other = archive.sampled(first), archive.sampled(second)
-    theirs = dict(zip(other.ids, other.scores, strict=True))
-    paired = np.array([theirs.get(image_id, np.nan) for image_id in ours.ids], dtype=float)
+    """Compare two rows of the same question."""
+    ours = archive.sampled(first)
+    paired = archive.sampled(second).over(ours.ids)
     matched = Matched([ours.scores, paired], cluster_codes(ours.ids, ours.groups))
     both = np.flatnonzero(np.isfinite(ours.scores) & np.isfinite(paired))
     sign = 1 if first.cell.higher_is_better else -1
@@ -119,7 +114,7 @@ def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
     )
 
 
-def _named(sampled: Sampled, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
-    """Return those of some samples on which one side is better."""
-    return [(sampled.ids[index], float(sampled.scores[index]), float(paired[index])) for index in indices
-            if sign * (sampled.scores[index] - paired[index]) > 0]  # fmt: skip
+def _named(ours: Scored, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
+    """Return (id, first score, second score) of those samples on which the side of this sign is better."""
+    return [(ours.ids[index], float(ours.scores[index]), float(paired[index])) for index in indices
+            if sign * (ours.scores[index] - paired[index]) > 0]  # fmt: skip

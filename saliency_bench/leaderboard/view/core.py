@@ -1,9 +1,9 @@
-"""The fixed part of a board, over which scores are averaged: `core.yaml`, datasets each with one classifier.
+"""The core of a board, over which scores are averaged: `core.yaml` lists datasets, each with a classifier.
 
-name: what it is called. datasets: a list, of each
+name: of the core. datasets: a list, with these entries each:
 
-    dataset, split, fingerprint   its name, and what fixes it; null: not published yet, so nothing is averaged over it
-    model, digest                 its classifier, and the digest of the weights; null likewise
+    dataset, split, fingerprint   name and hash; null: not published yet, so nothing is averaged over it
+    model, digest                 its classifier and the hash of its weights; null likewise
     families                      of the metrics that it counts for
 """
 
@@ -22,7 +22,7 @@ LARGEST = 100_000  # bytes
 
 
 class CoreCell(StrictModel):
-    """A dataset with its classifier."""
+    """A dataset of the core with its classifier."""
 
     dataset: Text
     split: Text = "test"
@@ -33,27 +33,23 @@ class CoreCell(StrictModel):
 
     @property
     def fixed(self) -> bool:
-        """Whether dataset and model are published, so that their digests are known."""
+        """Whether both hashes are published."""
         return self.fingerprint is not None and self.digest is not None
 
 
 class Core(StrictModel):
-    """All of them."""
+    """The content of `core.yaml`."""
 
     name: Text
     datasets: Annotated[list[CoreCell], Field(min_length=1, max_length=50)]
 
     def of_family(self, family: str) -> list[CoreCell]:
-        """Return those that count for the metrics of a family."""
+        """Return the datasets that count for the metrics of a family."""
         return [cell for cell in self.datasets if family in cell.families]
 
 
 def read_core(path: str | Path) -> Core:
-    """Return the content of a core file.
-
-    Raises:
-        UserError: Something is wrong with it; names file and field.
-    """
+    """Read a core. Raise UserError that names file and field if it is invalid."""
     try:
         content = yaml.safe_load(read_bytes(Path(path), LARGEST))
         return Core.model_validate(content)
@@ -64,7 +60,7 @@ def read_core(path: str | Path) -> Core:
 
 
 def not_fixed(cells: Sequence[CoreCell]) -> list[str]:
-    """Return in words which of the cells have no published digest yet."""
+    """Return a line for each dataset of the core with an unpublished dataset or model."""
     lines = []
     for cell in cells:
         missing = [kind for kind, value in (("dataset", cell.fingerprint), ("model", cell.digest)) if value is None]

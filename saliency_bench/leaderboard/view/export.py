@@ -1,6 +1,6 @@
-"""The rows that are shown as CSV, LaTeX and BibTeX.
+"""Export rows as CSV, LaTeX and BibTeX.
 
-Texts come from strangers: nothing in them is a formula of a spreadsheet, a command of TeX, or the end of a field.
+Texts come from strangers, so they are escaped: none becomes a formula of a spreadsheet or a command of TeX.
 """
 
 import csv
@@ -18,8 +18,8 @@ FIELDS = (
     "low", "high", "n", "clusters", "rank", "rank_if_true", "unranked", "best", "status", "why", "beats", "not_beaten",
     "beats_if_true", "not_beaten_if_true", "passes", "seconds", "device", "submitters", "key",
 )  # fmt: skip
-OWN = r"$^\dagger$"  # follows the name of a method that is not one of the package
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins to compute
+OWN = r"$^\dagger$"  # follows the name of a method that is not part of the package
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes what begins with these
 TEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -28,7 +28,7 @@ TEX = {
 
 
 def as_csv(rows: Iterable[ShownRow]) -> str:
-    """Return a line per row, all columns, numbers in full."""
+    """Return CSV with a line per row, all columns, and numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(FIELDS)
@@ -37,11 +37,10 @@ def as_csv(rows: Iterable[ShownRow]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value that no spreadsheet takes for a formula."""
+    """Return a value as a cell of CSV."""
     if isinstance(value, tuple):
-        value = (
-            rank_text(value) if all(isinstance(part, int) for part in value) and value else "; ".join(map(str, value))
-        )
+        is_rank = value and all(isinstance(part, int) for part in value)
+        value = rank_text(value) if is_rank else "; ".join(map(str, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str) and value.startswith(FORMULA):
@@ -50,7 +49,7 @@ def _plain(value: object) -> object:
 
 
 def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
-    """Return a table (package booktabs) with a part for each comparison, in the order that is shown."""
+    """Return a LaTeX table (package booktabs) with a part for each question, in the order that is shown."""
     lines = [
         r"% \usepackage{booktabs}",
         *([f"% {_comment(address)}"] if address else []),
@@ -58,24 +57,21 @@ def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
         r"\toprule",
         r"Explainer & Score & 95\,\% interval & $n$ & Rank \\",
     ]
-    for _, of_question in groupby(rows, key=lambda row: row.question):
-        group = list(of_question)
+    for _, members in groupby(rows, key=lambda row: row.question):
+        group = list(members)
         first = group[0]
         arrow = r"$\uparrow$" if first.higher_is_better else r"$\downarrow$"
         heading = ", ".join(map(tex, filter(None, (short(first.metric), first.dataset, first.model, first.asks))))
         lines += [r"\midrule", rf"\multicolumn{{5}}{{l}}{{{heading} {arrow}}} \\", r"\midrule"]
         lines += map(_tex_row, group)
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += (
-        [rf"\par {OWN} Not part of saliency-bench; the submitter made the maps."]
-        if any(row.own_method for row in rows)
-        else []
-    )
+    if any(row.own_method for row in rows):
+        lines.append(rf"\par {OWN} Not part of saliency-bench; the submitter made the maps.")
     return "\n".join([*lines, ""])
 
 
 def _tex_row(row: ShownRow) -> str:
-    """Return a row of the table."""
+    """Return a row of the LaTeX table."""
     name = rf"\textit{{{tex(row.explainer)}}}" if row.baseline else tex(row.explainer)
     name += OWN if row.own_method else ""
     value = "--" if row.value is None else number(row.value).replace("-", "$-$")
@@ -86,22 +82,22 @@ def _tex_row(row: ShownRow) -> str:
 
 
 def _tex_ranks(rank: RankSet) -> str:
-    """Return ranks as LaTeX."""
+    """Return a rank set with the dash of LaTeX."""
     return rank_text(rank).replace("-", "--")
 
 
 def tex(text: str) -> str:
-    """Return a text in which nothing is a command."""
+    """Escape a text for LaTeX."""
     return "".join(TEX.get(sign, sign) for sign in text)
 
 
 def _comment(text: str) -> str:
-    """Return a text as comments of LaTeX."""
+    """Return a text in a line, which nothing in it ends."""
     return " ".join(text.split())
 
 
 def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
-    """Return entries for the board as it was on a day (YYYY-MM-DD), and for each submitter of the rows."""
+    """Return BibTeX entries for the board as of a day (YYYY-MM-DD) and for each submitter of the rows."""
     names = dict.fromkeys(name for row in rows for name in row.submitters)
     year = day[:4]
     entries = [_entry("saliency-bench-board", "{The saliency-bench contributors}", f"Leaderboard of {board}", address,
@@ -115,17 +111,17 @@ def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
 
 
 def _entry(key: str, author: str, title: str, address: str, year: str, note: str) -> str:
-    """Return an entry of BibTeX."""
+    """Return a BibTeX entry; `author` is LaTeX already."""
     url = [f"  howpublished = {{\\url{{{_url(address)}}}}},"] if address else []
     fields = [f"  author = {{{author}}},", f"  title = {{{tex(title)}}},", f"  year = {{{year}}},", *url]
     return "\n".join([f"@misc{{{key},", *fields, f"  note = {{{tex(note)}}},", "}", ""])
 
 
 def _url(address: str) -> str:
-    """Return an address in which nothing is a command."""
+    r"""Return an address for \url, without what has a meaning in LaTeX."""
     return re.sub(r"[^\w:/?=&.,%+~#@-]", "", address).replace("%", r"\%").replace("#", r"\#")
 
 
 def _slug(name: str) -> str:
-    """Return a name as part of a key."""
+    """Return a name as a part of a BibTeX key."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"

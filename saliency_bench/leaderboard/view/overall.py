@@ -1,4 +1,4 @@
-"""Scores across datasets: how much better than `random` an explainer is, by one metric, over the fixed core of a board.
+"""Scores across datasets: how much better than `random` an explainer is, by a metric, over the core of a board.
 
     score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on the samples both have; s = 1 where higher
                                           is better, else -1, so that more is always better
@@ -7,11 +7,11 @@
     ranks     sets, by the paired test of `results.paired_test` over all pairs, cluster sums weighted by 1 / (D n_d);
               n_d: the samples of d that `random` has scored
 
-Only recomputed rows are ranked, and only explainers that have one for each dataset of the core. Of others it says what
-is missing; nothing is ever averaged over some of the core. Metrics are not averaged.
+Only recomputed rows are ranked, and only explainers that have one for each dataset of the core; others get a line that
+says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -29,13 +29,12 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Scored:
-    """An explainer's scores on one dataset of the core.
+    """The scores of a row.
 
     Attributes:
-        ids: of the images.
-        groups: of the images.
-        scores: (n,).
-        official: its row is recomputed.
+        groups: of the samples `ids`, None for a sample in no group.
+        scores: (n,) of these samples, NaN where there is none.
+        official: whether the row is recomputed.
     """
 
     ids: Sequence[str]
@@ -43,15 +42,24 @@ class Scored:
     scores: np.ndarray
     official: bool = True
 
+    def over(self, ids: Iterable[str]) -> np.ndarray:
+        """Return the scores of the samples `ids`, NaN where there is none."""
+        scores = dict(zip(self.ids, self.scores, strict=True))
+        return np.array([scores.get(image_id, np.nan) for image_id in ids], dtype=float)
+
 
 @dataclass(frozen=True)
 class Overall:
-    """An explainer across the core, by one metric.
+    """An explainer across the core, by a metric.
 
-    value, low, high   S with its interval for these datasets; None where a dataset is missing
-    new                its interval for new datasets; None with fewer than six
-    by_dataset         {dataset: s m_d} of those that it has
-    rank, unranked     its rank set, or why it has none
+    Attributes:
+        value: S; None if a dataset is missing.
+        low: lower end of the interval for these datasets.
+        high: upper end of the interval for these datasets.
+        new: interval for new datasets; None with fewer than `NEW_FROM` datasets.
+        by_dataset: {dataset: s m_d} for the datasets that it has.
+        rank: its rank set.
+        unranked: why it has none.
     """
 
     name: str
@@ -66,7 +74,7 @@ class Overall:
 
     @property
     def unbeaten(self) -> bool:
-        """Whether it is ranked and nothing is better."""
+        """Whether it may be the best."""
         return self.rank is not None and self.rank[0] == 1
 
 
@@ -77,13 +85,13 @@ def overall(
 
     Args:
         scored: {explainer: {dataset of the core: its scores}}.
-        core: names of the datasets.
+        core: datasets that count for the metric.
         baselines: the explainers that ignore the network.
-        higher_is_better: of the metric.
+        higher_is_better: direction of the metric.
     """
     reference = scored.get(REFERENCE, {})
     results = [
-        _one(name, scores, reference, core, name in baselines, higher_is_better) for name, scores in scored.items()
+        _without_rank(name, scored[name], reference, core, name in baselines, higher_is_better) for name in scored
     ]
     complete = {result.name: scored[result.name] for result in results if not result.unranked}
     sets, reason = _ranked(complete, reference, core, higher_is_better) if complete else ({}, "")
@@ -98,11 +106,11 @@ def overall(
     )
 
 
-def _one(
+def _without_rank(
     name: str, scores: Mapping[str, Scored], reference: Mapping[str, Scored], core: Sequence[str], baseline: bool,
     higher_is_better: bool,
 ) -> Overall:  # fmt: skip
-    """Return an explainer without its rank; `unranked` says what is missing."""
+    """Return an explainer without its rank; `unranked` says what is missing for one."""
     sign = 1 if higher_is_better else -1
     estimates = {dataset: _minus(scores[dataset], reference[dataset]) for dataset in core
                  if dataset in scores and dataset in reference}  # fmt: skip
@@ -121,34 +129,30 @@ def _one(
     return Overall(name, baseline, value, low, high, _for_new(list(means.values())), means, None, unranked)
 
 
-def _minus(first: Scored, other: Scored) -> Estimate:
-    """Return the mean difference on the samples that both have."""
-    matched = Matched(_aligned([first, other]), cluster_codes(*_samples([first, other])))
+def _minus(first: Scored, second: Scored) -> Estimate:
+    """Return the mean difference over the samples that both have."""
+    matched = Matched(_aligned([first, second]), cluster_codes(*_samples([first, second])))
     return difference(matched, 0, 1)
 
 
 def _samples(several: Sequence[Scored]) -> tuple[list[str], list[str | None]]:
-    """Return (all ids, their groups)."""
-    known = {image_id: group for scored in several for image_id, group in zip(scored.ids, scored.groups, strict=True)}
-    return list(known), list(known.values())
+    """Return (the ids of all samples, their groups)."""
+    groups = {image_id: group for scored in several for image_id, group in zip(scored.ids, scored.groups, strict=True)}
+    return list(groups), list(groups.values())
 
 
 def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
-    """Return the scores of each over all samples, NaN where it has none."""
-    place = {image_id: index for index, image_id in enumerate(_samples(several)[0])}
-    columns = []
-    for scored in several:
-        column = np.full(len(place), np.nan)
-        column[[place[image_id] for image_id in scored.ids]] = scored.scores
-        columns.append(column)
-    return columns
+    """Return the scores of each over all samples, NaN where there is none."""
+    ids = _samples(several)[0]
+    return [scored.over(ids) for scored in several]
 
 
 def _mean(estimates: Sequence[Estimate], sign: int) -> tuple[float, float | None, float | None]:
-    """Return (S, the ends of its interval for these datasets)."""
+    """Return (S, the lower and the upper end of its interval for these datasets)."""
     value = sign * float(np.mean([estimate.value for estimate in estimates])) + 0.0  # never -0
     if any(np.isnan(estimate.low) for estimate in estimates):
         return value, None, None
+    # The standard error of each dataset follows from the width of its interval.
     errors = [(estimate.high - estimate.low) / 2 / t_quantile(estimate.clusters - 1) for estimate in estimates]
     error = float(np.sqrt(np.square(errors).sum())) / len(errors)
     half = error * t_quantile(min(estimate.clusters for estimate in estimates) - 1)
@@ -156,7 +160,7 @@ def _mean(estimates: Sequence[Estimate], sign: int) -> tuple[float, float | None
 
 
 def _for_new(means: Sequence[float]) -> tuple[float, float] | None:
-    """Return the ends of an interval for a new dataset; None of too few."""
+    """Return the interval of S for new datasets: Student's t over the means of these."""
     count = len(means)
     if count < NEW_FROM:
         return None
@@ -174,13 +178,14 @@ def _ranked(
     codes, clusters = [], 0
     for dataset in core:
         several = [scored[name][dataset] for name in names]
-        of_dataset = cluster_codes(*_samples(several))
+        dataset_codes = cluster_codes(*_samples(several))
+        # Datasets count the same whatever their size, and clusters of two datasets are never the same.
         weight = 1 / (len(core) * max(int(np.isfinite(reference[dataset].scores).sum()), 1))
         for column, values in zip(columns, _aligned(several), strict=True):
             column.append(weight * values)
-        codes.append(of_dataset + clusters)
-        clusters += int(of_dataset.max(initial=-1)) + 1
-        if int(of_dataset.max(initial=-1)) + 1 < RANKED_FROM:
+        codes.append(dataset_codes + clusters)
+        clusters += int(dataset_codes.max(initial=-1)) + 1
+        if int(dataset_codes.max(initial=-1)) + 1 < RANKED_FROM:
             return {}, TOO_FEW
     if len(names) < 2:
         return {}, ALONE
@@ -197,6 +202,6 @@ def _ranked(
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:
-    """Return the sum of the differences of a pair."""
-    first, other, _ = matched.pair(*pair)
-    return float((matched.columns[first] - matched.columns[other]).sum())
+    """Return the sum of the weighted differences of two explainers, whose sign says which is better."""
+    first, second, _ = matched.pair(*pair)
+    return float((matched.columns[first] - matched.columns[second]).sum())

@@ -1,4 +1,4 @@
-"""The page of a board: an address in, HTML out. All of it is escaped by the templates; nothing of it is a script."""
+"""The page of a board: HTML from an address. The templates escape all texts, and no HTML contains a script."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -32,7 +32,7 @@ from saliency_bench.leaderboard.view.standings import Standings, best_sets
 from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, PAGES, SORTS, View
 from saliency_bench.results.cell import rank_text
 
-TRACK = 96  # pixels of the small interval beside a score
+TRACK = 96  # pixels, width of the small interval next to a score
 
 
 class Page:
@@ -40,7 +40,7 @@ class Page:
 
     Args:
         archive: the board.
-        core: what scores are averaged over; None where the board has none.
+        core: datasets that scores are averaged over; None if the board has none.
     """
 
     def __init__(self, archive: Archive, core: Core | None = None):
@@ -48,7 +48,7 @@ class Page:
         self.standings = Standings(archive, core)
 
     def show(self, query: object) -> dict[str, str]:
-        """Return {"query": the address as it is kept, "title", "head": tabs, "form": filters, "body"} of an address."""
+        """Return {"query": the canonical address, "title", "head": tabs, "form": filters, "body"} of an address."""
         view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
         if view.row not in self.archive.by_key:
             view = replace(view, row="", other="")
@@ -60,10 +60,17 @@ class Page:
         return {"query": view.query(), "title": title, **parts, "body": _render(f"{view.tab}.html.j2", words)}
 
     def export(self, kind: object, query: object, address: object = "") -> dict[str, str]:
-        """Return {"name", "type", "text"} of a file with the rows that an address shows, all parts of a long table.
+        """Return {"name", "type", "text"} of a file with the rows of an address, all parts of a long table.
+
+        Arguments come from strangers, so they may be anything.
+
+        Args:
+            kind: one of `export.KINDS`.
+            query: the address.
+            address: a link to it, for readers of the file.
 
         Raises:
-            UserError: The kind is none of `export.KINDS`.
+            UserError: The kind is unknown.
         """
         if not isinstance(kind, str) or kind not in export.KINDS:
             raise UserError(f"a table is exported as {', '.join(export.KINDS)}")
@@ -78,10 +85,10 @@ class Page:
         return {"name": f"leaderboard.{kind}", "type": export.KINDS[kind], "text": text}
 
     def _common(self, view: View) -> dict[str, Any]:
-        """Return what all pages show."""
+        """Return what the templates of all pages need."""
         rows = self.archive.rows
-        others = [row for row in rows if row.dataset not in self._core_names]
-        datasets = [*self._core_names, *sorted({row.dataset for row in others}, key=str.casefold)]
+        further = [row for row in rows if row.dataset not in self._core_names]
+        datasets = [*self._core_names, *sorted({row.dataset for row in further}, key=str.casefold)]
         present = {row.dataset for row in rows}
         return {
             "view": view, "pages": PAGES, "archive": self.archive, "core": self.core, "filters": FILTERS,
@@ -91,11 +98,10 @@ class Page:
 
     @cached_property
     def _core_names(self) -> list[str]:
-        """The names of the core's datasets."""
         return list(dict.fromkeys(cell.dataset for cell in self.core.datasets)) if self.core else []
 
     def _board(self, view: View) -> dict[str, Any]:
-        """Return what the table shows."""
+        """Return what the page of scores needs."""
         rows = chosen(self.archive.rows, view)
         part, at, parts = page_of(rows, view.number)
         before = rows[rows.index(part[0]) - 1] if at > 1 and part else None
@@ -109,7 +115,7 @@ class Page:
         return words | {"opened": self._opened(view) if view.row else None}
 
     def _opened(self, view: View) -> dict[str, Any]:
-        """Return what there is to say of an open row, and of the one that it is compared with."""
+        """Return what an open row needs, with the row that it is compared with."""
         shown, row = self.archive.by_key[view.row]
         words: dict[str, Any] = {"shown": shown, "row": row, "problem": "", "samples": {}, "other": None}
         words["pictured"] = Pictured({}, "")
@@ -117,7 +123,7 @@ class Page:
             words["samples"] = samples_of(self.archive, view.row)
             words["pictured"] = self._pictured(row, words["samples"])
             alike = [
-                rival for rival in self.archive.rows if rival.question == shown.question and rival.key != shown.key
+                other for other in self.archive.rows if other.question == shown.question and other.key != shown.key
             ]
             words["rivals"] = ordered(alike, View())
             if view.other:
@@ -127,25 +133,25 @@ class Page:
         return words
 
     def _pictured(self, row: Row, samples: dict[str, list[Sample]]) -> Pictured:
-        """Return pictures of samples; where there are none, the caption says why."""
-        ids = {sample.image_id for of_kind in samples.values() for sample in of_kind}
+        """Return the maps of samples; if they cannot be read, the caption says why."""
+        ids = {sample.image_id for group in samples.values() for sample in group}
         try:
             return self.archive.pictured(row, ids) if ids else Pictured({}, "")
         except UserError as error:  # the samples are shown all the same
             return Pictured({}, str(error).replace(f"{self.archive.root}/", ""))
 
     def _compared(self, view: View, shown: ShownRow) -> dict[str, Any]:
-        """Return the comparison with another row."""
+        """Return the comparison of the open row with another, or why they cannot be compared."""
         other, other_row = self.archive.by_key[view.other]
         if other.question != shown.question:
             why = "rows are compared where dataset, model, target and metric are the same"
             return {"problem": f"{other.explainer} was asked another question than {shown.explainer}: {why}"}
-        pair = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
-        plot = plots.pairs(pair.dots.tolist(), shown.explainer, other.explainer)
-        return {"other": other, "pair": pair, "plot": plot}
+        result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
+        plot = plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
+        return {"other": other, "pair": result, "plot": plot}
 
     def _plots(self, view: View) -> dict[str, Any]:
-        """Return what the plots show."""
+        """Return what the page of plots needs."""
         view, rows = plots.plotted(self.archive.rows, view)
         rows, left_out = plots.fewer(rows)
         return {
@@ -155,26 +161,29 @@ class Page:
         }  # fmt: skip
 
     def _overall(self, view: View) -> dict[str, Any]:
-        """Return the scores across datasets."""
+        """Return what the page of scores across datasets needs."""
         tables = [self.standings.table(metric) for metric in self.standings.metrics]
         best = sorted(best_sets(tables).items(), key=lambda entry: (-entry[1][0], entry[1][1], entry[0]))
         return {"standings": self.standings, "tables": tables, "best": best}
 
     def _about(self, view: View) -> dict[str, Any]:
-        """Return what is said of the board."""
+        """Return what the page on the board's rules needs."""
         metrics = sorted({row.metric.partition("(")[0]: row for row in self.archive.rows}.items())
-        known = [(name, row, registry.summary(registry.score_file("metrics", name)))
+        described = [(name, row, registry.summary(registry.score_file("metrics", name)))
                  for name, row in metrics if name in registry.names("metrics")]  # fmt: skip
-        return {"metrics": known, "license": LICENSE, "version": saliency_bench.__version__}
+        return {"metrics": described, "license": LICENSE, "version": saliency_bench.__version__}
 
 
 def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str = "") -> str:
-    """Return what a submission would add to the board, why it is refused, or where it was sent."""
+    """Return HTML on what a submission would add to the board, why it is refused, or where it was sent."""
     return _render("preview.html.j2", {"proposed": proposed, "problem": problem, "sent": sent})
 
 
 def _tracks(group: Group) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
-    """Return for each row the places of low, value and high on a line that all of a group share; None without value."""
+    """Return the places of low, value and high of each row on a small axis that a group shares; None without value.
+
+    A list that is sorted by another column has no groups, and no axes.
+    """
     everyone = [*group.rows, *group.baselines]
     if len({row.question for row in everyone}) != 1:
         return [(row, None) for row in group.rows]
@@ -186,15 +195,15 @@ def _tracks(group: Group) -> list[tuple[ShownRow, tuple[float, float, float] | N
         return round(4 + scale * ((otherwise if value is None else value) - low), 1)
 
     def track(row: ShownRow) -> tuple[float, float, float] | None:
-        return (
-            None if row.value is None else (place(row.low, row.value), place(row.value, 0), place(row.high, row.value))
-        )
+        if row.value is None:
+            return None
+        return place(row.low, row.value), place(row.value, 0), place(row.high, row.value)
 
     return [(row, track(row)) for row in group.rows]
 
 
 def _render(name: str, words: dict[str, Any]) -> str:
-    """Return a template with these words."""
+    """Return the HTML of a template."""
     return TEMPLATES.get_template(name).render(words)
 
 

@@ -1,14 +1,14 @@
-"""Pictures of a row's samples: their submitted maps, over the images where the dataset is on this machine.
+"""Pictures of a row's samples: their submitted maps, over the images if the dataset is on this machine.
 
-Maps and geometry come from strangers: they are bounded before anything is drawn. No dataset is downloaded for a
-picture: it is one of the folders that whoever shows the board has named, or what the Hub's cache on this machine holds
-of a dataset that the owner of the board has listed; either has the fingerprint of the row.
+Maps and geometry come from strangers, so they are bounded before anything is drawn. No dataset is downloaded for
+pictures. They are from the folders that were given when the board was started, or, for a dataset that the owner of the
+board has listed, from this machine's cache of the Hub; either must have the fingerprint of the row.
 """
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +29,8 @@ from saliency_bench.utils.overlays import LEVELS, heat_map, overlay, scaled
 
 SIDE = 192  # pixels of the longer side of what is shown
 MOST_VALUES = 4_000_000  # of a map that is drawn
-MOST_PIXELS = 16_000_000  # of a picture as it is resized for the network
-LONGEST = 100  # times as long as wide
+MOST_PIXELS = 16_000_000  # of a picture when it is resized for the network
+LONGEST = 100  # largest ratio of the sides of a map
 GEOMETRY = TypeAdapter(Geometry)
 SCALE = "Each has its own scale: brighter counts more; with negative values, red is above zero and blue below."
 
@@ -40,31 +40,29 @@ class AtHand:
     """A dataset that is on this machine.
 
     Attributes:
-        rows: of the split.
-        places: {image id: row}.
-        where: in words, for a caption.
+        where: it is, in words, for a caption.
     """
 
     where: str
     rows: Dataset
-    places: Mapping[str, int] = field(repr=False)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The row of each image id."""
+        return {image_id: index for index, image_id in enumerate(sample_ids(self.rows))}
 
     def picture(self, image_id: str, setting: Identity) -> Image.Image | None:
-        """Return an image in the prepared frame; None where it cannot be made."""
-        if (place := self.places.get(image_id)) is None:
+        """Return an image in the prepared frame, or None if it cannot be made."""
+        if (index := self.places.get(image_id)) is None:
             return None
         try:
-            return framed(self.rows[place]["image"].convert("RGB"), GEOMETRY.validate_python(setting.geometry))
+            return framed(self.rows[index]["image"].convert("RGB"), GEOMETRY.validate_python(setting.geometry))
         except Exception:  # a damaged picture, or an impossible geometry: the map is shown alone
             return None
 
 
 def framed(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """Return a picture in the frame of a geometry.
-
-    Raises:
-        ValueError: The frame is too large.
-    """
+    """Return a picture in the frame of a geometry. Raise ValueError for a frame that is too large."""
     height, width = geometry.resized(image.height, image.width)
     left, top, right, bottom = geometry.box(height, width)
     if not 0 < height * width <= MOST_PIXELS or not 0 < (right - left) * (bottom - top) <= MOST_PIXELS:
@@ -73,56 +71,47 @@ def framed(image: Image.Image, geometry: Geometry) -> Image.Image:
 
 
 class Pictures:
-    """Datasets on this machine, found by the content of their splits.
-
-    Args:
-        folders: of datasets.
-    """
+    """The datasets on this machine: those in the given folders, and those in the cache of the Hub."""
 
     def __init__(self, folders: Sequence[str | Path] = ()):
         self.folders = tuple(map(str, folders))
-        self._known: dict[tuple[str, str], AtHand | None] = {}
+        self._cached: dict[tuple[str, str], AtHand | None] = {}
 
     def of_dataset(self, setting: Identity, listed: KnownDataset | None) -> AtHand | None:
-        """Return the dataset of a row, if it is on this machine.
+        """Return the dataset of a row, or None if it is not on this machine.
 
         Args:
             setting: of the row.
-            listed: what the owner of the board says of the dataset.
+            listed: the dataset as the owner of the board has listed it.
         """
         key = setting.fingerprint, setting.split
-        if key not in self._known:
-            self._known[key] = self._found(*key, listed)
-        return self._known[key]
+        if key not in self._cached:
+            self._cached[key] = self._find(*key, listed)
+        return self._cached[key]
 
-    def _found(self, wanted: str, split: str, listed: KnownDataset | None) -> AtHand | None:
-        """Return the dataset with this fingerprint."""
+    def _find(self, wanted: str, split: str, listed: KnownDataset | None) -> AtHand | None:
+        """Look for the dataset with the fingerprint `wanted`."""
         for folder in self.folders:
             rows = _loaded(folder, split)
             if rows is not None and fingerprint(rows) == wanted:
-                return AtHand(f"the folder {Path(folder).name}", rows, _places(rows))
+                return AtHand(f"the folder {Path(folder).name}", rows)
         if listed is not None and listed.repo and listed.revision:
             try:
                 rows = load_from_hub(Commit(listed.repo, listed.revision, reached=False), split)
             except UserError:  # it is not in the cache
                 return None
             if fingerprint(rows) == wanted:
-                return AtHand(f"{listed.repo} in the local Hub cache", rows, _places(rows))
+                return AtHand(f"{listed.repo} in the local Hub cache", rows)
         return None
 
 
 @cache
 def _loaded(folder: str, split: str) -> Dataset | None:
-    """Return a split; None of a dataset without it, or whose split cannot be read."""
+    """Load a split from a folder; None if there is no such split, or it cannot be read."""
     try:
         return load_dataset(Path(folder), split)
     except UserError:
         return None
-
-
-def _places(rows: Dataset) -> dict[str, int]:
-    """Return {image id: row}."""
-    return {image_id: place for place, image_id in enumerate(sample_ids(rows))}
 
 
 @dataclass(frozen=True)
@@ -131,7 +120,7 @@ class Pictured:
 
     Attributes:
         shown: {image id: a PNG as a data URI}.
-        caption: what is seen, or why nothing is; "" where there are no maps.
+        caption: what they show, or why there are none; "" if no maps were submitted.
     """
 
     shown: dict[str, str]
@@ -139,20 +128,27 @@ class Pictured:
 
 
 def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
-    """Return maps, each over its picture where there is one; maps that are too large are left out."""
-    shown, over = {}, 0
+    """Draw maps, over their pictures if these are on this machine; leave out maps that are too large.
+
+    Args:
+        maps: {image id: map (H, W)}.
+        setting: of the row, whose geometry makes the pictures' frames.
+        at_hand: the dataset, if it is on this machine.
+    """
+    shown, overlaid = {}, 0
     for image_id, values in maps.items():
+        # A map of a million by one would make a picture that no browser shows, and much memory for it here.
         if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):
             continue
         picture = at_hand.picture(image_id, setting) if at_hand else None
         if picture is not None and (picture.height, picture.width) == values.shape:
-            image, over = overlay(np.asarray(picture), values), over + 1
+            image, overlaid = overlay(np.asarray(picture), values), overlaid + 1
         else:
             image = heat_map((LEVELS * scaled(values)).astype(np.float32)).convert("RGB")
         image.thumbnail((SIDE, SIDE))
         shown[image_id] = f"data:image/png;base64,{b64encode(png(image)).decode()}"
     if not shown:
         return Pictured({}, "The submitted maps are too large to be drawn.")
-    if over and at_hand is not None:
+    if overlaid and at_hand is not None:
         return Pictured(shown, f"The submitted maps over pictures of {at_hand.where}. {SCALE}")
     return Pictured(shown, f"The submitted maps alone: the pictures are not on the machine that shows this. {SCALE}")

@@ -1,7 +1,10 @@
-"""What the plots show: alignment against faithfulness, and cost against quality with its Pareto front.
+"""The plots of a board's page: alignment against faithfulness, and quality against cost with its Pareto front.
 
-A plot is about one dataset and model; explainers are its dots. Axes turn so that right and up are better, but for cost,
-of which left is less.
+A plot shows one dataset and model; its dots are explainers. Axes are reversed where less is better, so that right and
+up are better; cost grows to the right.
+
+The pictures of `reports.plots` are drawn by matplotlib. Here the template draws, from the places that this file
+computes: dots are links to rows, have a text for the pointer, and take their colours from the page.
 """
 
 from collections import Counter
@@ -14,16 +17,25 @@ from saliency_bench.leaderboard.view.state import STATUSES, View
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 52  # margins
-TICKS = 7
+TICKS = 7  # about so many on an axis
 MOST = 40  # explainers of a plot
-LETTER, LONGEST = 6.8, 24  # the width of a letter of a name, and how many are shown
-HIGH, CROWDED = 14, 0.5  # the height of a name, and the share of it that other names and dots may cover
+LETTER, LONGEST = 6.8, 24  # width of a letter of a name, and how many letters are shown
+HIGH, CROWDED = 14, 0.5  # height of a name, and the share of it that other names and dots may cover
 Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class Dot:
-    """An explainer: its place in the plot, the ends of its intervals there, and what it says when pointed at."""
+    """An explainer in a plot, or a sample.
+
+    Attributes:
+        across: ends of its horizontal interval.
+        up: ends of its vertical interval.
+        on_front: whether it is on the Pareto front.
+        title: text for the pointer and screen readers.
+        label: (x, y, anchor) of its name.
+        is_named: whether there is room for its name.
+    """
 
     name: str
     key: str
@@ -34,17 +46,20 @@ class Dot:
     baseline: bool
     on_front: bool
     title: str
-    label: tuple[float, float, str] = (0.0, 0.0, "start")  # where its name stands, and how it is anchored there
-    is_named: bool = True  # whether there is room for its name
+    label: tuple[float, float, str] = (0.0, 0.0, "start")
+    is_named: bool = True
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What a plot shows.
+    """A plot, all of it in pixels.
 
     Attributes:
-        ticks: (place, text).
-        front: the points of the Pareto front, from the cheapest up.
+        x: title of the horizontal axis.
+        y: title of the vertical axis.
+        x_ticks: (place, text) of each.
+        y_ticks: (place, text) of each.
+        front: points of a line: the Pareto front, from the cheapest up, or the diagonal of equal scores.
     """
 
     title: str
@@ -63,29 +78,38 @@ class Plot:
 
 
 class Axis:
-    """Values to places: from `low` to `high`, turned around where less is better, logarithmic of costs."""
+    """Maps values to places in a plot, with a margin at both ends.
+
+    Args:
+        values: that it must show.
+        start: place of its low end, in pixels.
+        stop: place of its high end, in pixels.
+        turned: reversed.
+        log: logarithmic.
+    """
 
     def __init__(self, values: Sequence[float], start: float, stop: float, *, turned: bool = False, log: bool = False):
         self.start, self.stop, self.log = (stop, start, log) if turned else (start, stop, log)
-        numbers = [self._of(value) for value in values]
+        numbers = [self._scaled(value) for value in values]
         low, high = min(numbers), max(numbers)
+        # Equal values still get a margin, of a twentieth of themselves, so that the range is never empty.
         spare = 0.06 * (high - low) or max(abs(high) * 0.05, 0.05)
         self.low, self.high = low - spare, high + spare
 
-    def _of(self, value: float) -> float:
-        """Return the place of a value on the scale, linear or logarithmic."""
+    def _scaled(self, value: float) -> float:
         return log10(value) if self.log else value
 
     def __call__(self, value: float) -> float:
-        """Return the place of a value in pixels."""
-        share = (self._of(value) - self.low) / (self.high - self.low)
+        """Return the place of a value, in pixels."""
+        share = (self._scaled(value) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.stop - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return (place, text) of round values on the axis."""
+        """Return (place, text) of each tick, at round numbers; of a logarithmic axis at powers of ten if it has two."""
         if self.log:
             decades = range(ceil(self.low), floor(self.high) + 1)
-            exponents = list(decades) if len(decades) > 1 else [self._shared(index) for index in range(TICKS)]
+            even = [self.low + (index + 0.5) / TICKS * (self.high - self.low) for index in range(TICKS)]
+            exponents = list(decades) if len(decades) > 1 else even
             values = [10.0**exponent for exponent in exponents]
             return [(self(value), amount(value)) for value in values]
         step = _step((self.high - self.low) / TICKS)
@@ -93,21 +117,18 @@ class Axis:
         count = floor(self.high / step) - first + 1
         return [(self((first + index) * step), f"{(first + index) * step:.{digits}f}") for index in range(count)]
 
-    def _shared(self, index: int) -> float:
-        """Return an end of the axis."""
-        return self.low + (index + 0.5) / TICKS * (self.high - self.low)
-
 
 def _step(rough: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, no less than `rough`."""
+    """Return the next of 1, 2 and 5 times the powers of ten that is not below `rough`."""
     power = 10.0 ** floor(log10(rough))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))
 
 
 def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """Return the places of all that nothing else beats, from the cheapest up.
+    """Return the indices of the Pareto front, from the cheapest up.
 
-    Something beats another if its cost is at most the other's and its gain at least, and one of both is better.
+    It consists of all points that no other point dominates, by a cost that is at most theirs and a gain that is at
+    least theirs, one of them strictly better. Equal points are all on it.
     """
     order = sorted(range(len(costs)), key=lambda index: (costs[index], -gains[index]))
     front: list[int] = []
@@ -119,11 +140,8 @@ def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 
 def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
-    """Return datasets and models that have rows with a value: (dataset, model), those with most first."""
-    counts: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if row.value is not None:
-            counts[row.dataset, row.model] = counts.get((row.dataset, row.model), 0) + 1
+    """Return each (dataset, model) that has rows with a value, those with most rows first."""
+    counts = Counter((row.dataset, row.model) for row in rows if row.value is not None)
     return sorted(counts, key=lambda scene: (-counts[scene], scene))
 
 
@@ -132,22 +150,26 @@ def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
     return sorted({row.metric for row in rows if row.value is not None and family in ("", row.family)})
 
 
-def pick(wanted: str, names: Sequence[str]) -> str:
-    """Return the name that is wanted, or the first."""
-    return wanted if wanted in names else (names[0] if names else "")
-
-
 def by_explainer(rows: Iterable[ShownRow], metric: str) -> dict[str, ShownRow]:
-    """Return the row of each explainer by a metric, of several the best known."""
-    rows_by_name: dict[str, ShownRow] = {}
-    for row in sorted(rows, key=lambda row_of: (STATUSES.index(row_of.status), row_of.asks, row_of.key)):
+    """Return {explainer: its row by a metric}; of several rows the one with the best status."""
+    best: dict[str, ShownRow] = {}
+    for row in sorted(rows, key=lambda row: (STATUSES.index(row.status), row.asks, row.key)):
         if row.metric == metric and row.value is not None:
-            rows_by_name.setdefault(row.explainer, row)
-    return rows_by_name
+            best.setdefault(row.explainer, row)
+    return best
 
 
 def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
-    """Return two metrics of the same explainers, of one dataset and model; None with none that has both."""
+    """Plot two metrics of the same explainers against each other.
+
+    Args:
+        rows: of one dataset and model.
+        x: metric of the horizontal axis.
+        y: metric of the vertical axis.
+
+    Returns:
+        The plot, or None if no explainer has both.
+    """
     across, up = by_explainer(rows, x), by_explainer(rows, y)
     names = [name for name in across if name in up]
     if not names:
@@ -156,53 +178,60 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
     vertical = Axis(_ends(up[name] for name in names), HEIGHT - BOTTOM, TOP, turned=_turned(up[names[0]]))
     dots = []
     for name in names:
-        left, other = across[name], up[name]
-        title = f"{name}: {short(x)} {_score_text(left)}, {short(y)} {_score_text(other)}"
-        place = horizontal(_value(left)), vertical(_value(other))
-        spans = _span(left, horizontal), _span(other, vertical)
-        dots.append(Dot(name, left.key, *place, *spans, left.baseline, False, title))
-    dots = labelled(dots)
-    return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]), dots,
-                horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
+        first, second = across[name], up[name]
+        title = f"{name}: {short(x)} {_score_text(first)}, {short(y)} {_score_text(second)}"
+        place = horizontal(_value(first)), vertical(_value(second))
+        spans = _span(first, horizontal), _span(second, vertical)
+        dots.append(Dot(name, first.key, *place, *spans, first.baseline, False, title))
+    return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]),
+                labelled(dots), horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
 
 
 def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
-    """Return a metric against the cost of an image, passes or seconds; None with no row that says its cost.
+    """Plot a metric against the cost of explaining an image.
 
-    Seconds are those of one device, that of most rows: others cannot be compared.
+    Seconds are those on one device, that of most rows, because they cannot be compared with others.
+
+    Args:
+        rows: of one dataset and model.
+        y: metric.
+        kind: of cost: "passes" or "seconds".
+
+    Returns:
+        The plot, or None if no row states its cost.
     """
-    known = {name: row for name, row in by_explainer(rows, y).items() if getattr(row, kind)}
-    if not known:
+    costed = {name: row for name, row in by_explainer(rows, y).items() if getattr(row, kind)}
+    if not costed:
         return None
-    where = ""
+    device_note = ""
     if kind == "seconds":
-        device = Counter(row.device for row in known.values()).most_common(1)[0][0]
-        known = {name: row for name, row in known.items() if row.device == device}
-        where = f" on {device}"
-    names = list(known)
-    costs = [float(getattr(known[name], kind)) for name in names]
-    first = known[names[0]]
-    gains = [_value(known[name]) * (1 if first.higher_is_better else -1) for name in names]
+        device = Counter(row.device for row in costed.values()).most_common(1)[0][0]
+        costed = {name: row for name, row in costed.items() if row.device == device}
+        device_note = f" on {device}"
+    names = list(costed)
+    costs = [float(getattr(costed[name], kind)) for name in names]
+    first = costed[names[0]]
+    gains = [_value(costed[name]) * (1 if first.higher_is_better else -1) for name in names]
     front = pareto(costs, gains)
     horizontal = Axis(costs, LEFT, WIDTH - RIGHT, log=True)
-    vertical = Axis(_ends(known.values()), HEIGHT - BOTTOM, TOP, turned=_turned(first))
+    vertical = Axis(_ends(costed.values()), HEIGHT - BOTTOM, TOP, turned=_turned(first))
     dots = []
     for index, name in enumerate(names):
-        row = known[name]
-        title = f"{name}: {amount(costs[index])} {kind} per image{where}, {short(y)} {_score_text(row)}"
+        row = costed[name]
+        title = f"{name}: {amount(costs[index])} {kind} per image{device_note}, {short(y)} {_score_text(row)}"
         place = horizontal(costs[index]), vertical(_value(row))
         spans = None, _span(row, vertical)
         dots.append(Dot(name, row.key, *place, *spans, row.baseline, index in front, title))
     dots = labelled(dots)
     line = [(dots[index].x, dots[index].y) for index in front]
-    return Plot(f"{short(y)} against {kind} per image", f"{kind} per image{where}, less is better",
+    return Plot(f"{short(y)} against {kind} per image", f"{kind} per image{device_note}, less is better",
                 _axis_title(first), dots, horizontal.ticks(), vertical.ticks(), line)  # fmt: skip
 
 
 def labelled(dots: Sequence[Dot]) -> list[Dot]:
-    """Return dots with a place for each name beside its dot, where it overlaps as few names and dots as may be."""
+    """Place the name of each dot next to it, where it covers as little as possible of other names and dots."""
     taken = [(dot.x - 6, dot.y - 6, dot.x + 6, dot.y + 6) for dot in dots]
-    named = []
+    placed = []
     for dot in dots:
         width = LETTER * min(len(dot.name), LONGEST)
         places = []
@@ -212,22 +241,22 @@ def labelled(dots: Sequence[Dot]) -> list[Dot]:
                 box = (left, dot.y + down + 3 - HIGH, left + width, dot.y + down + 3)
                 outside = box[0] < LEFT or box[2] > WIDTH
                 places.append((sum(_overlap(box, other) for other in taken) + 1e6 * outside, across, down, anchor, box))
-        covered, across, down, anchor, box = min(places, key=lambda place: place[0])
+        covered, across, down, anchor, box = min(places, key=lambda choice: choice[0])
         is_named = covered <= CROWDED * width * HIGH
         taken += [box] * is_named
         label = round(dot.x + across, 1), round(dot.y + down, 1), anchor
-        named.append(replace(dot, label=label, is_named=is_named))
-    return named
+        placed.append(replace(dot, label=label, is_named=is_named))
+    return placed
 
 
-def _overlap(first: Box, other: Box) -> float:
+def _overlap(first: Box, second: Box) -> float:
     """Return the common area of two boxes (left, top, right, bottom)."""
-    wide = min(first[2], other[2]) - max(first[0], other[0])
-    return max(0.0, wide) * max(0.0, min(first[3], other[3]) - max(first[1], other[1]))
+    wide = min(first[2], second[2]) - max(first[0], second[0])
+    return max(0.0, wide) * max(0.0, min(first[3], second[3]) - max(first[1], second[1]))
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Return the scores of two rows sample by sample, on axes of one range."""
+    """Plot the scores (x, y) of two rows sample by sample, on axes of the same range; None without samples."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]
@@ -239,10 +268,7 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
 
 
 def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
-    """Return (the rows of as many explainers as a plot shows, recomputed ones and baselines first.
-
-    How many are left out).
-    """
+    """Return (the rows of at most `MOST` explainers, recomputed ones and baselines first; how many are left out)."""
     order = sorted(rows, key=lambda row: (STATUSES.index(row.status) - row.baseline, row.explainer.casefold()))
     names = list(dict.fromkeys(row.explainer for row in order))
     kept = set(names[:MOST])
@@ -251,15 +277,19 @@ def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
     """Return (the view with everything chosen that the plots need, the rows of its dataset and model)."""
-    known = scenes(rows)
-    wanted = [scene for scene in known if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])] or known
+    all_scenes = scenes(rows)
+    wanted = [
+        scene for scene in all_scenes if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])
+    ] or all_scenes
     dataset, model = wanted[0] if wanted else ("", "")
-    of_scene = [row for row in rows if (row.dataset, row.model) == (dataset, model)]
-    names = metrics_of(of_scene)
-    x = view.x if view.x in names else pick("", metrics_of(of_scene, "alignment") or names)
-    others = metrics_of(of_scene, "faithfulness") or [name for name in names if name != x] or names
-    y = view.y if view.y in names else pick("", others)
-    return replace(view, dataset=(dataset,), model=(model,), x=x, y=y) if wanted else replace(view, x=x, y=y), of_scene
+    scene_rows = [row for row in rows if (row.dataset, row.model) == (dataset, model)]
+    names = metrics_of(scene_rows)
+    x = view.x if view.x in names else next(iter(metrics_of(scene_rows, "alignment") or names), "")
+    others = metrics_of(scene_rows, "faithfulness") or [name for name in names if name != x] or names
+    y = view.y if view.y in names else next(iter(others), "")
+    return replace(view, dataset=(dataset,), model=(model,), x=x, y=y) if wanted else replace(
+        view, x=x, y=y
+    ), scene_rows
 
 
 def _passes(wanted: tuple[str, ...], value: str) -> bool:
@@ -268,31 +298,31 @@ def _passes(wanted: tuple[str, ...], value: str) -> bool:
 
 
 def _value(row: ShownRow) -> float:
-    """Return a row's score."""
+    """Return the value of a row that has one."""
     return 0.0 if row.value is None else row.value
 
 
 def _ends(rows: Iterable[ShownRow]) -> list[float]:
-    """Return the scores of rows and the ends of their intervals."""
+    """Return all values and ends of intervals, which an axis must show."""
     return [value for row in rows for value in (row.value, row.low, row.high) if value is not None]
 
 
 def _span(row: ShownRow, axis: Axis) -> tuple[float, float] | None:
-    """Return the ends of a row's interval on an axis."""
+    """Return the places of the ends of a row's interval, or None if it has no interval."""
     return None if row.low is None or row.high is None else (axis(row.low), axis(row.high))
 
 
 def _turned(row: ShownRow) -> bool:
-    """Return whether lower is better."""
+    """Return whether the axis of a row's metric is reversed."""
     return not row.higher_is_better
 
 
 def _score_text(row: ShownRow) -> str:
-    """Return a score with its interval as text."""
+    """Return the value of a row with its interval."""
     ends = "" if row.low is None or row.high is None else f" [{row.low:.3f}, {row.high:.3f}]"
     return f"{row.value:.3f}{ends}"
 
 
 def _axis_title(row: ShownRow) -> str:
-    """Return the title of a metric's axis."""
+    """Return the title of the axis of a row's metric."""
     return f"{short(row.metric)}, {'higher' if row.higher_is_better else 'lower'} is better"

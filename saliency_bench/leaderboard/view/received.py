@@ -1,7 +1,7 @@
-"""A run that a stranger uploads: a zip of its folder, of which a few files are unfolded, each within its bound.
+"""Unpack a run that a stranger uploads: a zip of its folder, of which only a few files are written, within bounds.
 
-Names in the archive choose nothing: files are written under names of ours into a folder of ours. What comes out is
-checked by the code that reads the board (`source.read_folder`), as `saliency-bench review` does.
+Names in the archive decide no path: files are written under fixed names into a new folder. They are then checked by the
+code that reads the board (`source.read_folder`), as `saliency-bench review` does.
 """
 
 import struct
@@ -20,35 +20,35 @@ import pyarrow as pa
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.leaderboard.files.maps import LARGEST_SHARD, MOST_SHARDS, PUBLISHED, SHARD, maps_in
-from saliency_bench.leaderboard.files.pages import check_table
-from saliency_bench.leaderboard.files.recorded import MOST_ROWS
 from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.parquet import check_table
+from saliency_bench.leaderboard.published_maps import LARGEST_SHARD, MOST_SHARDS, PUBLISHED, SHARD, maps_in
+from saliency_bench.leaderboard.recorded import MOST_ROWS
 from saliency_bench.leaderboard.source import asking, read_folder
 from saliency_bench.leaderboard.submit import SubmissionPlan, plan
 
 MOST_PACKED = 100_000_000  # bytes of an archive
 MOST_ENTRIES = 20_000
 MOST_LISTED = 4_000_000  # bytes of the list of its entries
-# {file of a run: its largest size in bytes}; nothing else is unfolded
+# {file of a run: its largest size in bytes}; nothing else is unpacked
 WANTED = {"summary.json": 8_000_000, "run.json": 8_000_000, "timings.json": 1_000_000, "records.parquet": 200_000_000}
 OPTIONAL = ("timings.json",)
-MOST_MAPS = 400_000_000  # bytes that all maps unfold to
-END, END64 = b"PK\x05\x06", b"PK\x06\x07"
+MOST_MAPS = 400_000_000  # bytes of all maps, unpacked
+END, END64 = b"PK\x05\x06", b"PK\x06\x07"  # signatures of the records at the end of a zip, and of a zip64
 UPLOADS, PULLS = 20, 5  # of one account in 24 hours
 DAY = 24 * 3600.0
 
 
 def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
-    """Write the files of a run that are wanted from a zip into `folder`, and return it.
+    """Unpack the files of a run from a zip into a folder, and return the folder.
 
     Args:
         archive: the zip.
-        folder: to write to.
-        with_maps: its published maps too, which `submit --with-maps` has written.
+        folder: an empty folder.
+        with_maps: unpack its published maps too, which `submit --with-maps` has written.
 
     Raises:
-        UserError: It is no zip of one run, or is larger than it may be.
+        UserError: The file is not a zip of one run, or larger than it may be.
     """
     try:
         _check_listing(archive)
@@ -70,7 +70,7 @@ def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
 
 
 def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
-    """Write the shards of maps of the run at `place` of a zip into the new `folder`, and check them."""
+    """Unpack the maps of the run at `place` in a zip into the new folder `folder`, and check them."""
     inside = f"{place}/{PUBLISHED}".lstrip("/")
     named = [(entry, *entry.filename.rpartition("/")[::2]) for entry in packed.infolist()]
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]
@@ -84,10 +84,10 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
     if sum(entry.file_size for entry, _ in entries) > MOST_MAPS:
         raise UserError(f"the maps unfold to more than {MOST_MAPS:,} bytes; submit them from a terminal")
     folder.mkdir()
-    left = MOST_MAPS
+    bytes_left = MOST_MAPS  # counted again: the sizes in the zip are only stated
     for entry, name in entries:
-        content = _content(packed, entry, min(LARGEST_SHARD, left))
-        left -= len(content)
+        content = _content(packed, entry, min(LARGEST_SHARD, bytes_left))
+        bytes_left -= len(content)
         (folder / name).write_bytes(content)
     try:
         maps_in(folder)
@@ -96,7 +96,11 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
 
 
 def _check_listing(archive: Path) -> None:
-    """Check that the list of entries is short, before a reader makes objects of it."""
+    """Raise UserError for a zip with too many entries, before `ZipFile` makes an object of each.
+
+    The record at the end of a zip (22 bytes and a comment of at most 65,535) has the number of entries and the size of
+    their list at bytes 10 to 16.
+    """
     size = archive.stat().st_size
     if size > MOST_PACKED:
         raise UserError(f"the archive has {size:,} bytes, of which at most {MOST_PACKED:,} are read")
@@ -114,20 +118,18 @@ def _check_listing(archive: Path) -> None:
 
 
 def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
-    """Return (where the one run in an archive lies, "" or a folder, {wanted name: its entry})."""
-    by_place: dict[str, dict[str, ZipInfo]] = {}
+    """Return (the folder of the only run in an archive, or "", {name of `WANTED`: its entry})."""
+    by_folder: dict[str, dict[str, ZipInfo]] = {}
     for entry in packed.infolist():
         place, _, name = entry.filename.rpartition("/")
         if name in WANTED and place.count("/") == 0:
-            if name in by_place.setdefault(place, {}):
+            if name in by_folder.setdefault(place, {}):
                 raise UserError(f"the archive holds {name} twice")
-            by_place[place][name] = entry
-    runs = {place: files for place, files in by_place.items() if "summary.json" in files}
+            by_folder[place][name] = entry
+    runs = {place: files for place, files in by_folder.items() if "summary.json" in files}
     if len(runs) != 1:
-        many = (
-            "several runs; zip one of them" if runs else "no summary.json; zip the folder of a finished run (its --out)"
-        )
-        raise UserError(f"the archive holds {many}")
+        no_run = "no summary.json; zip the folder of a finished run (its --out)"
+        raise UserError(f"the archive holds {'several runs; zip one of them' if runs else no_run}")
     ((place, files),) = runs.items()
     if missing := [name for name in WANTED if name not in files and name not in OPTIONAL]:
         raise UserError(f"the archive holds no {missing[0]}; zip the whole folder of a finished run")
@@ -135,7 +137,7 @@ def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
-    """Return the bytes of an entry, whose stated size is not believed."""
+    """Return the bytes of an entry, at most `most`, whatever size the archive states."""
     name = Path(entry.filename).name
     if entry.flag_bits & 1:
         raise UserError(f"{name} is encrypted; zip the folder without a password")
@@ -148,21 +150,21 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
 
 
 def proposal(
-    run: Path, repo: str, api: HfApi, known: Known, note: str = "", link: str = "", with_maps: bool = False
+    run: Path, repo: str, api: HfApi, owners: Known, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Return what submitting an unfolded run to a board would do, checked as its review will check it.
+    """Plan the submission of an unpacked run to a board, and check it as its review will.
 
     Args:
         run: folder of the run.
         repo: of the board.
         api: of the account that submits.
-        known: what the owner of the board vouches for.
-        note: of the submitter.
-        link: of the submitter.
+        owners: what the owner of the board vouches for.
+        note: a few words for readers.
+        link: to code or paper.
         with_maps: as for `unfold`.
 
     Raises:
-        UserError: No board shows this, or the Hub refuses.
+        UserError: The submission is invalid, or the Hub refuses it.
     """
     try:
         proposed = plan(run, namespace=repo.partition("/")[0], note=note, link=link, with_maps=with_maps, api=api)
@@ -174,16 +176,24 @@ def proposal(
         with TemporaryDirectory(prefix="saliency-bench-") as folder:
             for path, content in proposed.files.items():
                 (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(content, bytes):  # maps are checked when they are unfolded
+                if isinstance(content, bytes):  # not maps, which `unfold` has checked
                     (Path(folder) / path).write_bytes(content)
             where = next(iter(proposed.files)).rpartition("/")[0]
-            read_folder(Path(folder), where, known)
+            read_folder(Path(folder), where, owners)
     return proposed
 
 
 @dataclass
 class Limits:
-    """How often one account may upload and submit within 24 hours; the Hub itself counts pull requests."""
+    """How often an account may upload and submit within 24 hours.
+
+    Uploads are counted here, pull requests by the Hub.
+
+    Attributes:
+        uploads: at most.
+        pulls: pull requests at most.
+        clock: seconds since 1970.
+    """
 
     uploads: int = UPLOADS
     pulls: int = PULLS
@@ -192,11 +202,7 @@ class Limits:
     _lock: Lock = field(default_factory=Lock)
 
     def count(self, account: str) -> None:
-        """Count an upload.
-
-        Raises:
-            UserError: The account is beyond its limit.
-        """
+        """Count an upload. Raise UserError beyond the limit."""
         now = self.clock()
         with self._lock:
             for name in [name for name, times in self._seen.items() if times[-1] < now - DAY]:

@@ -1,6 +1,5 @@
-"""The rows of a board as the page holds them: plain texts and numbers, nothing computed but per image."""
+"""The rows of a board as its page shows them: plain texts and numbers."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -23,18 +22,18 @@ FAMILIES: Final = {
 
 @dataclass(frozen=True)
 class ShownRow:
-    """A row of a board (`leaderboard.board.Row`), for the page.
+    """A row of a board, for its page; what is not explained here is as in `leaderboard.board.Row`.
 
-    key         names the row in addresses
-    question    what rows share that can be compared: a hash
-    asks        the question in words where it is not the usual one: target, seed; ""
-    family      of the metric, one of FAMILIES
-    few         the interval rests on few samples
-    approximate the interval is that of an unbounded score over too few clusters to be exact
-    passes      images put through the network to explain one image; None where the submission does not say
-    seconds     to explain one image on `device`, as the submitter says; None where the submission does not say
-    beats       baselines, as not_beaten; those of a row that is not recomputed are in the fields `..._if_true`
-    text        what the search looks through, in small letters
+    Attributes:
+        key: names the row in addresses.
+        asks: settings of the question that are not the usual ones, in words: target, seed; else "".
+        family: of the metric, one of FAMILIES.
+        few: whether the interval rests on few samples.
+        approximate: whether the interval is that of an unbounded score over too few clusters to be exact.
+        passes: images put through the network to explain one image; None if the submission does not say.
+        seconds: to explain one image on `device`, as the submitter says; None if the submission does not say.
+        beats: baselines, like `not_beaten`; those of a row that is not recomputed are in the fields `..._if_true`.
+        text: lower-case text that the search looks through.
     """
 
     key: str
@@ -76,7 +75,7 @@ class ShownRow:
 
 
 def shown(row: "Row") -> ShownRow:
-    """Return a row of a board as the page holds it."""
+    """Return a row of a board for its page."""
     cell, result = row.cell, row.result
     used = result.dataset.used
     passes = cell.forward_passes.explain
@@ -99,12 +98,12 @@ def shown(row: "Row") -> ShownRow:
 
 
 def key_of(row: "Row") -> str:
-    """Return what names a row in an address."""
+    """Return the key of a row, which stays the same when other rows come."""
     return hash_of(row.cell.cell_id, row.folder)
 
 
 def _asks(row: "Row") -> str:
-    """Return the settings of a question that are not the usual ones, in words."""
+    """Return the settings of a row's question that are not the usual ones, in words."""
     setting = row.result.setting
     parts = [f"target {row.result.target}"] if row.result.target != "label" else []
     parts += [f"seed {setting.seed}"] if setting.seed else []
@@ -117,30 +116,26 @@ def _asks(row: "Row") -> str:
 @lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board has thousands of rows
 def family_of(metric: str) -> str:
     """Return the family of a metric, by what its function asks for."""
-    return _family(registry.asked_for("metrics", metric) if metric in registry.names("metrics") else None)
-
-
-def _family(needs: Collection[str] | None) -> str:
-    """Return the family of a metric with these needs."""
-    if needs is None:
+    if metric not in registry.names("metrics"):
         return "other"
+    needs = registry.asked_for("metrics", metric)
     if "masks" in needs:
         return "alignment"
     return "sensitivity" if "explain" in needs and "groups" not in needs else "faithfulness"
 
 
 def short(name: str) -> str:
-    """Return a name of the Hub without its namespace, a metric without the common beginning of all names."""
+    """Return a name of the Hub without its namespace, or a metric without the prefix of all metrics."""
     return name.rpartition("/")[2].removeprefix("saliency_")
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number as text."""
+    """Return a score as text, a dash for none."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def amount(value: float | None) -> str:
-    """Return a count or a time with three significant digits."""
+    """Return a count or a time with three significant digits, a dash for none."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""The board's rows brought together for `overall`: per metric the explainers on each dataset of the core."""
+"""Tables of scores across datasets: the board's rows on the core, put together by metric for `overall`."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,16 +13,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class OverallTable:
-    """A metric over the core.
-
-    Attributes:
-        metric: its name.
-        family: of the metric.
-        higher_is_better: of the metric.
-        datasets: of the core.
-        rows: explainers with their scores.
-        problem: why there is no table; "".
-    """
+    """The explainers of a metric over `core`, the datasets that count for it, or the `problem` why there are none."""
 
     metric: str
     family: str
@@ -33,7 +24,7 @@ class OverallTable:
 
 
 class Standings:
-    """Per metric a table, made when it is asked for."""
+    """A table per metric, computed when it is first shown."""
 
     def __init__(self, archive: Archive, core: Core | None):
         self.archive, self.core = archive, core
@@ -41,35 +32,35 @@ class Standings:
 
     @cached_property
     def problems(self) -> list[str]:
-        """What of the core is not fixed yet."""
+        """Datasets and models of the core that are not published yet."""
         return not_fixed(self.core.datasets) if self.core else []
 
     @cached_property
     def metrics(self) -> list[str]:
-        """The metrics of which the board has a row in the core."""
+        """The metrics that the board has rows of in the core."""
         return sorted({shown.metric for _, shown, _ in self._in_core if shown.family != "other"})
 
     @cached_property
     def _in_core(self) -> list[tuple[CoreCell, ShownRow, Row]]:
-        """The rows that ask the core's question: its dataset and model by their hashes, and the usual settings."""
+        """The rows with datasets and models of the core, by their hashes, and with the usual settings."""
         core = self.core.datasets if self.core else []
         cells = {(cell.fingerprint, cell.split, cell.digest): cell for cell in core if cell.fixed}
-        rows_in_core = []
+        rows = []
         for shown, row in self.archive.by_key.values():
             setting = row.result.setting
             cell = cells.get((setting.fingerprint, setting.split, setting.classifier))
             if cell is not None and shown.family in cell.families and not shown.asks and not row.cell.aggregate:
-                rows_in_core.append((cell, shown, row))
-        return rows_in_core
+                rows.append((cell, shown, row))
+        return rows
 
     def table(self, metric: str) -> OverallTable:
-        """Return the table of a metric, made once."""
+        """Return the table of a metric."""
         if metric not in self._tables:
-            self._tables[metric] = self._made(metric)
+            self._tables[metric] = self._compute(metric)
         return self._tables[metric]
 
-    def _made(self, metric: str) -> OverallTable:
-        """Make the table of a metric."""
+    def _compute(self, metric: str) -> OverallTable:
+        """Compute the table of a metric."""
         rows_of_metric = [
             entry for entry in self._in_core if entry[1].metric == metric and entry[1].status != "claimed"
         ]
@@ -77,47 +68,46 @@ class Standings:
         cells = self.core.of_family(first.family) if self.core else []
         names = [cell.dataset for cell in cells]
         about = metric, first.family, first.higher_is_better, names
-        if open_ := not_fixed(cells):
-            return OverallTable(*about, [], f"not fixed yet: {'; '.join(open_)}")
+        if missing := not_fixed(cells):
+            return OverallTable(*about, [], f"not fixed yet: {'; '.join(missing)}")
         scored, baselines = self._scored(rows_of_metric)
         rows = overall(scored, names, frozenset(baselines), first.higher_is_better)
         return OverallTable(*about, rows)
 
-    def _scored(self, entries: list[tuple[CoreCell, ShownRow, Row]]) -> tuple[dict[str, dict[str, Scored]], set[str]]:
+    def _scored(self, core_rows: list[tuple[CoreCell, ShownRow, Row]]) -> tuple[dict[str, dict[str, Scored]], set[str]]:
         """Return ({explainer: {dataset: its scores}}, the baselines).
 
-        Of rows that contradict each other only the recomputed one counts.
+        If rows contradict each other, only a recomputed one counts.
         """
         scored: dict[str, dict[str, Scored]] = {}
         baselines = set()
         rivals: dict[tuple[str, str], list[tuple[ShownRow, Row]]] = {}
-        for cell, shown, row in entries:
+        for cell, shown, row in core_rows:
             rivals.setdefault((_name(shown, row), cell.dataset), []).append((shown, row))
         for (name, dataset), rows in rivals.items():
-            official = [rival for rival in rows if rival[0].status == "recomputed"]
+            official = [pair for pair in rows if pair[0].status == "recomputed"]
             if len(official or rows) > 1:
                 continue
             shown, row = (official or rows)[0]
-            sampled = self.archive.sampled(row)
-            scored.setdefault(name, {})[dataset] = Scored(*sampled, official=bool(official))
+            scored.setdefault(name, {})[dataset] = self.archive.sampled(row)
             baselines |= {name} if shown.baseline else set()
         return scored, baselines
 
 
 def _name(shown: ShownRow, row: Row) -> str:
-    """Return what an explainer is called on all datasets: a method of one's own with its version."""
+    """Return the name of an explainer on all datasets; a submitter's own method has its version, which is unique."""
     if not shown.own_method:
         return shown.explainer
     return f"{row.cell.explainer} ({hash_of(str(row.cell.explainer_version))[:6]})"
 
 
 def best_sets(tables: list[OverallTable]) -> dict[str, tuple[int, int]]:
-    """Return {explainer: (in the best set on so many, of so many metrics that rank it)}."""
+    """Return {explainer: (metrics on which it is in the best set, metrics that rank it)}."""
     counts: dict[str, tuple[int, int]] = {}
     for table in tables:
         several = any(result.rank and not result.unbeaten for result in table.rows)
         for result in table.rows:
             if result.rank and not result.baseline:
-                best, ranked_by = counts.get(result.name, (0, 0))
-                counts[result.name] = best + (several and result.unbeaten), ranked_by + 1
+                best, ranked = counts.get(result.name, (0, 0))
+                counts[result.name] = best + (several and result.unbeaten), ranked + 1
     return counts

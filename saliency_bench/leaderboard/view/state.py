@@ -1,6 +1,6 @@
-"""The state of the page, which is its address: `View`, to and from a query string.
+"""The state of the page, which is in its address: `View`, to and from a query string.
 
-Addresses come from strangers. What is unknown in one is left out, and texts lose what cannot be printed.
+Addresses come from strangers: unknown fields and values are left out, and so are characters that cannot be printed.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -36,17 +36,20 @@ SORTS: Final = tuple(name for name in COLUMNS if name != "device")
 
 @dataclass(frozen=True)
 class View:
-    """What is shown.
+    """What is shown. Each filter (`dataset` to `status`) has the values that pass it; () lets all pass.
 
-    tab                        one of PAGES
-    dataset ... status         filters, each with the values that pass it; () lets all pass
-    search                     words that a row must have
-    sort, reverse              a column of SORTS; by "score" the best come first within each comparison, whichever
-                               direction is better
-    columns                    of the table, out of COLUMNS, those of ALWAYS among them
-    number                     of the part of a long table, from 1
-    row, other                 keys of the row that is open, and of the one that it is compared with
-    x, y, cost                 metrics of the plots, and "passes" or "seconds"
+    Attributes:
+        tab: one of PAGES.
+        search: words that a row must have.
+        sort: a column of SORTS; by "score" the best come first under each heading, whichever direction is better.
+        reverse: the order of `sort`.
+        columns: of the table, some of COLUMNS, with those of ALWAYS.
+        number: of the part of a long table, from 1.
+        row: key of the row that is open.
+        other: key of the row that it is compared with.
+        x: metric of the horizontal axis.
+        y: metric of the vertical axis.
+        cost: "passes" or "seconds".
     """
 
     tab: str = "board"
@@ -68,7 +71,7 @@ class View:
     cost: str = "passes"
 
     def query(self, **changes: Any) -> str:
-        """Return the address of this view, or of one with these changes, without the question mark."""
+        """Return the address of this view with these changes, without the question mark."""
         view, usual = replace(self, **changes), View()
         pairs = [
             (field.name, text)
@@ -80,24 +83,24 @@ class View:
 
     @classmethod
     def read(cls, query: str) -> "View":
-        """Return the view of an address; what it does not say, or not as it should, is as usual."""
+        """Return the view of an address; missing or invalid fields have their defaults."""
         try:
             pairs = parse_qsl(query[:LONGEST].removeprefix("?"), max_num_fields=MOST_FIELDS)
-        except ValueError:  # more fields than any address of ours
+        except ValueError:  # too many fields
             pairs = []
         given: dict[str, list[str]] = {}
         for name, text in pairs:
-            if own_text := "".join(filter(str.isprintable, text))[:LONGEST_VALUE].strip():
-                given.setdefault(name, []).append(own_text)
-        by_name: dict[str, str] = {
+            if printable := "".join(filter(str.isprintable, text))[:LONGEST_VALUE].strip():
+                given.setdefault(name, []).append(printable)
+        single: dict[str, str] = {
             field.name: given[field.name][-1]
             for field in fields(cls)
             if field.name in given and field.name not in FILTERS
         }
-        values: dict[str, Any] = by_name | {"columns": _columns([text for name, text in pairs if name == "columns"])}
-        values |= {"reverse": by_name.get("reverse") == "yes", "number": _number(by_name.get("number", "1"))}
-        for name, known in (("tab", PAGES), ("sort", SORTS), ("cost", ("passes", "seconds"))):
-            if by_name.get(name) not in known:
+        values: dict[str, Any] = single | {"columns": _columns([text for name, text in pairs if name == "columns"])}
+        values |= {"reverse": single.get("reverse") == "yes", "number": _number(single.get("number", "1"))}
+        for name, allowed in (("tab", PAGES), ("sort", SORTS), ("cost", ("passes", "seconds"))):
+            if single.get(name) not in allowed:
                 values.pop(name, None)
         values |= {name: tuple(dict.fromkeys(given.get(name, ())))[:MOST_CHOSEN] for name in FILTERS}
         values["status"] = tuple(name for name in STATUSES if name in values["status"])
@@ -105,18 +108,18 @@ class View:
 
 
 def _written(value: object) -> str:
-    """Return a value as text of an address."""
+    """Return the value of a field as text of an address."""
     if isinstance(value, tuple):
         return ".".join(value)
     return "yes" if value is True else str(value)
 
 
 def _columns(texts: list[str]) -> tuple[str, ...]:
-    """Return the columns that an address names, in one text or one each, in the order of the table."""
+    """Return the columns that an address names, together ("a.b") or each in a field, in the order of the table."""
     named = {name for text in texts for name in text.split(".")} & set(COLUMNS)
     return tuple(name for name in COLUMNS if name in named or name in ALWAYS) if named else USUAL
 
 
 def _number(text: str) -> int:
-    """Return the number of a page."""
+    """Return a number of an address, at least 1."""
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1

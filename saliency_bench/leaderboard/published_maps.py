@@ -1,9 +1,9 @@
-"""Maps that a submitter publishes beside the scores, so that anybody can score them again.
+"""Maps that a submitter publishes along with the scores, so that anybody can score them again.
 
     FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method they are of
 
-A map is its values times its scale, rounded as the maps that a run keeps. Scores are those of the maps as they are
-published, to the last bit: they are rounded before they are scored. One shard at a time is held in memory.
+A map is its values times its scale, rounded like the maps that a run keeps. Maps are rounded before they are scored, so
+the published maps give the published scores to the last bit. One shard at a time is in memory.
 """
 
 import re
@@ -26,7 +26,7 @@ PUBLISHED = "published-maps"  # in the folder of the run that scores them
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """Return the files of maps in a folder; [] where there is no such folder."""
+    """Return the files of maps in a folder, sorted; none if there is no such folder."""
     return sorted(path for path in folder.iterdir() if SHARD.fullmatch(path.name)) if folder.is_dir() else []
 
 
@@ -37,7 +37,12 @@ def as_published(values: np.ndarray) -> np.ndarray:
 
 
 def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) -> list[Path]:
-    """Write the shards of maps, (image id, (H, W)) each, of the method `name`.
+    """Write the maps of the method `name` as shards, and return their paths.
+
+    Args:
+        folder: where they are written.
+        name: of the method.
+        maps: (image id, values (H, W)) of each map.
 
     Raises:
         UserError: There are more maps than a submission may have.
@@ -45,15 +50,16 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
     given = iter(maps)
     written: list[Path] = []
     step = PER_SHARD
-    while of_shard := list(islice(given, 1)):
-        step = max(1, min(PER_SHARD, MOST_VALUES // max(of_shard[0][1].size, 1)))
-        of_shard += islice(given, step - 1)
+    while shard := list(islice(given, 1)):
+        # All maps have one size, that of the prepared frame; the first says how many a shard may have.
+        step = max(1, min(PER_SHARD, MOST_VALUES // max(shard[0][1].size, 1)))
+        shard += islice(given, step - 1)
         if len(written) == MOST_SHARDS:
             raise UserError(f"there are more than {MOST_SHARDS * step:,} maps, the most that a submission may have")
-        rounded = [packed(values) for _, values in of_shard]
+        rounded = [packed(values) for _, values in shard]
         save_arrays(
             path := folder / f"maps-{len(written):05d}.npz",
-            name=np.array(name), ids=np.array([image_id for image_id, _ in of_shard]),
+            name=np.array(name), ids=np.array([image_id for image_id, _ in shard]),
             values=np.stack([values for values, _ in rounded]),
             scale=np.array([scale for _, scale in rounded], dtype=np.float32),
         )  # fmt: skip
@@ -62,17 +68,17 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
 
 
 class PublishedMaps(Mapping[str, np.ndarray]):
-    """{image id: map (H, W) float32} of one method, in the order of its shards, which are read when asked for."""
+    """{image id: map (H, W) float32} of a method, in the order of its shards, each of which is read when needed."""
 
     def __init__(self, places: Mapping[str, Path]):
-        """Take {image id: the shard that holds its map}."""
+        """Keep where the maps are: {image id: the shard that holds its map}."""
         self._places = places
         self._last: tuple[Path, dict[str, np.ndarray]] | None = None
 
     def __getitem__(self, image_id: str) -> np.ndarray:
         path = self._places[image_id]
         if self._last is None or self._last[0] != path:
-            self._last = path, {stored_id: values for _, stored_id, values in _read(path)}
+            self._last = path, {key: values for _, key, values in _read(path)}
         return self._last[1][image_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -83,23 +89,23 @@ class PublishedMaps(Mapping[str, np.ndarray]):
 
 
 def maps_in(folder: Path) -> dict[str, PublishedMaps]:
-    """Return {method: its maps} of a submission's folder, each map checked; {} where no maps were submitted.
+    """Check all maps in a submission's folder, and return {method: its maps}.
 
     Raises:
-        UserError: A file holds no maps.
+        UserError: A file of maps is invalid.
     """
     places: dict[str, dict[str, Path]] = {}
     for path in shards_in(folder)[:MOST_SHARDS]:
         for name, image_id, _ in _read(path):
             places.setdefault(name, {})[image_id] = path
-    return {name: PublishedMaps(of_method) for name, of_method in places.items()}
+    return {name: PublishedMaps(shards) for name, shards in places.items()}
 
 
 def find_maps(folder: Path, name: str, ids: Collection[str]) -> dict[str, np.ndarray]:
-    """Return {image id: map (H, W)} of these images by the method `name`, as far as they were submitted.
+    """Return {image id: map (H, W)} of the images `ids` by the method `name`, as far as they were submitted.
 
     Raises:
-        UserError: A file holds no maps.
+        UserError: A file of maps is invalid.
     """
     maps: dict[str, np.ndarray] = {}
     for path in shards_in(folder)[:MOST_SHARDS]:
@@ -111,7 +117,7 @@ def find_maps(folder: Path, name: str, ids: Collection[str]) -> dict[str, np.nda
 
 
 def _mentions(path: Path, name: str, ids: Collection[str]) -> bool:
-    """Return whether a shard is of a method and of any of these images; its values are not unpacked."""
+    """Return whether a shard holds one of these images by the method `name`, without unpacking its values."""
     try:
         arrays = load_arrays(path, LARGEST_SHARD, ("name", "ids"))
         return str(arrays["name"]) == name and not set(ids).isdisjoint(arrays["ids"].tolist())
@@ -120,11 +126,7 @@ def _mentions(path: Path, name: str, ids: Collection[str]) -> bool:
 
 
 def _read(path: Path) -> list[tuple[str, str, np.ndarray]]:
-    """Return (method, image id, map) of a shard.
-
-    Raises:
-        UserError: The file is none.
-    """
+    """Return (method, image id, map) of each map of a shard. Raise UserError if it is invalid."""
     try:
         return list(_shard(path))
     except Exception as error:  # whatever a damaged file makes the decoder say
@@ -132,7 +134,7 @@ def _read(path: Path) -> list[tuple[str, str, np.ndarray]]:
 
 
 def _shard(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield (method, image id, map) of a shard; raise ValueError where it is none."""
+    """Yield (method, image id, map) of each map of a shard. Raise whatever a damaged file makes its decoder raise."""
     arrays = load_arrays(path, LARGEST_SHARD)
     name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)
@@ -140,5 +142,5 @@ def _shard(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
         raise ValueError("its arrays are not those of maps")
     if not (np.isfinite(values).all() and np.isfinite(scale).all()):
         raise ValueError("a map holds NaN or infinite values")
-    for image_id, map_values, factor in zip(ids.tolist(), values, scale, strict=True):
-        yield str(name), image_id, map_values.astype(np.float32) * factor
+    for image_id, rounded, factor in zip(ids.tolist(), values, scale, strict=True):
+        yield str(name), image_id, rounded.astype(np.float32) * factor

@@ -1,8 +1,9 @@
-"""What a Parquet file of a stranger unpacks to, by the headers of its pages, before anything is unpacked.
+"""Bound what a stranger's Parquet file unpacks to, by the headers of its pages, before anything is unpacked.
 
 A megabyte can hold gigabytes: one long text a million times, or a footer whose sizes are not those of its pages. What
-the decoder allocates follows from the headers of the pages, which stand uncompressed in the file, in Thrift's compact
-protocol (https://github.com/apache/parquet-format): these are read here, and nothing else.
+the decoder allocates follows from the headers of the pages. They are uncompressed, in Thrift's compact protocol
+(https://github.com/apache/parquet-format), and are all that is read here. pyarrow has no such bounds, and a page
+that contradicts its header can make it end the process.
 """
 
 from collections.abc import Iterator
@@ -30,14 +31,13 @@ DEEPEST = 8
 
 @dataclass(frozen=True)
 class Page:
-    """A page of a Parquet file, as its header describes it.
+    """The header of a page.
 
     Attributes:
-        kind: of page.
-        values: it holds, nulls included.
-        encoding: of the values.
-        unpacked: bytes.
-        packed: bytes.
+        kind: DICTIONARY, DATA or DATA_V2.
+        values: how many it holds, nulls included.
+        unpacked: bytes in memory.
+        packed: bytes in the file.
     """
 
     kind: int
@@ -48,12 +48,17 @@ class Page:
 
 
 def check_table(path: Path, most_bytes: int, most_rows: int) -> pq.FileMetaData:
-    """Return the footer of a flat table that can be unpacked row group by row group in little memory.
+    """Check that a flat table can be unpacked row group by row group in little memory, and return its footer.
+
+    Args:
+        path: of the Parquet file.
+        most_bytes: largest size of the file.
+        most_rows: largest number of rows.
 
     Raises:
+        ValueError: A bound is broken, or footer and pages contradict each other; the text says which.
         OSError: The file cannot be read.
-        pa.ArrowException: It is no Parquet file.
-        ValueError: The text says which bound is broken or what contradicts what.
+        pa.ArrowException: The footer is damaged.
     """
     check_readable(path, most_bytes)
     with path.open("rb") as file:
@@ -66,14 +71,14 @@ def check_table(path: Path, most_bytes: int, most_rows: int) -> pq.FileMetaData:
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
         if sum(group.num_rows for group in groups) != about.num_rows:
             raise ValueError("its row groups do not have as many rows as its footer says")
-        left = PAGES
+        pages_left = PAGES
         for group in groups:
-            left -= _check_group(file, group, left)
+            pages_left -= _check_group(file, group, pages_left)
     return about
 
 
 def _check_footer(file: BinaryIO) -> None:
-    """Raise ValueError for a footer that is too large."""
+    """Raise ValueError for a file that does not end as a Parquet file, or whose footer is too large."""
     size = file.seek(0, 2)
     file.seek(max(size - 8, 0))
     end = file.read(8)
@@ -85,12 +90,12 @@ def _check_footer(file: BinaryIO) -> None:
 
 
 def _check_group(file: BinaryIO, group: pq.RowGroupMetaData, most_pages: int) -> int:
-    """Check the pages of a row group, and return their number."""
+    """Check the pages of a row group, and return how many there are."""
     if not 0 <= group.num_rows <= GROUP_ROWS:
         raise ValueError(f"a row group has {group.num_rows:,} rows, of which at most {GROUP_ROWS:,} are read")
     unpacked = count = 0
-    for place in range(group.num_columns):
-        column, values = group.column(place), 0
+    for index in range(group.num_columns):
+        column, values = group.column(index), 0
         for page in pages_of(file, column):
             count += 1
             unpacked += page.unpacked
@@ -105,39 +110,35 @@ def _check_group(file: BinaryIO, group: pq.RowGroupMetaData, most_pages: int) ->
 
 
 def pages_of(file: BinaryIO, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
-    """Yield the pages of a column of a row group.
-
-    Raises:
-        ValueError: Headers cannot be read.
-    """
+    """Yield the pages of a column of a row group. Raise ValueError for headers that cannot be read."""
     starts = [column.data_page_offset]
     starts += [column.dictionary_page_offset] if column.has_dictionary_page else []
-    place = min(starts)
-    end = place + column.total_compressed_size
-    if place < 4 or column.total_compressed_size < 0:
+    position = min(starts)
+    end = position + column.total_compressed_size
+    if position < 4 or column.total_compressed_size < 0:
         raise ValueError(f"column {column.path_in_schema} lies outside of the file")
-    while place < end:
-        file.seek(place)
-        header = _Thrift(file.read(min(HEADER, end - place)))
+    while position < end:
+        file.seek(position)
+        header = _Thrift(file.read(min(HEADER, end - position)))
         page = _page(header.struct())
         yield page
-        place += header.place + page.packed
-    if place != end:
+        position += header.place + page.packed
+    if position != end:
         raise ValueError(f"column {column.path_in_schema} has pages that are not as saliency-bench writes them")
 
 
 def _page(fields: dict) -> Page:
-    """Return a page of the fields of its header."""
+    """Return a page from the fields of its header (`PageHeader` in parquet.thrift, by number)."""
     kind, unpacked, packed = (_count(fields, number) for number in (1, 2, 3))
-    header = fields.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, -1))
-    if not isinstance(header, dict):
+    details = fields.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, -1))
+    if not isinstance(details, dict):
         raise ValueError(f"it has a page of an unknown kind ({kind})")
-    encoding = _count(header, 4 if kind == DATA_V2 else 2)
-    return Page(kind, _count(header, 1), encoding, unpacked, packed)
+    encoding = _count(details, 4 if kind == DATA_V2 else 2)
+    return Page(kind, _count(details, 1), encoding, unpacked, packed)
 
 
 def _count(fields: dict, number: int) -> int:
-    """Return a field that must be a count."""
+    """Return a field that must be a number of at least 0."""
     value = fields.get(number)
     if not isinstance(value, int) or value < 0:
         raise ValueError("the header of a page is damaged")
@@ -145,13 +146,13 @@ def _count(fields: dict, number: int) -> int:
 
 
 class _Thrift:
-    """The compact protocol of Thrift: structures as {field number: value}; texts and lists are skipped."""
+    """Reader of Thrift's compact protocol: structures become {field number: value}; texts are skipped."""
 
     def __init__(self, content: bytes):
         self.content, self.place = content, 0
 
     def struct(self, depth: int = 0) -> dict[int, object]:
-        """Read a structure as {field number: value}."""
+        """Read a structure: fields of (difference of field number, kind) in a byte and a value, until a zero byte."""
         if depth > DEEPEST:
             raise ValueError("the header of a page is damaged")
         fields: dict[int, object] = {}
@@ -162,7 +163,7 @@ class _Thrift:
         return fields
 
     def _value(self, kind: int, depth: int) -> object:
-        """Read a value of this type."""
+        """Read a value; None for kinds that no bound needs."""
         if kind in (I16, I32, I64):
             return self._zigzag()
         if kind == STRUCT:
@@ -171,12 +172,12 @@ class _Thrift:
             self._skip(1 if kind == BYTE else 8)
         elif kind == BINARY:
             self._skip(self._varint())
-        elif kind not in (TRUE, FALSE):  # lists, sets and maps do not occur in one
+        elif kind not in (TRUE, FALSE):  # the header of a page has no lists, sets or maps
             raise ValueError("the header of a page is damaged")
         return None
 
     def _skip(self, size: int) -> None:
-        """Skip bytes."""
+        """Move on by `size` bytes, within the content."""
         self.place += size
         if self.place > len(self.content):
             raise ValueError("the header of a page is damaged or too long")
@@ -187,7 +188,7 @@ class _Thrift:
         return self.content[self.place - 1]
 
     def _varint(self) -> int:
-        """Read a number of variable length."""
+        """Read an unsigned number: seven bits per byte, lowest first; the eighth bit says that more bytes follow."""
         value = shift = 0
         while True:
             byte = self._byte()
@@ -199,6 +200,6 @@ class _Thrift:
                 raise ValueError("the header of a page is damaged")
 
     def _zigzag(self) -> int:
-        """Read a number with a sign."""
+        """Read a signed number: 0, -1, 1, -2, ... are stored as 0, 1, 2, 3, ..."""
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
