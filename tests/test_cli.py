@@ -79,19 +79,19 @@ def test_a_mistyped_option_gets_a_suggestion_even_if_it_was_required(line, words
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("run --out X --model", "--model needs a value"),
-        ("run --model m --out X --explainers", "--explainers needs at least one value"),
-        ("run --model m --out X --limit ten", "--limit takes a whole number; got 'ten'"),
-        ("train --model m --out X --learning-rate fast", "--learning-rate takes a number; got 'fast'"),
-        ("run --model m --out X --precision fp23", "unknown value 'fp23' of --precision; did you mean fp32?"),
+        ("run --out X --model", "argument --model: expected one argument; saliency-bench run --help shows"),
+        ("run --model m --out X --explainers", "argument --explainers: expected at least one argument"),
+        ("run --model m --out X --limit ten", "argument --limit: invalid int value: 'ten'"),
+        ("train --model m --out X --learning-rate fast", "argument --learning-rate: invalid float value: 'fast'"),
+        ("run --model m --out X --precision fp23", "argument --precision: invalid choice: 'fp23' (choose from"),
         ("list explainer", "or command 'explainer'; did you mean explainers"),
-        ("push datasets x", "unknown argument 'datasets'; did you mean dataset?"),
-        ("report", "RUN is required"),
-        ("run", "--model, --out are required"),
-        ("build", "error: NAME is required"),
+        ("push datasets x", "argument kind: invalid choice: 'datasets' (choose from"),
+        ("report", "the following arguments are required: RUN"),
+        ("run", "the following arguments are required: --model, --out"),
+        ("build", "the following arguments are required: NAME"),
     ],
 )
-def test_errors_of_the_command_line_are_in_plain_words(line, words, capsys):
+def test_errors_of_the_command_line_are_those_of_argparse(line, words, capsys):
     assert main(line.split()) == 2
     shown = capsys.readouterr().err
     assert words in shown
