@@ -42,7 +42,7 @@ class Explainer:
 
     Attributes:
         name: name of the function.
-        function: (classifier, images, target, *, seeds, options) -> Float (B, H, W).
+        function: takes classifier, images and target, seeds and options by name; returns Float (B, H, W).
         options: (name, value) of all options, sorted.
         version: `VERSION` of the module, or a hash of your own function.
         baseline: whether it ignores the network; tables show it separately.
