@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
