@@ -10,10 +10,15 @@ from saliency_bench.errors import UserError
 
 
 def publications(root: Path, namespace: str, workspace: Path) -> Iterator:
-    """In the order in which they link each other: models say which published dataset they were trained on.
+    """Yield what is published, in the order in which it links each other: models name their datasets.
 
-    root: a folder with built datasets and trained models, at any depth. workspace: an empty folder for temporary files.
-    Raises: UserError for a folder without any, or one that cannot be published.
+    Args:
+        root: a folder with built datasets and trained models, at any depth.
+        namespace: on the Hub.
+        workspace: an empty folder for temporary files.
+
+    Raises:
+        UserError: The folder holds none, or one that cannot be published.
     """
     from saliency_bench.data.build_report import REPORT
     from saliency_bench.leaderboard.submit import board_publication

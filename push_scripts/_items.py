@@ -19,9 +19,14 @@ KINDS = {
 
 
 def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
-    """(kind, public name) of an item by its name. among: of these kinds, if any.
+    """Return (kind, public name) of an item by its name.
 
-    Raises: UserError for an unknown name, with the nearest ones.
+    Args:
+        name: as a person types it.
+        among: of these kinds; (): of all.
+
+    Raises:
+        UserError: The name is unknown; has the nearest ones.
     """
     kinds = {kind: folder for kind, folder in KINDS.items() if kind in among} or KINDS
     for kind, folder in kinds.items():
@@ -37,7 +42,7 @@ def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
 
 
 def about(kind: str, name: str) -> dict[str, Any]:
-    """What there is to say of an item, in the order in which it is shown; its module is imported."""
+    """Return what there is to say of an item, in the order in which it is shown; its module is imported."""
     module = registry.load(KINDS[kind], name, "score" if kind == "metrics" else "")
     summary = registry.summary(registry.score_file(KINDS[kind], name))
     if kind == "commands":
@@ -47,30 +52,33 @@ def about(kind: str, name: str) -> dict[str, Any]:
 
 
 def help_of(kind: str, name: str) -> str:
-    """The same as text."""
+    """Return the same as text."""
     if kind == "datasets":
         return inner(name).format_help()
-    found = about(kind, name)
+    facts_of = about(kind, name)
     if kind == "commands":
-        return found["help"]
-    facts = [(key, value) for key, value in found.items() if key not in ("about", "options", "example")]
-    rows = [(f"{key}={options.spelled(one['default'])}", _meaning(one)) for key, one in found["options"].items()]
+        return facts_of["help"]
+    facts = [(key, value) for key, value in facts_of.items() if key not in ("about", "options", "example")]
+    rows = [
+        (f"{key}={options.spelled(option['default'])}", _meaning(option)) for key, option in facts_of["options"].items()
+    ]
     width = max(len(key) for key, _ in (*facts, *rows)) + 2
     shown = [f"  {key:<{width}}{text}" for key, text in facts] + ["", "options, with their defaults:"] * bool(rows)
     shown += [f"  {key:<{width}}{text}" for key, text in rows]
     return "\n".join(
-        [fitted("\n".join([f"{name}: {found['about']}", "", *shown])), "", "example:", f"  {found['example']}"]
+        [fitted("\n".join([f"{name}: {facts_of['about']}", "", *shown])), "", "example:", f"  {facts_of['example']}"]
     )
 
 
 def _meaning(option: dict[str, Any]) -> str:
+    """Return what an option means, and which values it takes."""
     text = option["about"].rstrip(".")
     missing = [str(choice) for choice in option["choices"] if str(choice) not in text]
     return f"{text} ({' or '.join(map(str, option['choices']))})" if missing else text
 
 
 def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, Any]]:
-    """{option: its default, the values it is one of where these are few, what it means}"""
+    """Return {option: its default, the values it is one of where these are few, what it means}."""
     from saliency_bench.explainers._options import COMMON
 
     function = module.samples if kind == "datasets" else getattr(module, name)
@@ -84,6 +92,7 @@ def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, An
 
 
 def _explainer(name: str) -> dict[str, str]:
+    """Return what is special of an explainer."""
     from saliency_bench.explainers._costs import SIDE, costs
 
     needs, _, passes = costs(name).partition("; ")
@@ -91,17 +100,20 @@ def _explainer(name: str) -> dict[str, str]:
 
 
 def _metric(name: str) -> dict[str, str]:
+    """Return what is special of a metric."""
     from saliency_bench.metric import load_metric
 
     return load_metric(name).facts
 
 
 def _dataset(name: str) -> dict[str, str]:
+    """Return what is special of a dataset."""
     builder = registry.load("hub_builders", name)
     return {"rule": builder.RULE, "licence": licence_of(builder)}
 
 
 def _example(kind: str, name: str) -> str:
+    """Return a command with the item."""
     if kind == "datasets":
         return f"saliency-bench build {name} --help"
     if kind == "metrics" and "first_right" in registry.asked_for("metrics", name):

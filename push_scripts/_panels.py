@@ -41,7 +41,14 @@ Rows = list[list[Panel]]
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a run: what is known of it before it is explained. row: what the classifier says; other: the other"""
+    """A sample of a run: what is known of it before it is explained.
+
+    Attributes:
+        context: the run.
+        position: of the sample in the run.
+        row: what the classifier says.
+        other: what the other classifier says.
+    """
 
     context: RunContext
     batch: Batch
@@ -51,6 +58,7 @@ class Sample:
 
     @classmethod
     def of(cls, context: RunContext, position: int) -> "Sample":
+        """Return the sample at a position of a run."""
         chunk = read_chunk(context.data, context.classifier, [position], strict=True)
         assert chunk.batch is not None
         row, other = answers(context, chunk)[0], None
@@ -66,27 +74,31 @@ class Sample:
 
     @property
     def name(self) -> str:
+        """Its image id."""
         return self.batch.ids[0]
 
     @property
     def images(self) -> Images:
+        """The prepared frame (1, 3, H, W)."""
         return self.batch.images
 
     @cached_property
     def picture(self) -> Image.Image:
+        """The prepared frame as a picture."""
         return Image.fromarray(eight_bit(self.images[0]))
 
     def provider(self, explainer: Explainer) -> MapProvider:
-        """What makes the maps of a run."""
+        """Return what makes the maps of a run."""
         seed = seed_of(self.context.spec.seed, self.name, "explain")
         return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, [seed])
 
     def scored(self, explainer: Explainer, name: str, **more: Any) -> tuple[float | None, str]:
-        """(the score that a run gives it, or None; why there is none)"""
+        """Return (the score that a run gives it, or None; why there is none)."""
         batch = self.inputs(explainer, **more).score(load_metric(name))
         return batch.values[0], batch.reasons[0] or ""
 
     def inputs(self, explainer: Explainer, **more: Any) -> MetricInputs:
+        """Return what metrics get."""
         context = self.context
         right = None if context.members is None else _right(context, self.row)
         return MetricInputs(
@@ -97,7 +109,7 @@ class Sample:
         )  # fmt: skip
 
     def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
-        """A map over the picture, with the border of the mask in white."""
+        """Return a map over the picture, with the border of the mask in white."""
         pixels = np.asarray(overlay(eight_bit((self.images if image is None else image)[0]), values)).copy()
         inside = self.batch.masks[0].numpy()
         padded = np.pad(inside, 1)
@@ -107,19 +119,20 @@ class Sample:
 
 
 def drawn(
-    folder: Path, what: str, samples: Sequence[str] | None, explainers: Sequence[str] | None, device: str | None
+    folder: Path, panel: str, samples: Sequence[str] | None, explainers: Sequence[str] | None, device: str | None
 ) -> tuple[Image.Image, list[dict[str, Any]]]:
-    """(the picture; {sample, explainer, scores} of each sample and explainer).
+    """Return (the picture; {sample, explainer, scores} of each sample and explainer).
 
-    Raises: UserError for a run that cannot be loaded again, and for what it does not have.
+    Raises:
+        UserError: The run cannot be loaded again, or does not have what is asked for.
     """
     manifest = read_manifest(folder)
-    if what in ("models", "object") and manifest.spec.other_model is None:
+    if panel in ("models", "object") and manifest.spec.other_model is None:
         raise UserError(
-            f"{folder} has no other model, whose maps --what {what} shows; draw a run that was made with --other-model "
-            "DIR --other-label COLUMN"
+            f"{folder} has no other model, whose maps --what {panel} shows; draw a run that was made with "
+            "--other-model DIR --other-label COLUMN"
         )
-    metrics = _metrics(manifest, what)
+    metrics = _metrics(manifest, panel)
     context = _loaded(folder, manifest, metrics, explainers, device)
     names = context.data.ids[: context.samples]
     for name in samples or ():
@@ -127,22 +140,26 @@ def drawn(
             raise unknown("sample", name, names)
     rows, scores = [], []
     for name in samples or names[:COUNT]:
-        own_rows, own_scores = PANELS[what](Sample.of(context, names.index(name)), metrics)
+        own_rows, own_scores = PANELS[panel](Sample.of(context, names.index(name)), metrics)
         rows += own_rows
         scores += own_scores
     return stacked([strip(row) for row in rows]), scores
 
 
-def _metrics(manifest: Manifest, what: str) -> tuple[str, ...]:
-    """The metrics to draw; insertion with the options of the run's own, if it has any."""
-    own = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
-    return (own[0],) if what == "insertion" and own else METRICS[what]
+def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
+    """Return the metrics to draw; insertion with the options of the run's own, if it has any."""
+    named = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
+    return (named[0],) if panel == "insertion" and named else METRICS[panel]
 
 
 def _loaded(
     folder: Path, manifest: Manifest, metrics: Sequence[str], explainers: Sequence[str] | None, device: str | None
 ) -> RunContext:
-    """The run, with these metrics and explainers. Raises: UserError where it is not what it was."""
+    """Return the run, with these metrics and explainers.
+
+    Raises:
+        UserError: It is not what it was.
+    """
     spec = manifest.spec
     for setting in ("dataset", "model", "other_model"):
         if not isinstance(getattr(spec, setting), str | None):
@@ -150,7 +167,7 @@ def _loaded(
                 f"the {setting.replace('_', ' ')} of {folder} is a Python object, which no file holds; draw a run of "
                 "names and folders"
             )
-    chosen = tuple(explainers or (one for one in spec.explainers if isinstance(one, str)))
+    chosen = tuple(explainers or (entry for entry in spec.explainers if isinstance(entry, str)))
     if not chosen:
         raise UserError(f"{folder} has no explainer that can be made again by its name; give --explainers")
     changes = {"metrics": tuple(metrics), "explainers": chosen, "maps": (), "keep_maps": False, "out": str(folder)}
@@ -161,13 +178,13 @@ def _loaded(
 
 
 def _right(context: RunContext, row: dict[str, Any]) -> np.ndarray:
-    """Bool (1, K)."""
+    """Return Bool (1, K), the classes that are right."""
     right = context.right(row)
     return np.zeros((1, context.classes), bool) if right is None else right[None]
 
 
 def _insertion(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """A row per explainer: its map, and the picture at each of `SHARES` with the probability of the target."""
+    """Return a row per explainer: its map, and the picture at each of `SHARES` with the probability of the target."""
     reference = str(dict(load_metric(metrics[0]).options)["reference"])
     height, width = sample.images.shape[2:]
     counts = fraction_counts(height, width, SHARES)
@@ -195,19 +212,19 @@ def _insertion(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[
 
 
 def _classes(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """Two rows: the maps of the most likely class, and of the least likely."""
+    """Return two rows: the maps of the most likely class, and of the least likely."""
     logits = torch.tensor([sample.row["logits"]])
     p = probabilities(logits.double(), sample.context.classifier.activation)[0]
     ends = [int(logits[0].argmax()), int(logits[0].argmin())]
-    words = [f"{end} likely: {_label(sample.context, one)} ({p[one]:.3f})"
-             for end, one in zip(("most", "least"), ends, strict=True)]  # fmt: skip
+    words = [f"{end} likely: {_label(sample.context, end_class)} ({p[end_class]:.3f})"
+             for end, end_class in zip(("most", "least"), ends, strict=True)]  # fmt: skip
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []
     for explainer in sample.context.explainers:
         explain = sample.provider(explainer)
         score, reason = sample.scored(explainer, metrics[0])
-        for row, one, text in zip(rows, ends, ("most likely", f"correlation {_number(score)}"), strict=True):
-            target = one_hot([one], logits.shape[1]).to(sample.images.device)
+        for row, end_class, text in zip(rows, ends, ("most likely", f"correlation {_number(score)}"), strict=True):
+            target = one_hot([end_class], logits.shape[1]).to(sample.images.device)
             maps = _made(explainer, explain, sample.images, target)
             row.append((overlay(eight_bit(sample.images[0]), maps[0]), [str(explainer), text]))
         scores.append(_about(sample, explainer) | {metrics[0]: score} | _why(reason))
@@ -215,7 +232,7 @@ def _classes(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[st
 
 
 def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """Two rows: the maps of the run's model for the label, and of the other model for its own."""
+    """Return two rows: the maps of the run's model for the label, and of the other model for its own."""
     assert sample.other is not None
     labels, other = _right(sample.context, sample.row), sample.other
     words = [f"model: {_named(sample.context, labels)}", f"other model: {_named(_other(sample), other.labels)}"]
@@ -232,7 +249,7 @@ def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str
 
 
 def _object(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """Two rows: the maps of the other model for its label, with the object and without."""
+    """Return two rows: the maps of the other model for its label, with the object and without."""
     assert sample.other is not None
     column, other = sample.batch.columns.get(OBJECT), sample.other
     if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
@@ -250,8 +267,8 @@ def _object(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str
             maps = _bam.preprocessed(_made(explainer, explain, image, other.target))
             inside.append(float(_bam.mean_inside(maps, sample.batch.masks.numpy())[0]))
             row.append((sample.marked(maps[0], image), [str(explainer), f"mean inside {inside[-1]:.3f}"]))
-        own = {metrics[0]: score, "inside with": inside[0], "inside without": inside[1]}
-        scores.append(_about(sample, explainer) | own | _why(reason))
+        shares = {metrics[0]: score, "inside with": inside[0], "inside without": inside[1]}
+        scores.append(_about(sample, explainer) | shares | _why(reason))
     return rows, scores
 
 
@@ -259,12 +276,16 @@ PANELS = {"insertion": _insertion, "classes": _classes, "models": _models, "obje
 
 
 def _made(explainer: Explainer, explain: Callable[..., np.ndarray], images: Images, target: Target) -> np.ndarray:
-    """(1, H, W)"""
+    """Return a map (1, H, W)."""
     return _raising(explainer, partial(explain, images, target))
 
 
 def _raising(explainer: Explainer, make: Callable[[], Any]) -> Any:
-    """Raises: UserError where the explainer failed."""
+    """Return what `make` returns.
+
+    Raises:
+        UserError: The explainer failed.
+    """
     try:
         return make()
     except ExplainerRaisedError as error:
@@ -272,26 +293,31 @@ def _raising(explainer: Explainer, make: Callable[[], Any]) -> Any:
 
 
 def _other(sample: Sample) -> RunContext:
+    """Return the run of the other model."""
     assert sample.context.other is not None
     return sample.context.other
 
 
 def _named(context: RunContext, right: np.ndarray) -> str:
-    """The classes that are right, by name."""
-    return ", ".join(_label(context, one) for one in np.flatnonzero(right[0]).tolist())
+    """Return the classes that are right, by name."""
+    return ", ".join(_label(context, number) for number in np.flatnonzero(right[0]).tolist())
 
 
 def _label(context: RunContext, number: int) -> str:
+    """Return the name of a class."""
     return context.classifier.labels[number] if context.classifier.labels else str(number)
 
 
 def _about(sample: Sample, explainer: Explainer) -> dict[str, Any]:
+    """Return sample and explainer."""
     return {"sample": sample.name, "explainer": str(explainer)}
 
 
 def _why(reason: str) -> dict[str, str]:
+    """Return why there is no score, if there is none."""
     return {"reason": reason} if reason else {}
 
 
 def _number(value: float | None) -> str:
+    """Return a number as text."""
     return "–" if value is None else f"{value:.3f}"

@@ -19,6 +19,7 @@ SHOWN = 2  # tables; further ones are in --out
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("what", choices=("serve", "results", "export"), metavar="WHAT", help="serve, results, export")
     parser.add_argument("run", nargs="?", metavar="RUN",
                         help="of serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
@@ -31,6 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def store_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that name a store."""
     parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store, made if missing")
     parser.add_argument("--sync", metavar="OWNER/NAME",
                         help="private dataset repository on the Hub: adds its answers to the store first; the page "
@@ -38,7 +40,7 @@ def store_arguments(parser: ArgumentParser) -> None:
 
 
 def page_arguments(group: Any) -> None:
-    """Options of every page of a study."""
+    """Add the options of every page of a study."""
     group.add_argument("--host", default="127.0.0.1", metavar="HOST",
                        help="address to serve at; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
     group.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
@@ -46,9 +48,11 @@ def page_arguments(group: Any) -> None:
 
 
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
-    """Add to the store what the repository of --sync holds. serving: the store will be copied to it, too.
+    """Add to the store what the repository of --sync holds, before the store is opened.
 
-    Call it before the store is opened.
+    Args:
+        args: of the command.
+        serving: the store will be copied to it, too.
     """
     if args.sync is None:
         return None
@@ -60,7 +64,13 @@ def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
 
 
 def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
-    """Do what the arguments say. kind: of the study, a folder of `saliency_bench.studies`."""
+    """Do what the arguments say.
+
+    Args:
+        args: of the command.
+        kind: of the study, a folder of `saliency_bench.studies`.
+        serve: serves the page.
+    """
     if args.what == "serve" and not args.run:
         raise UserError("serve needs RUN, the folder of a run with --keep-maps")
     if args.what != "serve" and args.run:
@@ -74,16 +84,23 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
 
 
 def serve(app: Any, args: Namespace, sync: "Sync | None", links: Callable[[str], dict[str, str]] | None = None) -> None:
-    """Serve until it is stopped. links: of an address, {name: link} to print (default: the page)."""
+    """Serve until it is stopped.
+
+    Args:
+        app: the page.
+        args: of the command.
+        sync: keeps the store on the Hub.
+        links: of an address, {name: link} to print; None: the page.
+    """
     from saliency_bench.spaces.pages import serving
 
     def say(address: str) -> None:
-        found = links(address) if links else {"page": address}
-        found |= {"sync": f"{address}sync"} if sync else {}
+        addresses = links(address) if links else {"page": address}
+        addresses |= {"sync": f"{address}sync"} if sync else {}
         if args.json:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(addresses), flush=True)
         elif not args.quiet:
-            print("\n".join(f"{name}: {link}" for name, link in found.items()), flush=True)
+            print("\n".join(f"{name}: {link}" for name, link in addresses.items()), flush=True)
 
     serving.serve(app, args.host, args.port, say, sync)
 
@@ -120,7 +137,7 @@ def export(kind: str, args: Namespace) -> None:
 
 
 def _study(kind: str, args: Namespace) -> "Study":
-    """The study that the arguments name."""
+    """Return the study that the arguments name."""
     from saliency_bench.studies.store import Store
 
     restored(args)

@@ -6,7 +6,12 @@ from pathlib import Path
 
 
 def propose(args: Namespace, folder: Path) -> None:
-    """folder: of a run, or of a suite, whose runs are sent together."""
+    """Show the plan of a submission, and carry it out.
+
+    Args:
+        args: of the command.
+        folder: of a run, or of a suite, whose runs are sent together.
+    """
     from saliency_bench.leaderboard import submit
     from saliency_bench.utils.messages import complain
 
@@ -23,12 +28,12 @@ def propose(args: Namespace, folder: Path) -> None:
     submit.check_sizes(plans)
     if not args.json:
         announced = False
-        for one in plans:
-            print("\n".join(one.lines(several=announced)), flush=True)
-            announced = announced or not one.nothing
+        for plan in plans:
+            print("\n".join(plan.lines(several=announced)), flush=True)
+            announced = announced or not plan.nothing
     url = None if args.dry_run else submit.propose(plans)
     if args.json:
-        shown = [one.as_dict() | {"dry_run": args.dry_run} for one in plans]
+        shown = [plan.as_dict() | {"dry_run": args.dry_run} for plan in plans]
         print(json.dumps(shown[0] if runs == [folder] else shown, indent=2))
     elif args.dry_run:
         print("dry run: nothing was sent")

@@ -17,9 +17,12 @@ UNCHANGED = object()  # the default of RunSpec
 
 
 def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None:
-    """Options for these settings of a run, all by default; `defaults`: where they are not those of `RunSpec`.
+    """Add options for these settings of a run, all if none are named; many of them stand under headings.
 
-    Many of them stand under headings.
+    Args:
+        parser: of the command.
+        names: of the settings.
+        **defaults: where they are not those of `RunSpec`.
     """
     names = names or tuple(RunSpec.model_fields)
     groups: dict[str, _ActionsContainer] = {"": parser}
@@ -30,7 +33,14 @@ def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None
 
 
 def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED, text: str = "") -> None:
-    """An option for one setting. text: of its help, instead of what the setting says of itself and its default."""
+    """Add an option for a setting.
+
+    Args:
+        parser: of the command.
+        name: of the setting.
+        default: where it is not that of `RunSpec`.
+        text: of its help, instead of what the setting says of itself and its default.
+    """
     field = RunSpec.model_fields[name]
     default = field.default if default is UNCHANGED else default
     required = default is PydanticUndefined
@@ -44,7 +54,7 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
 
 
 def _kind(annotation: Any, name: str) -> dict[str, Any]:
-    """What argparse must know of the values."""
+    """Return what argparse must know of the values."""
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
     if bool in kinds:
         return {"action": "store_true"}
@@ -93,28 +103,30 @@ def show_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def given(args: Namespace, *without: str) -> dict[str, Any]:
-    """The settings of a run among the arguments of a command."""
+    """Return the settings of a run among the arguments of a command."""
     return {name: getattr(args, name) for name in RunSpec.model_fields if hasattr(args, name) and name not in without}
 
 
 def completed_as(action: Action, kind: str) -> None:
-    """On the tab key, the values of this argument are completed like those of the option --KIND."""
+    """Complete the values of this argument like those of the option --KIND."""
     setattr(action, "kind", kind)  # noqa: B010
 
 
 def namespace(parser: ArgumentParser) -> None:
+    """Add --namespace."""
     parser.add_argument("--namespace", default="saliency-bench", metavar="NAME", type=_namespace,
                         help="user or organisation on the Hub (default: saliency-bench)")  # fmt: skip
 
 
 def _namespace(text: str) -> str:
+    """Return the name of a namespace."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
         raise ArgumentTypeError(f"'{text}' is not the name of a user or organisation")
     return text
 
 
 def output(parser: ArgumentParser, json: str = "print JSON instead of text") -> None:
-    """--json, with this help, or --quiet, which `saliency_bench.cli` sees to."""
+    """Add --json, with this help, and --quiet, which `saliency_bench.cli` sees to."""
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help=json)
     forms.add_argument("--quiet", action="store_true", help="print warnings and errors only")

@@ -23,6 +23,7 @@ SECTION = "people"
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("--dataset", required=True, metavar="NAME", help="dataset to annotate")
     parser.add_argument("--split", default="test", metavar="NAME", help="its split (default: test)")
     _people.store_arguments(parser)
@@ -45,7 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def _study_options(group: _ArgumentGroup) -> None:
-    """Their defaults are those of `saliency_bench.studies.annotating`, or of the study that is there."""
+    """Add options whose defaults are those of `saliency_bench.studies.annotating`, or of the study that is there."""
     group.add_argument("--annotators", type=int, metavar="N", help="people per image (default: 3)")
     group.add_argument("--per-person", type=int, metavar="N", help="most images of a person (default: all)")
     group.add_argument("--only-missing", action="store_true", default=None, help="ask about images without a mask only")
@@ -56,6 +57,7 @@ def _study_options(group: _ArgumentGroup) -> None:
 
 
 def main(args: Namespace) -> int:
+    """Let people draw the region that justifies the class: a page for annotators, with a review."""
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
     serving = not (args.report or args.export or args.imported)
@@ -73,7 +75,7 @@ def main(args: Namespace) -> int:
 
 
 def opened(args: Namespace) -> tuple[Any, Any]:
-    """The study that the arguments name, made if there is none, and the masks that are to be imported.
+    """Return the study that the arguments name, made if there is none, and the masks that are to be imported.
 
     These are read before, so that a file that is refused leaves no study behind.
     """
@@ -85,18 +87,19 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     from saliency_bench.studies.store import Store
 
     kept = None if args.imported else Store(args.store, create=not (args.report or args.export))
-    found = find(args.dataset)
-    rows, split = found.load_usual(args.split)
+    source = find(args.dataset)
+    rows, split = source.load_usual(args.split)
     images = StudyImages(rows)
     imported = read_masks(images, Path(args.imported), args.format, args.person) if args.imported else None
     store = kept or Store(args.store)
     names = ("annotators", "per_person", "only_missing", "honeypots", "honeypot_every", "seed")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    name = args.name or f"{found.text}, {split}"
+    name = args.name or f"{source.text}, {split}"
     return open_study(store, name, images, fingerprint(rows), **given), imported
 
 
 def _show_report(annotating: Any, args: Namespace) -> None:
+    """Print the report."""
     from saliency_bench.studies.annotation_report import annotation_report, report_rows
 
     report = annotation_report(annotating)
@@ -107,6 +110,7 @@ def _show_report(annotating: Any, args: Namespace) -> None:
 
 
 def _export(annotating: Any, args: Namespace) -> None:
+    """Write the masks."""
     from saliency_bench.studies.exporting import export
 
     count = export(annotating, Path(args.export), args.format, people=not args.without_people)
@@ -114,6 +118,7 @@ def _export(annotating: Any, args: Namespace) -> None:
 
 
 def _import(annotating: Any, imported: Any, args: Namespace) -> None:
+    """Store masks that were drawn elsewhere."""
     from saliency_bench.studies.exporting import store_masks
 
     store_masks(annotating, imported)
@@ -124,6 +129,7 @@ def _import(annotating: Any, imported: Any, args: Namespace) -> None:
 
 
 def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
+    """Print facts as JSON or as text."""
     if args.json:
         print(json.dumps(facts))
     elif not args.quiet:
@@ -131,12 +137,13 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
 
 
 def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
+    """Serve the page until it is stopped."""
     from saliency_bench.spaces.annotate.app import create_app
 
     def links(address: str) -> dict[str, str]:
-        found = {"annotate": address}
+        addresses = {"annotate": address}
         if args.reviewer:
-            found["review"] = f"{address}#key={annotating.study.join(role='reviewer').key}"
-        return found
+            addresses["review"] = f"{address}#key={annotating.study.join(role='reviewer').key}"
+        return addresses
 
     _people.serve(create_app(annotating, assist=args.assist), args, sync, links)

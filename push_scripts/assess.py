@@ -21,6 +21,7 @@ SECTION = "people"
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     _people.arguments(parser)
     new = parser.add_argument_group("serve, a new study")
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run, two to five (default: all)")
@@ -39,10 +40,12 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Let people rate saliency maps without names: several maps of an image, the same questions on each."""
     _people.run(args, "assess", serve)
 
 
 def serve(args: Namespace) -> None:
+    """Serve the page until it is stopped."""
     from saliency_bench.spaces.assess.app import create_app
     from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
     from saliency_bench.studies.assess.questions import read_questions

@@ -31,6 +31,7 @@ KEPT = "finished batches", ".{out}.building/batches/*"  # when it is stopped
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     summaries = {name: registry.summary(path) for name, path in registry.files("hub_builders").items()}
     width = max(map(len, summaries), default=0)
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in summaries.items())
@@ -42,14 +43,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """The options depend on the dataset, so each dataset has its own parser."""
+    """Build a dataset; the options depend on it, so each dataset has its own parser."""
     _check_name(args.name)
     builder = registry.load("hub_builders", args.name)
     given = vars(parse(builder_parser(args.name, builder), args.rest))
     from saliency_bench.data.build_report import read_report
     from saliency_bench.data.building import build
 
-    own = {key: given[key] for key in options.defaults(builder.samples) if key != "seed"}
+    chosen = {key: given[key] for key in options.defaults(builder.samples) if key != "seed"}
     as_json = given["json"] is True  # a builder may have an option of that name
     with silent(given["quiet"]):
         out = build(
@@ -62,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
             workers=given["workers"],
             license=given.get("license"),
             title=given.get("title"),
-            **own,
+            **chosen,
         )
         build_report = read_report(out)
         print(json.dumps(build_report, indent=2, ensure_ascii=False) if as_json else summary(build_report, out))
@@ -70,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_name(name: str) -> None:
-    """Raises: UserError for a folder or file in the place of a name, with the command that was meant."""
+    """Raise UserError for a folder or file in the place of a name, with the command that was meant."""
     path = Path(name).expanduser()
     known = name.rpartition("/")[2] if not path.exists() else name
     if known in registry.names(INNER) or not (path.exists() or "/" in name):
@@ -88,10 +89,12 @@ def _check_name(name: str) -> None:
 
 
 def inner(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a dataset."""
     return builder_parser(name, registry.load(INNER, name))
 
 
 def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
+    """Return the parser of a dataset."""
     parser = Parser(
         prog=f"saliency-bench build {name}",
         description=(builder.__doc__ or "").strip(),
@@ -100,10 +103,10 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     embedded = getattr(builder, "EMBEDDED", False)
-    own = getattr(builder, "OWN_DATA", "")
-    about = f"folder of the {own}" if own else "folder with the raw data as downloaded"
+    own_data = getattr(builder, "OWN_DATA", "")
+    about = f"folder of the {own_data}" if own_data else "folder with the raw data as downloaded"
     about = "folder of a built dataset" if getattr(builder, "DERIVED", False) else about
-    flags = [f"--{own}", "--source"] if own else ["--source"]
+    flags = [f"--{own_data}", "--source"] if own_data else ["--source"]
     parser.add_argument(*flags, dest="source", metavar="DIR", help=argparse.SUPPRESS if embedded else about)
     parser.add_argument(
         "--out", metavar="DIR", required=True, help="folder to write; it appears once the dataset is complete"
@@ -112,7 +115,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     seed = "seed for the splits and everything drawn at random (default: 0)"
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
-    if own:
+    if own_data:
         parser.add_argument("--name", dest="title", help="what the data are called in their card and in reports")
         parser.add_argument(
             "--license", metavar="LICENCE", help="their licence, such as cc-by-4.0 (default: not stated)"
@@ -131,9 +134,9 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
 
 
 def epilog(name: str, builder: ModuleType) -> str:
-    """The rule, licence and paper counts of a builder, and an example."""
-    own = getattr(builder, "OWN_DATA", "")
-    source = "" if getattr(builder, "EMBEDDED", False) else f" --{own} raw" if own else " --source raw"
+    """Return the rule, licence and paper counts of a builder, and an example."""
+    own_data = getattr(builder, "OWN_DATA", "")
+    source = "" if getattr(builder, "EMBEDDED", False) else f" --{own_data} raw" if own_data else " --source raw"
     source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
     allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
     lines = [
@@ -150,12 +153,12 @@ def epilog(name: str, builder: ModuleType) -> str:
 
 
 def licence_of(builder: ModuleType) -> str:
-    """The licence of a dataset; of one's own data, where it is said."""
+    """Return the licence of a dataset; of one's own data, where it is said."""
     return "what --license says" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
 
 
 def counted(paper: dict) -> str:
-    """{"samples": 5000, "label": {"man": 2500}} as "5,000 samples; label: man 2,500"."""
+    """Return {"samples": 5000, "label": {"man": 2500}} as "5,000 samples; label: man 2,500"."""
     plain = [f"{value:,} {key}" for key, value in paper.items() if isinstance(value, int)]
     classes = [
         f"{key}: " + ", ".join(f"{name} {count:,}" for name, count in value.items())
@@ -166,6 +169,7 @@ def counted(paper: dict) -> str:
 
 
 def add_option(parser: argparse._ActionsContainer, key: str, default: object, text: str) -> None:
+    """Add an option of a builder."""
     flag = "--" + key.replace("_", "-")
     if isinstance(default, bool):
         action = argparse.BooleanOptionalAction if default else "store_true"
@@ -182,15 +186,15 @@ def add_option(parser: argparse._ActionsContainer, key: str, default: object, te
 
 
 def help_of(builder: ModuleType, key: str) -> str:
-    """The line "key: text" in the docstring of `samples`."""
+    """Return the description of an option in the docstring of `samples`."""
     match = re.search(rf"^\s*{key}: (.+)$", builder.samples.__doc__ or "", re.MULTILINE)
     return match[1].replace("%", "%%") if match else ""
 
 
 def summary(build_report: dict, out: Path) -> str:
-    """The build report as a few lines of text."""
+    """Return the build report as a few lines of text."""
     counts, paper = build_report["counts"], build_report["paper_counts"]
-    in_paper = {what: f" (paper: {paper[what]:,})" if what in paper else "" for what in ("samples", "masks")}
+    in_paper = {kind: f" (paper: {paper[kind]:,})" if kind in paper else "" for kind in ("samples", "masks")}
     in_paper["test"] = f" (paper: {paper['test']:,})" if "test" in paper else ""
     parts = build_report["splits"].items()
     splits = ", ".join(f"{split} {part['num_examples']:,}{in_paper.get(split, '')}" for split, part in parts)
@@ -202,7 +206,7 @@ def summary(build_report: dict, out: Path) -> str:
         f"  splits    {splits}",
     ]
     lines += [
-        f"  left out  {count:,} {what}{'s' * (count > 1)}: {reason}" for (what, reason), count in reasons.most_common()
+        f"  left out  {count:,} {kind}{'s' * (count > 1)}: {reason}" for (kind, reason), count in reasons.most_common()
     ]
     duplicates = build_report["near_duplicates"]
     lines += [f"  alike     {len(duplicates):,} near-duplicates across splits, named in build_report.json"] * bool(
@@ -215,16 +219,19 @@ def summary(build_report: dict, out: Path) -> str:
 
 
 def remarks(listed: list[dict], most: int = 5) -> list[str]:
-    """Lines of the first remarks; equal ones are one line."""
+    """Return lines of the first remarks; equal ones are one line."""
     ids: dict[str, list[str]] = {}
     for remark in listed:
         ids.setdefault(remark["text"], []).append(remark["id"])
-    shown = [f"  remark    {of[0]}{f' and {len(of) - 1:,} more' * (len(of) > 1)}: {text}" for text, of in ids.items()]
+    shown = [
+        f"  remark    {image_ids[0]}{f' and {len(image_ids) - 1:,} more' * (len(image_ids) > 1)}: {text}"
+        for text, image_ids in ids.items()
+    ]
     return [*shown[:most], *[f"            and {len(shown) - most} more in build_report.json"] * (len(shown) > most)]
 
 
 def next_command(build_report: dict, out: Path) -> str:
-    """What can be done with the dataset: train on it, or, where there is nothing to train on, explain a model on it."""
+    """Return what can be done with the dataset: train on it, or explain a model on it."""
     dataset, model = shlex.quote(str(out)), "microsoft/resnet-18"
     if {"train", "validation", "test"} <= set(build_report["splits"]):
         to = shlex.quote(f"models/resnet-18-{out.name}")

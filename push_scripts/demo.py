@@ -25,11 +25,13 @@ EPOCHS = 30
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     _shared.settings(parser, "out", "limit", "batch_size", "seed", "device", out="saliency-bench-demo")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
+    """Try everything on a small example, in a few minutes."""
     from saliency_bench.data.building import build
     from saliency_bench.engine.preflight import check_run_folder
     from saliency_bench.engine.run import start
@@ -74,7 +76,7 @@ def main(args: Namespace) -> None:
 
 
 def small_resnet():
-    """A ResNet of 0.2 million weights whose last block keeps 8 x 8 positions of a 64 x 64 image."""
+    """Return a ResNet of 0.2 million weights whose last block keeps 8 x 8 positions of a 64 x 64 image."""
     from transformers import ResNetConfig
 
     return ResNetConfig(embedding_size=32, hidden_sizes=[32, 64], depths=[2, 2], layer_type="basic")

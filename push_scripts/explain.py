@@ -24,6 +24,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("picture", metavar="PICTURE", help="file of the picture")
     _shared.settings(parser, "model")
     text = "names; options follow a colon, as in rise:masks=1000 (default: one that fits the network)"
@@ -39,6 +40,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Explain one picture: draw its saliency maps side by side."""
     _check(args)  # before torch is imported
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.explainer import load_explainer
@@ -56,12 +58,13 @@ def main(args: Namespace) -> None:
         print(json.dumps(_result(args, seen), indent=2))
         return
     print(f"{without_controls(seen[0].prediction)} ({seen[0].probability:.1%})")
-    for one in seen:
-        print(f"  {one.explainer} of {without_controls(one.target)}")
+    for explanation in seen:
+        print(f"  {explanation.explainer} of {without_controls(explanation.target)}")
     print(f"picture: {out}")
 
 
 def _check(args: Namespace) -> None:
+    """Raise UserError for what cannot be explained, before anything is loaded."""
     from saliency_bench.engine.preflight import check_items, check_model
     from saliency_bench.errors import UserError
     from saliency_bench.utils.storage import check_output_file
@@ -79,7 +82,11 @@ def _check(args: Namespace) -> None:
 
 
 def _result(args: Namespace, seen: list) -> dict:
+    """Return the explanations as JSON holds them."""
     first = seen[0]
-    maps = [{"explainer": one.explainer, "target": one.target, "why": one.why} for one in seen]
+    maps = [
+        {"explainer": explanation.explainer, "target": explanation.target, "why": explanation.why}
+        for explanation in seen
+    ]
     about = {"picture": args.picture, "model": args.model, "out": args.out}
     return about | {"prediction": first.prediction, "probability": first.probability, "maps": maps}

@@ -20,12 +20,14 @@ SECTION = "extend"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     names = parser.add_argument("names", nargs="*", metavar="NAME", help="metrics to install (default: all)")
     _shared.completed_as(names, "metrics")
     _shared.output(parser, "print a list of {name, path, changed} instead of text")
 
 
 def main(args: argparse.Namespace) -> None:
+    """Make the metrics available to `evaluate.load` by name."""
     done = install_metrics(args.names)
     if args.json:
         print(json.dumps([asdict(item) for item in done], indent=2))

@@ -21,6 +21,7 @@ SECTION = "publish"
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("--results", metavar="DIR_OR_REPO", required=True,
                         help="a folder of submissions, or NAMESPACE/results of the Hub")  # fmt: skip
     parser.add_argument("--core", metavar="FILE", help="YAML file of the datasets and models that scores are averaged "
@@ -33,6 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Show a leaderboard in the browser: of a folder of results, or of a results repository."""
     from saliency_bench.leaderboard.board import load_results
     from saliency_bench.leaderboard.view.core import read_core
     from saliency_bench.leaderboard.view.live import Live
@@ -52,7 +54,7 @@ def main(args: Namespace) -> None:
 
 
 def _app():
-    """Raises: UserError without gradio, with the command that installs it."""
+    """Return the app; raise UserError without gradio, with the command that installs it."""
     from saliency_bench.registry import install_hint
 
     try:

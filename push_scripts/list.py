@@ -47,12 +47,14 @@ HEADINGS = {
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     text = f"list only these ({', '.join(ALL)}), or show items by their names (default: list all)"
     _shared.completed_as(parser.add_argument("what", nargs="*", metavar="NAME", help=text), "item")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
+    """List datasets, explainers, metrics, models, suites and commands."""
     kinds = [word for word in args.what if word in ALL]
     if names := [word for word in args.what if word not in ALL]:
         _show([_items.kind_of(name, kinds) for name in names], args.json)
@@ -70,17 +72,18 @@ def main(args: Namespace) -> None:
 
 
 def _show(items: list[tuple[str, str]], as_json: bool) -> None:
-    """Items as (kind, name), in full."""
+    """Print items (kind, name) in full."""
     if not as_json:
         show_help("\n\n".join(_items.help_of(*item) for item in items))
         return
-    found: dict[str, dict] = {}
+    by_kind: dict[str, dict] = {}
     for kind, name in items:
-        found.setdefault(kind, {})[name] = _items.about(kind, name)
-    print(json.dumps(found, indent=2))
+        by_kind.setdefault(kind, {})[name] = _items.about(kind, name)
+    print(json.dumps(by_kind, indent=2))
 
 
 def _lines(kind: str, items: dict[str, str]) -> list[str]:
+    """Return items as lines."""
     width = max(map(len, items))
     sections: dict[str, list[str]] = {title: [] for title in HEADINGS.get(kind, ())}
     for name, about in items.items():
@@ -93,22 +96,23 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
 
 
 def _section(folder: str, name: str) -> str:
-    """The heading that an item stands under: its own `SECTION`, or what follows from its file."""
+    """Return the heading that an item stands under: its own `SECTION`, or what follows from its file."""
     path = registry.files(folder)[name]
-    if own := registry.constant(path, "SECTION"):
-        return own
+    if section := registry.constant(path, "SECTION"):
+        return section
     if folder == "hub_builders":
         if registry.constant(path, "OWN_DATA"):
             return OWN
         return DRAWN if registry.constant(path, "EMBEDDED") else "built from files that you download"
     if folder == "explainers":
-        needs = str(registry.constant(path, "NEEDS", ""))
-        return next((title for title, word in EXPLAINERS.items() if word in needs), "")
-    asked = registry.asked_for(folder, name)
-    return next((title for title, word in METRICS.items() if word in asked), "other")
+        explainer_needs = str(registry.constant(path, "NEEDS", ""))
+        return next((title for title, word in EXPLAINERS.items() if word in explainer_needs), "")
+    needs = registry.asked_for(folder, name)
+    return next((title for title, word in METRICS.items() if word in needs), "other")
 
 
 def _legend() -> str:
+    """Return what the columns mean."""
     from saliency_bench.explainers._costs import SIDE
 
     return (
@@ -117,6 +121,7 @@ def _legend() -> str:
 
 
 def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
+    """Return {name: a line about it} of a folder of plugins."""
     about = {name: registry.summary(_described(folder, name, path)) for name, path in registry.files(folder).items()}
     if folder == "explainers" and with_costs:
         return {name: text + _costs(name) for name, text in about.items()}
@@ -124,26 +129,30 @@ def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
 
 
 def _described(folder: str, name: str, path: Path) -> Path:
+    """Return the file whose docstring describes an item."""
     return registry.score_file(folder, name) if folder == "metrics" else path
 
 
 def _costs(name: str) -> str:
+    """Return what an explainer costs."""
     from saliency_bench.explainers._costs import costs
 
     return f" [{text}]" if (text := costs(name)) else ""
 
 
 def _models() -> dict[str, str]:
+    """Return {name: a line about it} of the models."""
     from saliency_bench.classifiers.sources import KNOWN
 
     return dict.fromkeys(KNOWN, "") | {"torchvision:NAME": "any torchvision classifier, with its default weights"}
 
 
 def _suites() -> dict[str, str]:
+    """Return {name: a line about it} of the suites and their tables."""
     from saliency_bench.engine.suites.schema import read_suite, suite_files
 
-    found: dict[str, str] = {}
+    listed: dict[str, str] = {}
     for name, path in suite_files().items():
         suite = read_suite(path)
-        found |= {name: suite.paper} | {table: one.title for table, one in suite.tables.items()}
-    return found
+        listed |= {name: suite.paper} | {table: table_of.title for table, table_of in suite.tables.items()}
+    return listed

@@ -52,6 +52,7 @@ PARTS = ("saliency_bench/registry.py", "explainers", "metrics", "hub_builders", 
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("kind", choices=list(FILES), help="what to add")
     parser.add_argument(
         "name", metavar="NAME", help="such as my_method, saliency_mine (a metric) or my-data (a dataset or command)"
@@ -62,6 +63,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Start a new explainer, metric, dataset or command."""
     if args.asks and args.kind != "metric":
         raise UserError(f"--asks is for metrics; leave it out for a new {args.kind}")
     paths = new(args.kind, args.name, Path.cwd(), args.asks or "masks")
@@ -75,10 +77,16 @@ def main(args: Namespace) -> None:
 
 
 def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
-    """Write the files of a new item into the checkout that `folder` lies in; returns their paths.
+    """Write the files of a new item into the checkout that `folder` lies in; return their paths.
 
-    asks: of a metric, "masks", "maps", "curves" or "explain".
-    Raises: UserError for an invalid or existing name, and for a folder outside a checkout.
+    Args:
+        kind: "explainer", "metric", "dataset" or "command".
+        name: of the item.
+        folder: in a checkout.
+        asks: of a metric, "masks", "maps", "curves" or "explain".
+
+    Raises:
+        UserError: The name is invalid or exists, or the folder is outside a checkout.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -108,7 +116,11 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
 
 
 def module_of(kind: str, name: str) -> str:
-    """The name of the file: dashes become underscores. Raises: UserError for a name that cannot be one."""
+    """Return the name of the file: dashes become underscores.
+
+    Raises:
+        UserError: The name cannot be that of a file.
+    """
     module = name.replace("-", "_") if kind in DASHED else name
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
         between = "dashes" if kind in DASHED else "underscores"
@@ -119,12 +131,16 @@ def module_of(kind: str, name: str) -> str:
 
 
 def public_name(kind: str, module: str) -> str:
-    """As users type it."""
+    """Return the name as users type it."""
     return module.replace("_", "-") if kind in DASHED else module
 
 
 def checkout_of(folder: Path) -> Path:
-    """The checkout that a folder lies in. Raises: UserError where it lies in none."""
+    """Return the checkout that a folder lies in.
+
+    Raises:
+        UserError: It lies in none.
+    """
     for root in (folder, *folder.parents):
         if all((root / part).exists() for part in PARTS):
             return root

@@ -21,6 +21,7 @@ SECTION = "people"
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     _people.arguments(parser)
     new = parser.add_argument_group("serve, a new study")
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run (default: all)")
@@ -39,10 +40,12 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Let people name classes from the top pixels of saliency maps, and compare explainers by their answers."""
     _people.run(args, "peekaboom", serve)
 
 
 def serve(args: Namespace) -> None:
+    """Serve the page until it is stopped."""
     from saliency_bench.spaces.peekaboom.app import create_app
     from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
     from saliency_bench.studies.run_images import run_folder, run_images

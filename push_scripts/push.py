@@ -36,6 +36,7 @@ OWN = {
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("kind", choices=sorted(KINDS), help="what to publish")
     parser.add_argument(
         "item",
@@ -46,33 +47,35 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the repository (default: that of dataset, metric, app or folder)")
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
-    own = {kind: parser.add_argument_group(f"for a {kind}" if kind != "results" else f"for {kind}") for kind in OWN}
-    own["dataset"].add_argument(
+    groups = {kind: parser.add_argument_group(f"for a {kind}" if kind != "results" else f"for {kind}") for kind in OWN}
+    groups["dataset"].add_argument(
         "--with-images", metavar="LICENCE",
         help="publish images that may not be redistributed by default, under this licence",
     )  # fmt: skip
-    own["dataset"].add_argument(
+    groups["dataset"].add_argument(
         "--eval-yaml", action="store_true",
         help="add eval.yaml, by which the Hub lists the scores of models on its page (the Hub may refuse it)",
     )  # fmt: skip
-    own["model"].add_argument("--license", metavar="LICENCE", help="licence of the weights, such as apache-2.0")
-    own["model"].add_argument("--results", metavar="RUN", help="folder of a run with it, for the tables of its card")
-    own["model"].add_argument(
+    groups["model"].add_argument("--license", metavar="LICENCE", help="licence of the weights, such as apache-2.0")
+    groups["model"].add_argument("--results", metavar="RUN", help="folder of a run with it, for the tables of its card")
+    groups["model"].add_argument(
         "--eval-results", action="store_true", help="add .eval_results/*.yaml, for the page of the dataset"
     )
-    own["results"].add_argument("--note", default="", help="a short note for readers of the leaderboard")
+    groups["results"].add_argument("--note", default="", help="a short note for readers of the leaderboard")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    for kind, own in OWN.items():
-        given = [flag for attribute, flag in own.items() if getattr(args, attribute)]
+    """Publish a dataset, metric, model, results or an app on the Hub."""
+    for kind, flags in OWN.items():
+        given = [flag for attribute, flag in flags.items() if getattr(args, attribute)]
         if given and kind != args.kind:
             raise UserError(f"{given[0]} is for `push {kind}`, not for `push {args.kind}`")
     KINDS[args.kind](args)
 
 
 def dataset(args: Namespace) -> None:
+    """Publish a dataset."""
     from saliency_bench.publishing.datasets import dataset_publication
 
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
@@ -83,6 +86,7 @@ def dataset(args: Namespace) -> None:
 
 
 def metric(args: Namespace) -> None:
+    """Publish a metric."""
     from saliency_bench.publishing.metrics import metric_publication
 
     if args.name:
@@ -91,6 +95,7 @@ def metric(args: Namespace) -> None:
 
 
 def model(args: Namespace) -> None:
+    """Publish a model."""
     from saliency_bench.publishing.models import model_publication
 
     _publish(
@@ -100,18 +105,21 @@ def model(args: Namespace) -> None:
 
 
 def results(args: Namespace) -> None:
+    """Send results to a board."""
     if args.name:
         raise UserError("results go to NAMESPACE/results; leave out --name, and give --namespace")
     _results.propose(args, Path(args.item))
 
 
 def space(args: Namespace) -> None:
+    """Publish an app."""
     from saliency_bench.publishing.spaces import space_publication
 
     _publish(args, space_publication(args.item, args.namespace, args.name))
 
 
 def everything(args: Namespace) -> None:
+    """Publish all that is in a folder."""
     from saliency_bench.push_scripts._all import publications
 
     if args.name:
@@ -119,10 +127,10 @@ def everything(args: Namespace) -> None:
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         # What cannot be published is found before anything is sent; but models, which link what is there by then.
         list(publications(Path(args.item), args.namespace, Path(mkdtemp(dir=workspace))))
-        found = publications(Path(args.item), args.namespace, Path(mkdtemp(dir=workspace)))
-        done = [_published(args, publication) for publication in found]
+        all_of_it = publications(Path(args.item), args.namespace, Path(mkdtemp(dir=workspace)))
+        done = [_published(args, publication) for publication in all_of_it]
     if args.json:
-        print(json.dumps([one.as_dict() for one in done], indent=2))
+        print(json.dumps([published.as_dict() for published in done], indent=2))
 
 
 KINDS: dict[str, Callable[[Namespace], None]] = {
@@ -136,13 +144,14 @@ KINDS: dict[str, Callable[[Namespace], None]] = {
 
 
 def _publish(args: Namespace, publication) -> None:
+    """Publish, and print what became of it."""
     done = _published(args, publication)
     if args.json:
         print(json.dumps(done.as_dict(), indent=2))
 
 
 def _published(args: Namespace, publication):
-    """What became of it, said unless it is asked for as JSON."""
+    """Return what became of it, said unless it is asked for as JSON."""
     from huggingface_hub.utils import disable_progress_bars
 
     from saliency_bench.hub.upload import publish

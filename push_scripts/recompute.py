@@ -19,6 +19,7 @@ SETTINGS = ("target", "groups", "label_map", "device")
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("results", metavar="RESULTS", help="a folder of results, or NAMESPACE/results of the Hub")
     parser.add_argument("folder", metavar="FOLDER", help="of the submission: DATASET/MODEL/SUBMITTER")
     parser.add_argument("--samples", type=int, default=16, metavar="N", help="images of each explainer (default: 16)")
@@ -31,6 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
+    """Compute scores of a submission to your leaderboard again, so that its rows are ranked."""
     from saliency_bench.leaderboard.recompute import vouch
 
     given = {name: getattr(args, name) for name in ("dataset", "model", *SETTINGS)}

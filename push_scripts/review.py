@@ -21,6 +21,7 @@ SECTION = "publish"
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("repo", metavar="NAMESPACE/results", help="the results repository")
     parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="of the pull request (default: all open)")
     parser.add_argument("--comment", action="store_true", help="post the verdict, unless it stands there already")
@@ -29,6 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
+    """Check the pull request of a submission to your leaderboard before you merge it."""
     from saliency_bench.leaderboard.review import comment, merge, open_pulls, review
 
     numbers = open_pulls(args.repo) if args.number is None else [args.number]

@@ -26,11 +26,13 @@ METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     _shared.settings(parser, dataset="shapes-xai", explainers=EXPLAINERS, metrics=METRICS)
     _shared.output(parser)
 
 
 def main(args: Namespace) -> int:
+    """Score explainers with metrics on a dataset and a classifier."""
     from saliency_bench.engine.preflight import check_run_folder, check_settings
 
     if args.maps and args.explainers is EXPLAINERS:
@@ -58,7 +60,7 @@ def main(args: Namespace) -> int:
 
 
 def _faulty(result) -> int:
-    """2 if anything failed, with one line about it; the run is complete all the same."""
+    """Return 2 if anything failed, with a line about it; the run is complete all the same."""
     faults = result.summary["faults"]
     if not faults:
         return 0

@@ -20,6 +20,7 @@ SECTION = "publish"
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("what", metavar="RUN|MAPS", help="the folder of a run, of a filled-in template, or of maps")
     _shared.namespace(parser)
     parser.add_argument("--note", default="", help="a short note for readers of the leaderboard")
@@ -43,6 +44,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Submit a run, or maps of your own method, to the leaderboard."""
     from saliency_bench.leaderboard.submit import scored
 
     options = ("template", "metrics", "partial", "out", "batch_size", "device", "with_maps")

@@ -21,6 +21,7 @@ KEPT = "finished runs, networks and complete chunks", "{out}/runs/*/chunks/*.par
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("name", metavar="NAME", nargs="?", help="suite, table, FILE.yaml or FILE.yaml:TABLE")
     parser.add_argument(
         "--out", metavar="DIR", default="suites", help="folder to write, shared by all tables (default: suites)"
@@ -45,6 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
+    """Make the tables of a paper: train, run and lay out what is missing."""
     from saliency_bench.engine.preflight import check_writable
     from saliency_bench.engine.suites.schema import Suite, find_suite
     from saliency_bench.errors import UserError
@@ -84,6 +86,7 @@ def main(args: Namespace) -> int:
 
 
 def _print(result) -> None:
+    """Print the tables."""
     for table in result.tables:
         print(f"{table.name}: {table.table.title}")
         _shared.show_rows(table.printed.texts())

@@ -22,6 +22,7 @@ LEFT_OUT = ("dataset", "model", "explainers", "metrics", "maps", "other_model", 
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     for name in ("dataset", "model"):
         parser.add_argument(name, metavar=name.upper(), help=about(name))
     _shared.settings(parser, *(name for name in RunSpec.model_fields if name not in LEFT_OUT))
@@ -32,6 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Write everything you need to score maps of your own method."""
     from saliency_bench.engine.preflight import check_empty, check_settings
 
     check_settings(_shared.given(args))  # before torch is imported

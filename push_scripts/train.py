@@ -19,6 +19,7 @@ KEPT = "complete epochs", "{out}.training.pt"  # when it is stopped
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
     _shared.setting(parser, "dataset", default="shapes-xai")
     parser.add_argument(
         "--model", required=True, help="Hub id or folder of pretrained weights, or a config.json to start from scratch"
@@ -41,6 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Train a classifier on a dataset."""
     from saliency_bench.engine.preflight import check_settings, check_start, check_writable
 
     check_settings({"dataset": args.dataset, "device": args.device})  # before torch is imported
