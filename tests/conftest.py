@@ -11,15 +11,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tables are not folded to the terminal of the person who runs the tests, whose width pytest-xdist passes on.
 os.environ.pop("COLUMNS", None)
 
-import datasets
+# Torch, datasets and transformers are imported where they are used: a test that needs none of them starts at once.
 import hypothesis
 import pytest
-import torch
-import transformers as hf
-from torchvision.models import VisionTransformer
-from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
-
-from saliency_bench import build, registry
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what several test files share
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
@@ -52,26 +46,35 @@ def _caches(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_caches(_caches, monkeypatch):
-    """`datasets` reads its environment when imported, so its settings are changed where it keeps them."""
+    """`datasets` reads its environment when imported; from then on its settings are changed where it keeps them."""
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(_caches / "saliency-bench"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", _caches / "datasets")
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(_caches / "datasets"))  # for child processes
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(_caches / "datasets"))
+    if "datasets" in sys.modules:
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", _caches / "datasets")
 
 
 @pytest.fixture(autouse=True)
 def seeded():
-    torch.manual_seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory):
     """A small shapes-xai: 240 drawings of 32 pixels, as a folder."""
+    from saliency_bench import build
+
     return build("shapes-xai", tmp_path_factory.mktemp("data") / "shapes", size=32, count=240, progress=False)
 
 
 @pytest.fixture(scope="session")
 def resnet(tmp_path_factory):
     """A checkpoint folder: a tiny ResNet with random weights and the class names of shapes-xai."""
+    import torch
+    from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+
+    from saliency_bench import registry
+
     names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
     torch.manual_seed(0)
     config = ResNetConfig(
@@ -88,6 +91,24 @@ SMALL = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
     "image_size": 32, "patch_size": 8, "num_labels": 5,
 }  # fmt: skip
+
+
+class _Transformers:
+    """The library transformers, imported at its first use."""
+
+    def __getattr__(self, name):
+        import transformers
+
+        return getattr(transformers, name)
+
+
+hf = _Transformers()
+
+
+def _torchvision():
+    from torchvision.models import VisionTransformer
+
+    return VisionTransformer(32, 8, 2, 2, 16, 24, num_classes=5)
 
 
 def _timm(architecture="vit_small_patch16_224", **options):
@@ -112,13 +133,14 @@ TRANSFORMERS = {
     "timm, registers and no class token": lambda: _timm(
         reg_tokens=4, class_token=False, no_embed_class=True, global_pool="avg", dynamic_img_size=True
     ),
-    "torchvision": lambda: VisionTransformer(32, 8, 2, 2, 16, 24, num_classes=5),
+    "torchvision": _torchvision,
 }
 
 
 @pytest.fixture(scope="session")
 def vision_transformer():
     """vision_transformer(name) -> a small network of two blocks with random weights, for 32 x 32 pixels, 5 classes."""
+    import torch
 
     def make(name):
         torch.manual_seed(0)

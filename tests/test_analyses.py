@@ -124,6 +124,7 @@ def test_every_two_metrics_of_every_explainer_have_a_row(folder):
     assert {row["n"] for row in rows} == {60}
 
 
+@pytest.mark.slow
 def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
     folders = []
     for number in range(5):
@@ -146,6 +147,7 @@ def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
     assert len(found.data["notes"]) == 2
 
 
+@pytest.mark.slow
 def test_orders_of_explainers_agree_as_scipy_says(run):
     explainers = list(METHODS)
     columns = [
@@ -333,6 +335,7 @@ def test_bad_input_is_one_line(line, message, tmp_path, capsys, monkeypatch):
     assert shown.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_only_files_of_an_earlier_analysis_are_replaced(folder, tmp_path):
     found = sb.analyse(folder, "correlation")
     for name in ("correlation.csv", "correlation.json"):

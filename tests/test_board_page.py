@@ -226,6 +226,7 @@ def test_exports_hold_all_rows_that_are_shown(page):
             page.export(kind, "")
 
 
+@pytest.mark.slow
 def test_a_board_of_a_repository_is_read_again_when_it_has_changed(here, monkeypatch, root):
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     api = here.api()

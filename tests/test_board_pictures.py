@@ -110,6 +110,7 @@ def test_a_frame_beyond_all_measure_is_refused():
             framed(image, geometry)
 
 
+@pytest.mark.slow
 def test_a_repository_shows_the_pictures_of_its_cache_and_downloads_none(here, root, shapes, monkeypatch, tmp_path):
     """The owner has listed the dataset with its commit; the picture is there only after somebody has loaded it."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)

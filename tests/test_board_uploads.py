@@ -70,6 +70,7 @@ def without(run, name):
     return {path: content for path, content in files_of(run).items() if not path.endswith(name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -126,6 +127,7 @@ def test_an_encrypted_archive_is_refused(run, tmp_path, folder):
         unfold(path, folder)
 
 
+@pytest.mark.slow
 def test_a_parquet_file_that_unpacks_to_gigabytes_is_not_unpacked(run, tmp_path, folder):
     buffer = io.BytesIO()
     pq.write_table(pa.table({"cell_id": ["x" * 1000] * 200_000}), buffer, compression="zstd", use_dictionary=False)
@@ -142,6 +144,7 @@ def board(here):
     return here
 
 
+@pytest.mark.slow
 def test_an_upload_becomes_a_pull_request_that_its_review_accepts(board, run, tmp_path, folder, shapes, monkeypatch):
     unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
     api = HfApi(endpoint=board.url, token=VISITOR.token)
@@ -170,6 +173,7 @@ def maps_of(run, count=5):
     return {f"first/{PUBLISHED}/{path.name}": path.read_bytes() for path in (run / PUBLISHED).iterdir()}
 
 
+@pytest.mark.slow
 def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run, tmp_path, folder, monkeypatch):
     archive = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
     api = HfApi(endpoint=board.url, token=VISITOR.token)

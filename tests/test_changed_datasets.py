@@ -149,6 +149,7 @@ def test_what_save_to_disk_wrote(tmp_path):
     assert fingerprint(sb.load_dataset(tmp_path / "saved")) != before
 
 
+@pytest.mark.slow
 def test_a_built_folder_that_was_changed_is_said_and_is_no_longer_called_what_was_built(
     shapes, resnet, tmp_path, capsys
 ):

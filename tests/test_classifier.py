@@ -186,6 +186,7 @@ def test_the_last_convolutional_block_is_found(name):
 SMALL = {"resnet18": (32, "layer3"), "resnet50": (32, "layer3"), "convnext_tiny": (32, "features.6.0")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_on_an_image_so_small_that_the_last_block_gives_one_pixel_it_is_the_block_before(name):
     side, layer = SMALL[name]

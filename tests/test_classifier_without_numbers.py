@@ -108,6 +108,7 @@ def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
     np.testing.assert_allclose(both, alone, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_classifier_without_any_number_ends_with_tables_and_json_without_one(shapes, tmp_path):
     result = started(shapes, Broken(np.nan, lambda pictures: slice(None)), tmp_path / "run")
     assert result.summary["model"]["accuracy"] == {"value": None, "low": None, "high": None, "n": 0, "clusters": 0}
@@ -138,6 +139,7 @@ def test_the_command_says_that_accuracy_is_unknown(shapes, resnet, tmp_path, cap
     assert "4 records were left out, for example: the classifier gave NaN or infinite values" in said.err
 
 
+@pytest.mark.slow
 def test_changed_images_without_numbers_are_told_from_scores_that_are_not_defined(shapes, tmp_path):
     model = Broken(np.nan, lambda pictures: pictures.eq(0).all(dim=1).flatten(1).float().mean(dim=1) >= 0.5)
     result = started(shapes, model, tmp_path / "run")

@@ -350,6 +350,7 @@ def test_errors_and_exit_codes_of_a_quiet_command_stay(shapes, resnet, tmp_path,
     assert shown.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_list_groups_what_it_lists_and_needs_no_torch(capsys):
     code = "import sys; from saliency_bench.cli import main; main(['list']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -438,6 +439,7 @@ def test_listed_explainers_tell_their_paper_what_they_need_and_their_passes(caps
         assert is_baseline or re.search(r"\b(19|20)\d\d\b|\bP[0-4]\b", module.__doc__.partition("\n")[0]), name
 
 
+@pytest.mark.slow
 def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys):
     folder = str(tmp_path / "run")
     line = [

@@ -189,6 +189,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("way", [holding, defaulting, lambda thing: partial(holding(0), thing)])
 def test_what_a_function_holds_is_in_its_version(one, other, way):

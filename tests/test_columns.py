@@ -121,6 +121,7 @@ def test_a_dataset_without_the_column_has_no_scores_and_says_so(shapes, resnet, 
     assert done.summary["faults"] == {}
 
 
+@pytest.mark.slow
 def test_a_sample_without_a_usable_value_is_left_out_of_this_metric_alone(whole, shapes, resnet, tmp_path):
     values, _ = scores(whole)
     first, second, third, *rest = sorted(values)
@@ -139,6 +140,7 @@ def test_a_sample_without_a_usable_value_is_left_out_of_this_metric_alone(whole,
         sb.run(**given, out=tmp_path / "strict", strict=True)
 
 
+@pytest.mark.slow
 def test_what_the_columns_hold_is_part_of_the_ids_of_metrics_that_ask_for_them(whole, shapes, resnet, tmp_path):
     def ids(rows, **changes):
         given = settings(rows, resnet, metrics=[brightness, "saliency_miou"]) | changes
@@ -162,6 +164,7 @@ def test_what_the_columns_hold_is_part_of_the_ids_of_metrics_that_ask_for_them(w
         sb.run(**settings(darker, resnet, explainers="random"), out=whole.folder)
 
 
+@pytest.mark.slow
 def test_a_metric_with_columns_can_be_added_to_a_run(whole, shapes, resnet, tmp_path):
     first = sb.run(**settings(shapes, resnet, metrics=["saliency_miou"]), out=tmp_path / "run")
     both = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", brightness]), out=tmp_path / "run")
@@ -171,6 +174,7 @@ def test_a_metric_with_columns_can_be_added_to_a_run(whole, shapes, resnet, tmp_
     assert again.complete
 
 
+@pytest.mark.slow
 def test_a_picture_that_changes_during_the_run_stops_it(shapes, resnet, tmp_path):
     folder = tmp_path / "pictures"
     folder.mkdir()

@@ -106,6 +106,7 @@ def test_names_of_the_hub_with_a_revision():
         hub_name("ada/pets@")
 
 
+@pytest.mark.slow
 def test_a_dataset_in_memory(folder, resnet, tmp_path):
     rows = sb.load_dataset(folder)
     assert sb.load_dataset(rows) is rows
@@ -168,6 +169,7 @@ def test_a_split_named_train_is_used_where_it_is_the_only_one_and_a_line_says_so
         data.find(name).load("test")
 
 
+@pytest.mark.slow
 def test_a_run_over_the_only_split_is_a_run_over_train(only_train, resnet, tmp_path):
     settings = {"model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"], "progress": False, "limit": 4}
     own = sb.run(dataset=only_train["dict"], out=tmp_path / "own", **settings)

@@ -228,6 +228,7 @@ def test_what_cannot_be_drawn_is_one_line(folder, words, line, capsys, tmp_path,
     assert not (tmp_path / "a.png").exists()
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_be_loaded_again_are_one_line(shapes, resnet, folder, tmp_path, capsys):
     def says(run, what="insertion"):
         assert main(["draw", str(run), "--what", what, "--out", str(tmp_path / "a.png"), "--device", "cpu"]) == 2

@@ -222,6 +222,7 @@ def test_images_that_cannot_be_read_are_named(load, name):
     assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # it goes on
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ASKING)
 def test_maps_that_are_not_finite_or_of_another_size_are_named(load, name):
     def third(value):
@@ -269,6 +270,7 @@ def test_classes_of_images_are_checked(load, name):
     assert says(load, name, "finite", **asking(name, target=torch.full((4, 3), np.nan)))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", GROUPED)
 def test_groups_are_checked(load, name):
     assert says(load, name, "needs groups of classes", **asking(name, groups=None))
@@ -276,6 +278,7 @@ def test_groups_are_checked(load, name):
     assert says(load, name, "7", **asking(name, groups={"two": [0, 7]}))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", BOTH)
 def test_functions_read_any_kind_of_numbers_and_one_or_no_sample(name):
     maps = np.round(MAPS / 2)
@@ -325,6 +328,7 @@ def test_bool_maps_and_masks(load, name):
     assert result["scores"] == pytest.approx(directly(name, (MAPS > 100).astype(np.float32)), abs=1e-6)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", BOTH)
 def test_one_sample_and_constant_maps_have_a_number_in_range(load, name):
     low, high = load_metric(name).range

@@ -27,6 +27,7 @@ def sometimes(classifier, images, target):
     return maps
 
 
+@pytest.mark.slow
 def test_a_cell_without_value_and_a_failing_explainer_say_why(shapes, resnet, tmp_path, capsys):
     settings = SETTINGS | {"dataset": str(shapes), "model": str(resnet), "progress": False}
     done = sb.run(explainers=["random", broken, sometimes], out=tmp_path / "run", **settings)

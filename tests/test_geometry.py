@@ -66,6 +66,7 @@ def folder(request, tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.slow
 def test_logits_equal_processor_then_model(folder):
     processor, model = (
         AutoImageProcessor.from_pretrained(folder),
@@ -177,6 +178,7 @@ def test_small_maps_are_enlarged_as_torch_does_it(small, side):
     torch.testing.assert_close(ours, theirs.float(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("small", "side"), SIDES)
 def test_pixels_that_are_equal_in_theory_are_equal_in_fact(small, side):
     """Cells that rise down the map and are equal across it: so is the enlarged map; the same with rows and columns."""

@@ -27,6 +27,7 @@ def table(name):
     return json.loads((HERE / f"groups_{name}.json").read_text())
 
 
+@pytest.mark.slow
 @needs_wordnet
 def test_the_table_of_imagenet_is_what_the_script_derives():
     assert table_of(WORDNET) == table("imagenet")

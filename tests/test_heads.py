@@ -257,6 +257,7 @@ def test_top5_accuracy(saved, tmp_path):
     assert few.summary["model"]["top5"] is None
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("names", [None, ["horse", "potted plant"]])
 @pytest.mark.parametrize("target", ["predicted", "contrast:second"])
 def test_without_labels_the_predicted_class_is_explained(saved, tmp_path, names, target):
@@ -312,6 +313,7 @@ def test_accuracy_is_against_the_label_whatever_class_is_explained(saved, tmp_pa
         score_samples("saliency_deletion", images, model, "gradient", labels=labels)
 
 
+@pytest.mark.slow
 def test_a_metric_with_its_own_question_has_one_cell_and_names_that_question(saved, tmp_path):
     names = list("abcd")
     data, model = saved(dataset(names, [0, 1, 2, 3, 0, 1, 2])), classifier(4, labels=names)

@@ -68,6 +68,7 @@ def away(monkeypatch):
     return leave
 
 
+@pytest.mark.slow
 def test_two_commits_of_one_repository(here, away):
     first = put(here, **filled("red"))
     second = put(here, **filled("blue"))
@@ -110,6 +111,7 @@ def test_the_only_split_of_a_repository_is_used_also_offline(here, away, capsys)
     assert capsys.readouterr().err.count(f"{REPO} has no split test; its only split, train, is used") == 1
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_not_complete_is_not_loaded(here, away, monkeypatch):
     commit = put(here, **filled("red"))
     sb.load_dataset(REPO)

@@ -51,6 +51,7 @@ def told(run):
     }
 
 
+@pytest.mark.slow
 def test_a_run_names_the_commits_that_it_was_pinned_to(commits, tmp_path):
     first, second = commits
     pinned = sb.run(
@@ -98,6 +99,7 @@ def test_offline_a_model_is_the_commit_it_was(commits, here, tmp_path, monkeypat
         sb.load_classifier(NET, revision="0" * 40)
 
 
+@pytest.mark.slow
 def test_the_card_of_a_model_says_which_data_and_which_start(commits, here, pets, model, tmp_path):
     first, second = commits
     out = sb.train(dataset=f"{DATA}@{first['dataset']}", model=NET, out=tmp_path / "net2", epochs=1, size=32,
@@ -116,6 +118,7 @@ def test_the_card_of_a_model_says_which_data_and_which_start(commits, here, pets
     assert revisions == {"test": first["dataset"]} or set(revisions) == {"test"}
 
 
+@pytest.mark.slow
 def test_the_results_are_a_table_before_and_after_the_first_merge(here, pets, model, tmp_path, monkeypatch):
     """As the Hub's viewer reads them: the configs of the card, by `datasets` alone."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)

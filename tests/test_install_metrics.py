@@ -116,6 +116,7 @@ def only_evaluate(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_loads_where_only_evaluate_and_numpy_are(home, only_evaluate):
     absent = """
 import importlib.util
@@ -126,6 +127,7 @@ assert not any(importlib.util.find_spec(name) for name in ("torch", "saliency_be
     assert done.stdout == PRINTED
 
 
+@pytest.mark.slow
 def test_metrics_of_the_classifier_say_what_to_install(home, only_evaluate):
     script = """
 import evaluate
@@ -174,6 +176,7 @@ def test_text_that_evaluate_s_hash_does_not_see_is_brought_up_to_date(cache, mon
     assert not install_metrics(["saliency_miou"])[0].changed
 
 
+@pytest.mark.slow
 def test_another_evaluate_is_named(cache, monkeypatch):
     monkeypatch.setattr(loading, "_create_importable_file", lambda local_path, name: None)
     with pytest.raises(UserError, match=r"evaluate==0\.4\.6"):
@@ -210,6 +213,7 @@ def test_a_metric_s_files_stand_alone(name, tmp_path):
         assert imported <= scanned
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp_path):
     folder = tmp_path / "saliency_miou"
     folder.mkdir()

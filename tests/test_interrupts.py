@@ -112,6 +112,7 @@ def test_a_signal_that_is_ignored_stays_so(shapes, resnet, tmp_path):
     assert "stopped" not in shown
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_what_does_not_end_by_itself(tmp_path):
     code = (
         "import sys, time; from saliency_bench import cli, registry\n"
@@ -220,6 +221,7 @@ def interrupted(kind, where, resnet):
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["explainer", "model"])
 @pytest.mark.parametrize("kind", [TimeoutError, SystemExit])
 def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, interrupted, shapes, tmp_path):

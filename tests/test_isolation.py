@@ -251,6 +251,7 @@ def rows_of(folder, name):
     return [row for row in pq.read_table(folder / "records.parquet").to_pylist() if row["explainer"] == name]
 
 
+@pytest.mark.slow
 def test_the_others_of_a_run_get_the_pictures_as_they_are(shapes, resnet, tmp_path):
     alone = started(tmp_path / "alone", shapes, resnet, ["gradcam"])
     both = started(tmp_path / "both", shapes, resnet, [in_place, "gradcam"])
@@ -280,6 +281,7 @@ def normalising(classifier, images, target):
     return maps / maps.std() - maps.mean()
 
 
+@pytest.mark.slow
 def test_an_explainer_that_changes_the_network_is_named_and_changes_no_score_of_others(shapes, tmp_path):
     def scored(out, explainers):
         classifier = sb.load_classifier(Scaled(), mean=0, std=1, size=(32, 32))
@@ -298,6 +300,7 @@ def test_an_explainer_that_changes_the_network_is_named_and_changes_no_score_of_
                 strict=True)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_explainer_whose_maps_depend_on_the_batch_is_named(shapes, resnet, tmp_path):
     done = started(tmp_path / "run", shapes, resnet, [normalising, "gradient", "gradcam", "smoothgrad:samples=4"])
     marked = {cell["explainer"]: cell["marked"] for cell in done.summary["cells"]}
@@ -346,6 +349,7 @@ def test_a_metric_changes_nothing_for_the_next(classifier):
         assert [inputs.score(metric).values for metric in metrics] == expected
 
 
+@pytest.mark.slow
 def test_a_metric_that_changes_the_network_is_seen_in_a_run(shapes, resnet, tmp_path):
     def hooking(maps, masks, classifier):
         classifier.register_forward_hook(lambda module, inputs, output: 0 * output)
@@ -364,6 +368,7 @@ class Wandering:
         return images.mean(dim=1)
 
 
+@pytest.mark.slow
 def test_a_relative_folder_stays_where_it_was_whatever_an_explainer_does(shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = started("run", shapes, resnet, [Wandering()])

@@ -34,6 +34,7 @@ def content(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_any_number_of_threads_gives_the_same_bytes(tmp_path):
     folders = [sb.build("shapes-xai", tmp_path / str(n), progress=False, workers=n, **SMALL) for n in (1, 2, 7)]
     assert content(folders[0]) == content(folders[1]) == content(folders[2])
@@ -139,6 +140,7 @@ def process_pools(monkeypatch):
     return pools
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bytes_as_one_thread(process_pools, tmp_path, capfd):
     source = _examples.write("disease-xai", tmp_path / "source", 32)
     options = {"source": source, "progress": False, "crop_mm": 25.0}
@@ -187,6 +189,7 @@ sb.build("disease-xai", {str(tmp_path / "out")!r}, source={str(source)!r}, progr
     assert content(sb.build("disease-xai", tmp_path / "again", **options)) == content(out)
 
 
+@pytest.mark.slow
 def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, monkeypatch):
     (tmp_path / "away_from_here.py").write_text(AWAY)
     monkeypatch.syspath_prepend(tmp_path)

@@ -97,6 +97,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_maps(done, shapes, resnet, tm
     assert (tmp_path / "run" / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "BYTES", 50_000)  # some chunks of maps
     go(tmp_path / "run", shapes, resnet, limit=10)
@@ -105,6 +106,7 @@ def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkey
     assert maps_of(wider.folder) == maps_of(done.folder)
 
 
+@pytest.mark.slow
 def test_chunks_that_were_made_in_pieces_end_as_the_same_maps(done, shapes, resnet, tmp_path):
     """What `--only` left out is a batch of its own later."""
     for changes in ({"only": ["correct"]}, {"limit": 9}, {}):
@@ -112,6 +114,7 @@ def test_chunks_that_were_made_in_pieces_end_as_the_same_maps(done, shapes, resn
     assert maps_of(again.folder) == {"random": maps_of(done.folder)["random"]}
 
 
+@pytest.mark.slow
 def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resnet, done, tmp_path, monkeypatch):
     first = go(tmp_path / "run", shapes, resnet, keep_maps=False)
     with pytest.raises(UserError, match="--keep-maps"):
@@ -147,6 +150,7 @@ def test_samples_without_a_map_are_left_out_and_the_run_is_complete(shapes, resn
     assert go(tmp_path / "run", shapes, resnet, explainers=[torn]).complete
 
 
+@pytest.mark.slow
 def test_kept_maps_are_scored_again_like_those_they_were(done, shapes, resnet, tmp_path):
     """From their folder, and as they were loaded."""
     folder = done.folder / "maps" / done.cells[0].explainer_id

@@ -74,6 +74,7 @@ def test_an_unchanged_file_makes_no_commit_and_no_upload(hub, api):
     assert not [each for each in hub.asked[requests:] if each.method == "PUT" or "/commit/" in each.path]
 
 
+@pytest.mark.slow
 def test_pull_requests(hub, api):
     guest = hub.api(VISITOR)
     first = add(guest, {"guest.txt": b"hello"}, create_pr=True)
@@ -149,6 +150,7 @@ def test_ranges(hub, api):
         fetch(hub, Range="bytes=5000-")
 
 
+@pytest.mark.slow
 def test_faults(hub, api):
     content = b"first" * 1000
     hub.fault("GET .*parquet", drop_after=1234)

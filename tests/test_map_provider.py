@@ -177,6 +177,7 @@ def test_a_run_with_all_of_them_counts_passes_and_says_the_same_again(shapes, re
     ]
 
 
+@pytest.mark.slow
 def test_a_metric_that_asks_outside_a_run_gets_what_the_run_gets(shapes, resnet, tmp_path):
     from saliency_bench import load_dataset
 
@@ -212,6 +213,7 @@ def flat(classifier, images, target):
     return images.new_full((len(images), *images.shape[2:]), 2.0)
 
 
+@pytest.mark.slow
 def test_further_maps_that_fail_leave_the_sample_out_with_the_reason(shapes, resnet, tmp_path):
     def started(explainer, name, **options):
         return run(dataset=shapes, model=resnet, explainers=explainer, out=tmp_path / name, limit=8, device="cpu",
@@ -233,6 +235,7 @@ def test_further_maps_that_fail_leave_the_sample_out_with_the_reason(shapes, res
         started(failing, "failing strict", strict=True)
 
 
+@pytest.mark.slow
 def test_flat_maps_are_marked_and_not_ranked_where_they_would_be_best(shapes, resnet, tmp_path):
     result = run(dataset=shapes, model=resnet, explainers=flat, out=tmp_path / "run", limit=4, device="cpu",
                  metrics=[*METRICS, "saliency_consistency"], progress=False)  # fmt: skip
@@ -244,6 +247,7 @@ def test_flat_maps_are_marked_and_not_ranked_where_they_would_be_best(shapes, re
     assert result.summary["faults"] == {}
 
 
+@pytest.mark.slow
 def test_groups_of_a_run(shapes, resnet, tmp_path, capsys):
     """A file is part of the identity of what reads it; samples without a runner-up are left out with the reason."""
     file = tmp_path / "groups.csv"

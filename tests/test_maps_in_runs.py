@@ -56,6 +56,7 @@ def grey(path, values):
     Image.fromarray(values).save(f"{path}.png")
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_an_explainer_that_gives_these_maps(run, dataset, by_id, maps):
     ids = in_run_order(dataset)["image_id"]
     position = {}
@@ -100,6 +101,7 @@ def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
         dict(read_maps_of(tmp_path, "mine", {"cat/1": "cat%2F1.npy", "dog/1": "dog%2F1.npy"}, (2, 3)))
 
 
+@pytest.mark.slow
 def test_grey_pictures_are_maps(run, by_id, tmp_path):
     scaled = {image_id: np.uint8(np.clip(128 + 40 * values, 0, 255)) for image_id, values in by_id.items()}
     pictures = run({"mine": folder_of(tmp_path / "grey", scaled, grey)}, name="png")
@@ -110,6 +112,7 @@ def test_grey_pictures_are_maps(run, by_id, tmp_path):
     assert sixteen.cells[0].value == pytest.approx(arrays.cells[0].value)
 
 
+@pytest.mark.slow
 def test_with_explainers_beside_them_resumed_and_widened(run, maps):
     first = run({"mine": maps}, limit=3)
     both = run({"mine": maps, "other": -maps}, explainers=["random"], limit=COUNT)
@@ -121,6 +124,7 @@ def test_with_explainers_beside_them_resumed_and_widened(run, maps):
     assert again.summary == both.summary
 
 
+@pytest.mark.slow
 def test_maps_may_be_missing_only_where_none_is_asked_for(run, dataset, by_id):
     used = in_run_order(dataset)["image_id"][:COUNT]
     run({"mine": {image_id: by_id[image_id] for image_id in used}})
@@ -131,6 +135,7 @@ def test_maps_may_be_missing_only_where_none_is_asked_for(run, dataset, by_id):
     assert done.cells[0].left_out == {"no map was handed in": 1}
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_folders(run, shapes, resnet, by_id, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder_of(tmp_path / "my maps", by_id)
@@ -177,6 +182,7 @@ def test_arrays_that_are_not_as_they_should_be(given, words, run, maps, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
     first = next(iter(by_id))
 

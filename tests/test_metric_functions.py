@@ -207,6 +207,7 @@ def test_a_second_start_computes_nothing_and_edited_code_is_a_new_cell(shapes, r
     assert str(both).count("amount (version ") == 2
 
 
+@pytest.mark.slow
 def test_runs_with_it_are_compared_and_submitted_under_its_hash(done, shapes, resnet, tmp_path):
     other = sb.run(**settings(shapes, resnet, explainers=["centre"]), out=tmp_path / "other")
     merged = compare_runs([read_run(done.folder), read_run(other.folder)]).merged

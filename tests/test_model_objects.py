@@ -70,6 +70,7 @@ def test_a_transformers_object_is_what_its_folder_is(folder):
     assert by_object.id == "module:ResNetForImageClassification"
 
 
+@pytest.mark.slow
 def test_a_run_with_the_object_has_the_cells_and_scores_of_the_folder(folder, shapes, tmp_path):
     def records(model, name):
         sb.run(dataset=str(shapes), model=model, explainers=["gradcam", "rise:masks=8"], limit=6, device="cpu",

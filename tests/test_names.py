@@ -29,6 +29,7 @@ def files() -> list[Path]:
     return sorted(CORE.rglob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(CORE).as_posix())
 def test_names_say_what_they_hold(path):
     tree, place = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(CORE).as_posix()

@@ -79,6 +79,7 @@ def test_logits_are_taken_from_a_dict_or_tuple(give, take):
         assert maps.equal(sb.load_explainer(name)(plain, images, target)), name
 
 
+@pytest.mark.slow
 def test_the_digest_follows_the_code_of_logits():
     def digest(take, **others):
         return load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take, **others).digest
@@ -124,6 +125,7 @@ def test_logits_are_copied_with_the_classifier():
     assert not set(map(id, moved.parameters())) & set(map(id, headed.parameters()))
 
 
+@pytest.mark.slow
 def test_a_run_with_logits_says_so_and_resumes(shapes, tmp_path):
     def run(take, name):
         model = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
@@ -315,6 +317,7 @@ def test_torchscript_scores_as_the_network_it_was_made_from(kind, tmp_path):
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_the_digest_of_torchscript_follows_code_constants_and_weights(kind, tmp_path):
@@ -328,6 +331,7 @@ def test_the_digest_of_torchscript_follows_code_constants_and_weights(kind, tmp_
     assert len({digest(plain_network()), digest(plain_network(2.0)), digest(other)}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_with_torchscript(shapes, tmp_path):
     script = torch.jit.trace(Net().eval(), torch.rand(1, 3, 32, 32))

@@ -86,6 +86,7 @@ def rows(shapes):
     return sb.load_dataset(shapes)
 
 
+@pytest.mark.slow
 def test_a_run_reads_the_dataset_in_this_order(rows, resnet, tmp_path):
     groups = ["p", "q", None, "p", "r", "q", "p", None, "r", "s", None, "p"]
     data = in_memory(rows, groups)
@@ -152,6 +153,7 @@ def test_a_limited_run_grows_into_the_full_one(shapes, resnet, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_whole_groups_are_counted_and_said(rows, resnet, tmp_path):
     data = in_memory(rows, [f"patient {number // 3}" for number in range(33)])
     settings = {"dataset": data, "model": resnet, "progress": False, **SETTINGS}
@@ -186,6 +188,7 @@ def test_a_run_in_the_order_of_an_earlier_version_is_refused(shapes, resnet, tmp
     assert {path: path.read_bytes() for path in done.folder.rglob("*.parquet")} == before
 
 
+@pytest.mark.slow
 def test_a_template_asks_for_the_maps_of_the_same_samples(shapes, resnet, tmp_path):
     out = sb.template(str(shapes), str(resnet), tmp_path / "template", limit=7, device="cpu", progress=False)
     done = sb.run(dataset=shapes, model=resnet, progress=False, out=tmp_path / "run", limit=7, **SETTINGS)

@@ -155,6 +155,7 @@ def test_the_command_takes_it_and_the_summary_repeats_it(shapes, resnet, scenes,
     assert f"--other-model {scenes} --other-label scene" in command
 
 
+@pytest.mark.slow
 def test_objects_may_be_given_and_count_by_their_content(done, shapes, resnet, scenes, tmp_path):
     loaded = sb.load_classifier(scenes, device="cpu")
     same = sb.run(**settings(shapes, resnet, loaded), out=tmp_path / "same")
@@ -167,6 +168,7 @@ def test_objects_may_be_given_and_count_by_their_content(done, shapes, resnet, s
     assert changed.cells[0].cell_id != done.cells[0].cell_id
 
 
+@pytest.mark.slow
 def test_it_is_part_of_the_ids_of_metrics_that_ask_for_it_alone(done, shapes, resnet, scenes, tmp_path):
     both = sb.run(**settings(shapes, resnet, scenes, metrics=["saliency_miou", shift]), out=tmp_path / "both")
     alone = sb.run(
@@ -182,6 +184,7 @@ def test_it_is_part_of_the_ids_of_metrics_that_ask_for_it_alone(done, shapes, re
     assert turned_ids["shift"] != ids["shift"]
 
 
+@pytest.mark.slow
 def test_it_can_be_added_to_a_run_and_then_belongs_to_it(done, shapes, resnet, scenes, tmp_path):
     out = tmp_path / "run"
     sb.run(**settings(shapes, resnet, None, metrics=["saliency_miou"], other_label=None), out=out)
@@ -196,6 +199,7 @@ def test_it_can_be_added_to_a_run_and_then_belongs_to_it(done, shapes, resnet, s
         sb.run(**settings(shapes, resnet, tiny(tmp_path / "again", names[::-1])), out=out)
 
 
+@pytest.mark.slow
 def test_a_lost_part_of_its_predictions_is_made_again(done, shapes, resnet, scenes, tmp_path):
     out = tmp_path / "run"
     first = sb.run(**settings(shapes, resnet, scenes), out=out)
@@ -221,6 +225,7 @@ def test_metrics_share_the_maps_of_the_images_as_they_are(shapes, resnet, scenes
     assert sorted(calls) == sorted([(str(resnet), 5), (str(scenes), 5)])
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_in_one_line(shapes, resnet, scenes, tmp_path):
     names = sb.load_classifier(scenes, device="cpu").labels
     for changes, words in (
@@ -262,6 +267,7 @@ class Failing(torch.nn.Module):
         return self.linear(images.mean(dim=(2, 3))).masked_fill(dark[:, None], torch.nan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "words"), [(True, "too dark"), (False, "NaN or infinite")])
 def test_samples_that_it_cannot_classify_are_left_out_of_its_metrics_alone(error, words, shapes, resnet, tmp_path):
     names = list(registry.load("hub_builders", "shapes-xai").SCENES)

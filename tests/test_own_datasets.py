@@ -113,6 +113,7 @@ def test_a_dict_is_that_split_and_no_other(rows, run):
         sb.load_dataset(held, "test[:2]")
 
 
+@pytest.mark.slow
 def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, capsys):
     run(rows)
     line = "the dataset has no column image_id (it has: image, label, mask): samples are called by their positions"
@@ -171,6 +172,7 @@ def test_a_parquet_file_opens_no_file_that_it_names(rows, tmp_path):
         sb.load_dataset(tmp_path / "mine.parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["bytes", "structs"])
 def test_a_parquet_file_that_datasets_has_not_written(form, rows, run, tmp_path):
     import pyarrow as pa

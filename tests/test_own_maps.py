@@ -116,6 +116,7 @@ def test_no_map_is_asked_for_of_what_a_run_leaves_out(shapes, resnet, tmp_path, 
     assert listed["predicted"] == [image_id for place, image_id in enumerate(listed["label"]) if place != 1]
 
 
+@pytest.mark.slow
 def test_maps_of_an_explainer_get_its_scores_to_the_last_bit(blank, values, shapes, resnet, tmp_path):
     done = score(blank, write(tmp_path / "maps", values), metrics=METRICS)
     other = sb.run(
@@ -162,6 +163,7 @@ def test_the_identity_is_that_of_the_values(blank, values, tmp_path):
     assert explainer_of("mine", tmp_path / "b", files, (32, 32), 0).version != version("a")
 
 
+@pytest.mark.slow
 def test_missing_maps_need_partial_and_are_counted(blank, values, tmp_path):
     some = dict(list(values.items())[2:])
     maps = write(tmp_path / "maps", some)
@@ -374,6 +376,7 @@ def test_another_dataset_or_model_than_the_templates(blank, values, shapes, resn
         score(other, maps)
 
 
+@pytest.mark.slow
 def test_a_target_file_that_was_edited_after_the_template_is_noticed(values, shapes, resnet, tmp_path):
     rule = tmp_path / "rule.csv"
     ids = sb.load_dataset(shapes)["image_id"]

@@ -74,6 +74,7 @@ set(high, ""); result.push(shown());
 """
 
 
+@pytest.mark.slow
 @browser
 def test_samples_are_filtered_by_a_score(folder, tmp_path):
     explainers, metrics, *shown = in_browser(page_of(folder), SCORES, tmp_path)
@@ -93,6 +94,7 @@ def test_samples_are_filtered_by_a_score(folder, tmp_path):
     assert len({len(one) for one in shown}) > 2
 
 
+@pytest.mark.slow
 def test_n_stands_beside_what_few_samples_say(tmp_path):
     folder = make_run(tmp_path / "few", samples=12)
     few, run = page_of(folder), read_run(folder)

@@ -79,6 +79,7 @@ def test_lower_is_better_turns_who_is_ahead(folder):
     assert [one.difference for one in turned.ahead] == pytest.approx([-one.difference for one in higher.ahead])
 
 
+@pytest.mark.slow
 def test_the_console_prints_every_pair_and_json_holds_it(folder, tmp_path, capsys):
     line = ["report", str(folder), "--out", str(tmp_path / "page.html"), "--pairs"]
     assert main(line) == 0
@@ -147,6 +148,7 @@ const result = [texts, orders, table.tBodies[1].rows[0].className];
 """
 
 
+@pytest.mark.slow
 @browser
 def test_tables_are_copied_and_sorted(folder, tmp_path):
     texts, orders, first = in_browser(page_of(folder), COPY, tmp_path)
@@ -179,6 +181,7 @@ const result = [shown(), choose(label, "circle"), choose(outcome, "wrong"), choo
 """
 
 
+@pytest.mark.slow
 @browser
 def test_samples_are_filtered_by_class_and_by_right_and_wrong(folder, tmp_path):
     run = read_run(folder)

@@ -94,6 +94,7 @@ def test_results_of_many_chunks_and_explainers_are_one_file(folder):
     assert np.argwhere(stored["c" * 16]).tolist() == [[2, 0], [2, 3]]
 
 
+@pytest.mark.slow
 @given(st.permutations(range(6)), st.integers(1, 6), st.lists(st.integers(0, 5), max_size=3))
 def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, at_once, twice):
     """In any order, some of them twice, as after a copy of a folder."""
@@ -273,6 +274,7 @@ def test_the_score_comes_before_its_parts(shapes, resnet, tmp_path):
     assert own == names * 3
 
 
+@pytest.mark.slow
 def test_the_order_of_explainers_and_metrics_changes_nothing(undisturbed, shapes, resnet, tmp_path):
     other = go(tmp_path / "run", shapes, resnet, explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
     assert bytes_of(other.folder) == bytes_of(undisturbed)
@@ -296,6 +298,7 @@ def test_several_starts_change_nothing(undisturbed, shapes, resnet, tmp_path, at
     assert by_id[0] == by_id[1]
 
 
+@pytest.mark.slow
 def test_many_files_give_the_same_results(undisturbed, shapes, resnet, tmp_path, at_once):
     """The pictures of the page and the counts of passes, too."""
     other = go(tmp_path / "run", shapes, resnet)
@@ -404,6 +407,7 @@ def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, t
     assert bytes_of(out) == bytes_of(undisturbed)
 
 
+@pytest.mark.slow
 def test_damaged_parts_are_recomputed(undisturbed, shapes, resnet, tmp_path, at_once, capsys):
     out = go(tmp_path / "run", shapes, resnet).folder
     dice = random.Random(1)

@@ -118,6 +118,7 @@ def test_metrics_with_the_same_partners_share_their_maps(shapes, model, tmp_path
     assert max(calls) <= BATCH
 
 
+@pytest.mark.slow
 def test_the_plan_is_part_of_the_ids_of_what_asks_for_it_and_of_nothing_else(done, shapes, model, tmp_path):
     both = [*METRICS, "saliency_miou"]
     ids = [
@@ -139,6 +140,7 @@ def test_what_only_leaves_out_still_is_a_partner(done, shapes, model, tmp_path):
     assert {row["image_id"]: row["value"] for row in rows(some)} == expected
 
 
+@pytest.mark.slow
 def test_a_start_with_another_limit_shows_no_cells_of_other_partners(shapes, model, tmp_path, capsys):
     run(shapes, model, tmp_path / "run", limit=24, explainers=["gradient", "random"])
     result = run(shapes, model, tmp_path / "run")
@@ -197,6 +199,7 @@ def test_functions_and_precomputed_maps_have_no_partners(shapes, model, tmp_path
         run(shapes, model, tmp_path / "run", explainers=[], maps=maps)
 
 
+@pytest.mark.slow
 def test_runs_with_other_partners_are_not_merged(done, shapes, model, tmp_path):
     other = run(shapes, model, tmp_path / "other", explainers=["random"], limit=24)
     same = run(shapes, model, tmp_path / "same", explainers=["random"])

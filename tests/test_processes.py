@@ -120,6 +120,7 @@ def test_what_the_main_process_refuses_ends_all_with_one_line(shapes, resnet, tm
     assert said.count("another run is writing to run") == 1
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_is_dealt_out(shapes, resnet, tmp_path, monkeypatch):
     out = tmp_path / "run"
     in_this_process(out, shapes, resnet, limit=8)
@@ -136,6 +137,7 @@ def test_only_what_is_missing_is_dealt_out(shapes, resnet, tmp_path, monkeypatch
     assert seen == [[2, 3, 4, 5, 6, 7]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["reversed", "odd ones first"])
 def test_the_order_of_chunks_changes_nothing(order, undisturbed, shapes, resnet, tmp_path, monkeypatch):
     ahead, seen = running.ahead, []
@@ -152,6 +154,7 @@ def test_the_order_of_chunks_changes_nothing(order, undisturbed, shapes, resnet,
     assert bytes_of(found) == bytes_of(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_limit_first_and_more_later_changes_nothing(undisturbed, shapes, resnet, tmp_path):
     for limit in (3, 17, 30):
         found = in_this_process(tmp_path / "run", shapes, resnet, limit=limit)

@@ -248,6 +248,7 @@ print(len(registry.names("metrics")), len(read_core(app.CORE).datasets))
 """
 
 
+@pytest.mark.slow
 def test_a_model_with_its_results(hub, model, pets, workspace, tmp_path):
     run = sb.run(dataset=str(pets), model=str(model), explainers=["gradcam", "centre"], metrics=["saliency_miou"],
                  out=tmp_path / "run", limit=2, progress=False)  # fmt: skip
@@ -339,6 +340,7 @@ def test_a_run_that_does_not_fit_the_tasks_is_not_listed(changes, why, hub, mode
     assert f"are not listed by --eval-results: {why}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspace, tmp_path):
     """A build on this machine may be another one than what is published under the same name."""
 
@@ -405,6 +407,7 @@ def test_invalid_inputs_are_rejected_with_a_clear_message(pets, closed, model, w
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_errors_of_the_hub_in_one_line(hub):
     def refused(match, api=None, **fault):
         hub.heal()
@@ -441,6 +444,7 @@ MAY_NOT = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("user", MAY_NOT, ids=lambda user: user.name)
 def test_who_may_not_write_is_told_before_the_first_byte(user, tmp_path):
     with LocalHub(tmp_path, users=(FOUNDER, *MAY_NOT)) as hub:
@@ -473,6 +477,7 @@ def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path, monk
     assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, nothing is asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 409, 500])
 def test_a_server_that_repeats_the_token_is_not_repeated(status, hub):
     hub.fault("POST .*/commit/", times=9, status=status, message=f"you sent {FOUNDER.token}")
@@ -493,6 +498,7 @@ def test_nobody_is_logged_in(monkeypatch, hub):
 # What passes when tried again
 
 
+@pytest.mark.slow
 def test_troubles_that_pass(hub, monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr(publishing.time, "sleep", waits.append)
@@ -700,6 +706,7 @@ def line(hub, monkeypatch):
     return lambda *words: cli.main([str(word) for word in words])
 
 
+@pytest.mark.slow
 def test_command(line, hub, pets, model, capsys):
     assert line("push", "dataset", pets, "--dry-run") == 0
     assert "dry run: nothing was sent" in capsys.readouterr().out

@@ -116,6 +116,7 @@ def test_summary_page_and_board_have_the_range_of_the_target_rule(target, expect
     assert [list(cell.range) for cell in of_run(done.folder, "ada").result.cells] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("against", "expected"), [(("", ""), PLAIN), (("", "circle"), CONTRASTS)])
 def test_the_range_of_a_target_file_follows_what_it_holds(against, expected, shapes, resnet, tmp_path):
     rows = sb.load_dataset(shapes)
@@ -142,6 +143,7 @@ def widened(folder):
         (folder / name).write_text(json.dumps(content))
 
 
+@pytest.mark.slow
 def test_an_older_run_is_read_refused_by_the_board_and_put_right_by_a_start(shapes, resnet, tmp_path):
     folder = go(tmp_path / "run", shapes, resnet, explainers=["random", "centre"]).folder
     fresh = read_run(folder).cells

@@ -274,6 +274,7 @@ def test_whoever_none_beats_is_marked_best(folder):
     assert page.count('class="best"') == len(best)
 
 
+@pytest.mark.slow
 def test_equal_folders_give_equal_bytes(folder, tmp_path):
     assert report([folder], tmp_path / "one.html").read_bytes() == report(folder, tmp_path / "two.html").read_bytes()
 
@@ -381,6 +382,7 @@ def test_a_verdict_on_all_metrics_does_not_say_less_than_it_means():
     assert "a beats random on all 2 metrics." in verdict(told({("a", "random"): (0.1, 0.01)}, metrics=2))
 
 
+@pytest.mark.slow
 def test_groups_of_classes_are_named_once(folder, copied, tmp_path):
     def grouped(summary):
         summary.update(groups={"name": "shapes", "identity": "0123456789abcdef"})
@@ -415,6 +417,7 @@ def test_outline_is_the_border_of_the_mask():
     assert outline(np.ones((1, 1), bool)) == "M0 0h1M0 1h1M0 0v1M1 0v1"
 
 
+@pytest.mark.slow
 def test_several_runs_side_by_side(folder, tmp_path):
     other = make_run(tmp_path / "other", seed=1)
     with pytest.raises(UserError, match="--out"):
@@ -571,6 +574,7 @@ def test_differences_are_on_the_page(folder, other, tmp_path):
     assert "-0." not in re.sub(r"<(style|svg).*?</\1>", "", page, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path):
     change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
     comparison = compare_runs([read_run(folder), read_run(other), read_run(copied)])
@@ -630,6 +634,7 @@ def test_every_two_explainers_are_on_the_page(folder):
     assert len(run.contrasts) == len(METRICS) * 10
 
 
+@pytest.mark.slow
 def test_parts_of_a_run_are_ranked_and_compared_as_the_whole_run(folder, tmp_path, capsys):
     """Two runs of other explainers over the same samples: ranks and pairs are those of one run of all of them."""
     one = part_of(folder, tmp_path / "one", ("gradcam", "rise"))
@@ -855,6 +860,7 @@ def test_a_file_that_is_no_page_is_not_overwritten(folder, tmp_path):
     assert notes.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_command(folder, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", str(folder), "--out", str(page)]) == 0

@@ -111,6 +111,7 @@ def test_the_command_gives_all_cells_of_the_summary_and_the_same_records(start, 
     assert records[0] == records[1]
 
 
+@pytest.mark.slow
 def test_words_that_a_shell_would_read_otherwise_are_quoted(start, shapes, tmp_path, monkeypatch):
     rule = tmp_path / """it's "a" $HOME; -rule.csv"""
     lines = [f"{image_id},ring" for image_id in sb.load_dataset(str(shapes))["image_id"]]
@@ -120,6 +121,7 @@ def test_words_that_a_shell_would_read_otherwise_are_quoted(start, shapes, tmp_p
     assert ids(repeated(done.summary["command"], tmp_path / "fresh", monkeypatch)) == ids(done.summary)
 
 
+@pytest.mark.slow
 def test_one_command_is_enough_for_a_full_table(start):
     start(["centre", "random"], ["saliency_miou", "saliency_precision"])
     assert len(start(["random"]).summary["command"].splitlines()) == 1
@@ -127,6 +129,7 @@ def test_one_command_is_enough_for_a_full_table(start):
     assert len(start(["edges"], ["saliency_precision"]).summary["command"].splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_commands_of_merged_runs_give_all_their_cells(start, tmp_path, monkeypatch):
     start(["centre", "random"], out="first")
     start(["centre"], out="first")
@@ -160,6 +163,7 @@ def test_the_text_of_an_explainer_or_metric_names_it():
         assert load(str(item)) == item
 
 
+@pytest.mark.slow
 def test_a_python_function_is_shown_as_a_call_that_says_what_it_was(start, tmp_path, monkeypatch):
     start([brightness, "random"], target="predicted")
     done = start(["centre"], ["saliency_precision"], target="predicted")
@@ -177,6 +181,7 @@ def test_a_python_function_is_shown_as_a_call_that_says_what_it_was(start, tmp_p
     assert command.splitlines()[-2].strip() in done.report.read_text().replace("&#39;", "'")
 
 
+@pytest.mark.slow
 def test_objects_that_no_name_means_get_one_of_their_own(start, tmp_path, monkeypatch):
     bound = partial(brightness, power=2.0)
     left, right = Shifted(1), Shifted(2)
@@ -196,6 +201,7 @@ def test_objects_that_no_name_means_get_one_of_their_own(start, tmp_path, monkey
     assert ids(again) == ids(done.summary)
 
 
+@pytest.mark.slow
 def test_a_dataset_a_model_and_tables_are_shown_as_far_as_they_can_be_written_down(
     start, shapes, resnet, tmp_path, monkeypatch
 ):
@@ -215,6 +221,7 @@ def test_a_dataset_a_model_and_tables_are_shown_as_far_as_they_can_be_written_do
     assert ids(again) == ids(done.summary)
 
 
+@pytest.mark.slow
 def test_a_classifier_loaded_by_name_is_loaded_by_that_name(start, resnet, tmp_path, monkeypatch):
     done = start([brightness], model=sb.load_classifier(str(resnet), device="cpu", layer="resnet.encoder.stages.0"))
     assert "layer='resnet.encoder.stages.0'" in done.summary["command"]
@@ -222,6 +229,7 @@ def test_a_classifier_loaded_by_name_is_loaded_by_that_name(start, resnet, tmp_p
     assert ids(again) == ids(done.summary)
 
 
+@pytest.mark.slow
 def test_what_is_submitted_names_no_folder_of_this_machine(start, shapes, resnet, tmp_path):
     settings = {"only": ["masked"], "target": str(tmp_path / "rule.csv")}
     test = sb.load_dataset(str(shapes))
@@ -248,6 +256,7 @@ def test_a_function_without_source_is_said_to_have_none(start):
     assert "no source" in line
 
 
+@pytest.mark.slow
 def test_records_are_the_same_bytes_whatever_the_folders_are_called(start, shapes, resnet, tmp_path):
     """Also those of a dataset that no builder of ours has made, which goes by the name of its folder."""
     (tmp_path / "foreign").mkdir()
@@ -273,6 +282,7 @@ def test_records_are_the_same_bytes_whatever_the_folders_are_called(start, shape
     assert read_run(runs[0].folder).cell_ids == read_run(runs[1].folder).cell_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dataset", "model"])
 def test_other_content_has_another_name_in_records(start, shapes, resnet, tmp_path, kind):
     """Also in a folder of the same name."""

@@ -267,6 +267,7 @@ def test_fewer_exposures_are_fewer_trainings_and_the_area_over_them(from_base):
             assert row["value"] == pytest.approx(0.3 * (first + middle) / 2 + 0.7 * (middle + last) / 2)
 
 
+@pytest.mark.slow
 def test_trainings_of_fewer_exposures_serve_all_of_them(run, shapes, resnet, tmp_path, monkeypatch):
     shutil.copytree(run.folder, tmp_path / "run")
     before = outcomes(tmp_path / "run")

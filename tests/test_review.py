@@ -50,6 +50,7 @@ def propose(hub, content, *others, user=VISITOR):
     return int(done.pr_num)
 
 
+@pytest.mark.slow
 def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
     own = submission(SCORES, "visitor")
     verdict = review(BOARD, number := propose(board, files(own)))
@@ -66,6 +67,7 @@ def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
         review(BOARD, number)
 
 
+@pytest.mark.slow
 def test_a_pull_request_may_hold_several_submissions(board):
     """As one of all runs of a suite; what is wrong with one of them refuses it."""
     own = [
@@ -100,6 +102,7 @@ def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board,
     assert capsys.readouterr().out == f"no pull request of {BOARD} is open\n"
 
 
+@pytest.mark.slow
 def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypatch):
     number = propose(board, files(submission(SCORES, "visitor")))
     verdict = review(BOARD, number)
@@ -116,6 +119,7 @@ def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypa
         merge(verdict)
 
 
+@pytest.mark.slow
 def test_merging_by_the_command(board, capsys):
     number = propose(board, files(submission(SCORES, "visitor")))
     assert main(["review", BOARD, str(number), "--merge"]) == 0
@@ -123,6 +127,7 @@ def test_merging_by_the_command(board, capsys):
     assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
 
 
+@pytest.mark.slow
 def test_a_verdict_says_what_is_on_the_board_already_under_this_or_another_name(board):
     own = {"mine@1": np.linspace(0.1, 0.9, 60), "random": SCORES["random"]}
     first = propose(board, files(submission(own, "visitor")))
@@ -202,6 +207,7 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.001, 0.00001])
 def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet, tmp_path):
     own = of_run(other_run(done, tmp_path, shift, "gradcam"), "mallory")
@@ -219,6 +225,7 @@ def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet
         assert (status.refused, len(status.cells)) == (None, 4)
 
 
+@pytest.mark.slow
 def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
     own = of_run(done, "visitor")
     number = propose(board, files(own))
@@ -231,6 +238,7 @@ def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
     assert {row.status for row in sb.load_results(BOARD).rows} == {"recomputed"}
 
 
+@pytest.mark.slow
 def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(shapes, resnet, tmp_path):
     """Its dataset and network are looked up where the board lists them; the owner alone renames them."""
     root = tmp_path / "board"
@@ -258,6 +266,7 @@ def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(
     assert (row.dataset, row.model) == ("folder:official.parquet", str(resnet))
 
 
+@pytest.mark.slow
 def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
     run = sb.run(dataset="shapes-xai", model=str(resnet), explainers=["random"], metrics=["saliency_miou"], limit=20,
                  out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
@@ -266,6 +275,7 @@ def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
     assert "  the dataset is listed as shapes-xai, as the submission says; give --dataset to list another" in lines
 
 
+@pytest.mark.slow
 def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_board(done, shapes, resnet, tmp_path):
     """The fingerprint covers pictures, labels and masks, not which samples belong together."""
     root = tmp_path / "board"

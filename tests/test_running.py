@@ -116,6 +116,7 @@ def test_a_second_start_computes_nothing_and_gives_the_same_bytes(done, shapes, 
     assert [(done.folder / name).read_bytes() for name in names] == before
 
 
+@pytest.mark.slow
 def test_another_folder_gives_the_same_bytes(done, shapes, resnet, tmp_path):
     again = go(tmp_path / "again", shapes, resnet)
     for name in ("records.parquet", "predictions.parquet"):
@@ -173,6 +174,7 @@ def test_cell_ids_tell_apart_what_makes_another_number(done, shapes, resnet, tmp
     assert len(set.union(base, *others)) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["predicted", "contrast:second"])
 def test_target_rules(rule, shapes, resnet, tmp_path):
     result = go(
@@ -189,6 +191,7 @@ def my_own(classifier, images, target):
     return images.mean(dim=1)
 
 
+@pytest.mark.slow
 def test_an_own_function_is_an_explainer(shapes, resnet, tmp_path):
     result = go(tmp_path / "run", shapes, resnet, explainers=[my_own, "random"], metrics=["saliency_miou"], limit=8)
     assert [cell["explainer"] for cell in result.summary["cells"]] == ["my_own", "random"]
@@ -224,6 +227,7 @@ def dark(classifier, images, target):
     return maps
 
 
+@pytest.mark.slow
 def test_scores_that_stand_for_something_out_of_the_ordinary_are_counted_beside_n(shapes, resnet, tmp_path):
     metrics = ["saliency_iosr", "saliency_pointing_game"]
     result = go(tmp_path / "run", shapes, resnet, explainers=[dark, "centre"], metrics=metrics, limit=8)
@@ -247,6 +251,7 @@ def test_scores_that_stand_for_something_out_of_the_ordinary_are_counted_beside_
     )
 
 
+@pytest.mark.slow
 def test_samples_without_a_mask_are_left_out_with_their_reason(shapes, resnet, tmp_path):
     from PIL import Image
 
@@ -283,6 +288,7 @@ def failing(classifier, images, target):
     return images.mean(dim=1)
 
 
+@pytest.mark.slow
 def test_a_map_that_is_not_finite_and_a_chunk_that_raises_are_left_out_with_their_reason(shapes, resnet, tmp_path):
     failing.calls = 0
     result = go(tmp_path / "run", shapes, resnet, explainers=[nan, failing, "random"], limit=16)
@@ -374,6 +380,7 @@ def test_a_chunk_that_does_not_fit_is_halved_inside_and_that_is_recorded(message
     assert (small.marked, own.marked) == ({HALVED: small.n}, {})
 
 
+@pytest.mark.slow
 def test_predictions_that_do_not_fit_in_memory_are_made_in_halves_which_is_said(shapes, resnet, tmp_path, capsys):
     def small_memory(module, given):
         if len(given[0]) > 2:
@@ -393,6 +400,7 @@ def test_predictions_that_do_not_fit_in_memory_are_made_in_halves_which_is_said(
     assert shown.count("4 images do not fit in memory") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steady", [True, False])
 def test_a_network_that_answers_otherwise_when_asked_again_is_named(steady, shapes, resnet, tmp_path, capsys):
     model = sb.load_classifier(str(resnet), device="cpu")
@@ -402,6 +410,7 @@ def test_a_network_that_answers_otherwise_when_asked_again_is_named(steady, shap
     assert said is not steady
 
 
+@pytest.mark.slow
 def test_a_chunk_is_written_while_the_next_explainer_is_at_work(shapes, resnet, tmp_path, monkeypatch):
     second = threading.Event()
     write = PartFolder.write
@@ -437,6 +446,7 @@ def test_a_chunk_that_cannot_be_written_ends_the_run_and_nothing_follows(shapes,
     assert tried == [0]
 
 
+@pytest.mark.slow
 def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):
     done = go(tmp_path / "run", shapes, resnet)
     expected = (done.folder / "records.parquet").read_bytes()
@@ -449,6 +459,7 @@ def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):
     assert (done.folder / "records.parquet").read_bytes() == expected
 
 
+@pytest.mark.slow
 def test_a_second_run_into_the_same_folder_is_refused_by_name(shapes, resnet, tmp_path):
     from filelock import FileLock
 
@@ -458,6 +469,7 @@ def test_a_second_run_into_the_same_folder_is_refused_by_name(shapes, resnet, tm
     go(tmp_path / "run", shapes, resnet, limit=2)
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_changes_nothing(done, shapes, resnet, tmp_path, monkeypatch):
     jumps = itertools.cycle([2e9, 0.0, 1e9])
     monkeypatch.setattr(time, "time", lambda: next(jumps))
@@ -491,6 +503,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(done, shapes, resnet,
     assert (again.folder / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -547,6 +560,7 @@ def scaled(factor):
     return own
 
 
+@pytest.mark.slow
 def test_functions_that_share_their_source_but_not_what_they_hold_are_different_explainers(shapes, resnet, tmp_path):
     both = go(tmp_path / "both", shapes, resnet, explainers=[scaled(1.0), scaled(-1.0)], metrics=["saliency_miou"])
     alone = go(tmp_path / "alone", shapes, resnet, explainers=[scaled(-1.0)], metrics=["saliency_miou"])
@@ -556,6 +570,7 @@ def test_functions_that_share_their_source_but_not_what_they_hold_are_different_
     assert second["cell_id"] == alone.summary["cells"][0]["cell_id"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_hashed_is_never_taken_for_done(shapes, resnet, tmp_path):
     """Two objects of one class that hold what cannot be pickled."""
 
@@ -572,6 +587,7 @@ def test_what_cannot_be_hashed_is_never_taken_for_done(shapes, resnet, tmp_path)
     assert both[0]["value"] == first[0]["value"] != both[1]["value"]
 
 
+@pytest.mark.slow
 def test_the_layer_is_part_of_the_identity(shapes, resnet, tmp_path):
     def cells(layer):
         model = sb.load_classifier(resnet, layer=layer, device="cpu")
@@ -583,6 +599,7 @@ def test_the_layer_is_part_of_the_identity(shapes, resnet, tmp_path):
     assert cells("resnet.encoder.stages.0")[0]["cell_id"] != cells("resnet.encoder.stages.1")[0]["cell_id"]
 
 
+@pytest.mark.slow
 def test_an_explainer_that_raised_once_is_tried_again(shapes, resnet, tmp_path):
     broken = tmp_path / "broken"
     broken.touch()
@@ -600,6 +617,7 @@ def test_an_explainer_that_raised_once_is_tried_again(shapes, resnet, tmp_path):
     assert second.summary["faults"] == {}
 
 
+@pytest.mark.slow
 def test_cells_of_an_earlier_start_with_fewer_samples_are_named_and_not_mixed_in(shapes, resnet, tmp_path, capsys):
     go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"], limit=3)
     more = go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_miou"])
@@ -644,6 +662,7 @@ def test_an_image_id_that_comes_twice_is_refused(shapes, resnet, tmp_path):
         go(tmp_path / "run", tmp_path / "data", resnet)
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_older_format_is_refused(shapes, resnet, tmp_path):
     done = go(tmp_path / "run", shapes, resnet, limit=2)
     content = json.loads((done.folder / "run.json").read_text())
@@ -655,6 +674,7 @@ def test_a_folder_of_an_older_format_is_refused(shapes, resnet, tmp_path):
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_run_json_holds_the_settings_of_the_latest_start_and_the_cells_of_all(shapes, resnet, tmp_path):
     changes = {"explainers": [my_own], "metrics": ["saliency_miou"], "label_map": dict.fromkeys(CLASSES, 1)}
     go(tmp_path / "run", shapes, resnet, limit=2, **changes)
@@ -669,6 +689,7 @@ def test_run_json_holds_the_settings_of_the_latest_start_and_the_cells_of_all(sh
     assert manifest.identity.labels == [[1]] * 8
 
 
+@pytest.mark.slow
 def test_the_runs_seed_is_that_of_the_mask_bank_unless_one_was_chosen(shapes, resnet, tmp_path):
     def value(name, explainer, seed):
         done = go(  # all samples: the seed draws those of a limit as well
@@ -684,6 +705,7 @@ def test_the_runs_seed_is_that_of_the_mask_bank_unless_one_was_chosen(shapes, re
     assert of_3 != pytest.approx(of_0, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_explainers_are_compared_over_the_same_samples_and_ranked(shapes, resnet, tmp_path):
     """One that knows the truth, the same with a little noise, and one that knows nothing."""
     masks = {}

@@ -57,6 +57,7 @@ def test_what_is_gone_or_changed_is_written_again(out, shapes, resnet, name, spo
     assert (out / name).read_bytes() not in (b"", b"other")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
 def test_a_note_that_cannot_be_read_is_no_note(out, shapes, resnet, content):
     (out / merging.WRITTEN).write_text(content)
@@ -65,6 +66,7 @@ def test_a_note_that_cannot_be_read_is_no_note(out, shapes, resnet, content):
     assert state(out)["summary.json"][0] > before[0]
 
 
+@pytest.mark.slow
 def test_another_question_or_other_code_is_written(out, shapes, resnet, tmp_path, monkeypatch):
     before = state(out)["report.html"]
     other = go(out, shapes, resnet, limit=8).summary

@@ -25,6 +25,7 @@ def test_means_of_bounded_scores_are_covered(simulation, law, size):
     assert min(covered) >= 0.93 - 2.5 * (0.93 * 0.07 / 200) ** 0.5
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("explainers", "times"), [(5, 150), (23, 60), (40, 30)])
 @pytest.mark.parametrize("settings", [{"size": 6}, {"missing": 0.1}], ids=["clusters", "missing"])
 def test_few_false_findings(simulation, explainers, times, settings):

@@ -124,6 +124,7 @@ def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, 
     assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
 
 
+@pytest.mark.slow
 def test_a_file_of_a_run_that_is_a_pipe_is_not_replaced(shapes, resnet, tmp_path):
     (tmp_path / "run").mkdir()
     settings = RUN | {"dataset": str(shapes), "model": str(resnet), "out": tmp_path / "run", "limit": 4}

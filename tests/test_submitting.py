@@ -122,6 +122,7 @@ def test_texts_of_records_are_held_once_and_written_as_the_run_wrote_them(run, t
     assert pq.read_table(path).to_pylist() == plain.to_pylist()
 
 
+@pytest.mark.slow
 def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
     first = sb.submit(run)
     again = sb.submit(run)
@@ -142,6 +143,7 @@ def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
     assert not [line for line in hub.lines()[before:] if line.startswith(("POST", "PUT"))]
 
 
+@pytest.mark.slow
 def test_only_what_is_new_is_sent(hub, here, run, shapes, resnet, tmp_path):
     sb.submit(run)
     merge(hub, 1)
@@ -157,6 +159,7 @@ def test_only_what_is_new_is_sent(hub, here, run, shapes, resnet, tmp_path):
     assert [cell["explainer"] for cell in sent["cells"]] == ["gradcam"]
 
 
+@pytest.mark.slow
 def test_more_samples_of_the_same_cell_are_new_and_no_contradiction(hub, here, run, shapes, resnet, tmp_path):
     sb.submit(run)
     more = sb.run(
@@ -176,6 +179,7 @@ def test_more_samples_of_the_same_cell_are_new_and_no_contradiction(hub, here, r
     assert sb.submit(run).new == []
 
 
+@pytest.mark.slow
 def test_two_submitters_at_once(hub, here, run, monkeypatch):
     """They never touch the same file, so both pull requests merge, in either order."""
     hub.api().create_repo(BOARD, repo_type="dataset")
@@ -197,6 +201,7 @@ def test_two_submitters_at_once(hub, here, run, monkeypatch):
     assert board.conflicts == []
 
 
+@pytest.mark.slow
 def test_two_submitters_meet_whatever_their_folders_are_called(hub, here, run, shapes, resnet, tmp_path):
     sb.submit(run)
     copied = shutil.copytree(shapes, tmp_path / "my copy")
@@ -215,6 +220,7 @@ def test_two_submitters_meet_whatever_their_folders_are_called(hub, here, run, s
     assert commands == {"shapes-xai"}
 
 
+@pytest.mark.slow
 def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here, run, tmp_path):
     sb.submit(run)
     merge(hub, 1)
@@ -241,6 +247,7 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
 
 
+@pytest.mark.slow
 def test_a_submission_that_is_malformed_is_named_and_left_out(hub, here, run, capsys):
     sb.submit(run)
     merge(hub, 1)
@@ -276,6 +283,7 @@ def test_a_local_folder_is_a_board_too(run, tmp_path):
     assert all(row["submitters"] == ["bob"] for row in torn.cells)
 
 
+@pytest.mark.slow
 def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
     here(VISITOR)
     done = sb.submit(run, namespace="visitor", private=True)
@@ -337,6 +345,7 @@ def one_line(capsys, run, *words):
     return shown.err
 
 
+@pytest.mark.slow
 def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
     here(None)
     assert "not logged in: log in with `hf auth login`" in one_line(capsys, run)
@@ -415,6 +424,7 @@ def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_
     assert len(sb.load_results(BOARD).cells) == 2  # here a folder may be meant, as with datasets and models
 
 
+@pytest.mark.slow
 def test_a_board_without_its_card_gets_it(hub, here, run):
     """As after a submission that was interrupted when the repository was made."""
     hub.fault("commit/main", status=400)

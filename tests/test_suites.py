@@ -259,6 +259,7 @@ def test_accuracies_and_small_numbers_stand_below_a_table(done):
     assert any("fewer than 10" in note for note in means.notes) == (min(least) < 10)
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
     module = sys.modules["saliency_bench.engine.suites.suite"]
     start = module.start
@@ -278,6 +279,7 @@ def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
     assert numbers[("two",), ("small", "top")].value is not None
 
 
+@pytest.mark.slow
 def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done, tmp_path):
     people = {"title": "People", "runs": ["all"], "rows": ["dataset", "model"], "columns": ["explainer", "value"],
               "values": {"Crowd": {"crowd": True}, "mIoU": {"metric": "saliency_miou"}}}  # fmt: skip
@@ -385,6 +387,7 @@ def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [{"name": "models/mine/last"}, {"name": "./gone"}, {"name": "torchvision:resnet1"}])
 def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, tmp_path, capsys):
     """Whether they are used as they are or trained first."""
@@ -455,6 +458,7 @@ def test_the_published_schema_is_that_of_the_files():
     assert json.loads(published.read_text()) == Suite.model_json_schema()
 
 
+@pytest.mark.slow
 def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
     """Against those that a run counts; equal where they depend on nothing but the options and the size."""
     counted = [name for name in sb.list_metrics() if hasattr(registry.load("metrics", name, "score"), "passes")]

@@ -98,6 +98,7 @@ def parts_of(suite):
                     yield fill(value.metric, variant), fill(value.part, variant)
 
 
+@pytest.mark.slow
 def test_each_paper_has_its_file():
     assert list(FILES) == [f"p{number}" for number in range(len(FILES))]
     for name in list_suites():

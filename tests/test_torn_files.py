@@ -58,6 +58,7 @@ def test_run_json_is_rebuilt_from_the_settings_where_parts_are_there(kind, run, 
     assert read_manifest(folder).cells == read_manifest(run).cells
 
 
+@pytest.mark.slow
 def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(run, folder, shapes, resnet, tmp_path):
     (folder / "run.json").write_bytes(b"")
     changes = {"batch_size": 3, "seed": 5}
@@ -67,6 +68,7 @@ def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(run, 
     assert [cell["cell_id"] for cell in other.summary["cells"]] == [cell["cell_id"] for cell in fresh.summary["cells"]]
 
 
+@pytest.mark.slow
 def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(run, folder, shapes, resnet, monkeypatch):
     (folder / "run.json").write_bytes(b"")
     alone = go(folder, shapes, resnet, explainers=["random"])
@@ -76,6 +78,7 @@ def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(run, fo
     assert bytes_of(folder) == bytes_of(run)
 
 
+@pytest.mark.slow
 def test_cells_that_are_not_in_the_table_are_named_in_one_line(folder, shapes, resnet, capsys):
     """Of an explainer that this start does not name, and of one that it names with fewer metrics."""
     go(folder, shapes, resnet, metrics=["saliency_miou", "saliency_iosr"])
@@ -125,6 +128,7 @@ def test_what_follows_from_the_parts_is_made_again(name, kind, run, folder, shap
     sb.report(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
 def test_torn_predictions_are_made_again(kind, run, folder, shapes, resnet):
     for path in (folder / "predictions").iterdir():
@@ -134,6 +138,7 @@ def test_torn_predictions_are_made_again(kind, run, folder, shapes, resnet):
     assert bytes_of(folder) == bytes_of(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
 def test_a_torn_state_of_a_training_is_said_and_the_training_starts_again(kind, shapes, tmp_path, capsys):
     state = tmp_path / "tiny.training.pt"
@@ -145,6 +150,7 @@ def test_a_torn_state_of_a_training_is_said_and_the_training_starts_again(kind, 
     assert not state.exists()
 
 
+@pytest.mark.slow
 def test_a_torn_batch_of_a_build_is_made_again(tmp_path, monkeypatch, capsys):
     settings = {"size": 32, "count": 80, "progress": False}
     whole = build("shapes-xai", tmp_path / "whole", **settings)

@@ -48,6 +48,7 @@ def test_the_log_says_what_the_weights_do(trained, shapes):
     assert accuracy == pytest.approx(log["test_accuracy"])
 
 
+@pytest.mark.slow
 def test_equal_settings_give_equal_weights_and_another_seed_others(trained, shapes, tmp_path):
     first, again, other = (
         weights(trained),
@@ -58,6 +59,7 @@ def test_equal_settings_give_equal_weights_and_another_seed_others(trained, shap
     assert not all(torch.equal(first[key], other[key]) for key in first)
 
 
+@pytest.mark.slow
 def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(trained, shapes, tmp_path, monkeypatch):
     epoch, calls = fitting.one_epoch, []
 
@@ -79,6 +81,7 @@ def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(traine
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 
 
+@pytest.mark.slow
 def test_mixed_precision_changes_the_passes_and_not_what_is_saved(trained, shapes, tmp_path):
     folder, again = (go(shapes, tmp_path / name, precision="bf16") for name in "ab")
     first, found, repeated = weights(trained), weights(folder), weights(again)

@@ -145,6 +145,7 @@ def test_scripts_archives_and_pickles_are_not_touched(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_picture_bomb_is_one_sample_that_cannot_be_read(tmp_path, resnet):
     Image.new("1", (30_000, 30_000)).save(tmp_path / "bomb.png")
     bomb = {"bytes": (tmp_path / "bomb.png").read_bytes(), "path": None}

@@ -71,6 +71,7 @@ HUGE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "words"), HUGE, ids=[str(case[0])[:60] for case in HUGE])
 def test_a_config_that_asks_for_more_than_its_weights_is_refused_before_it_is_built(tmp_path, peak, settings, words):
     folder = checkpoint(tmp_path / "model")
@@ -90,6 +91,7 @@ def test_weights_that_are_missing_are_not_allocated(tmp_path, peak):
     assert peak() < 300_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"in_chans": 10**7}, {"layers": [8_000] * 4}, {"channels": [2**20] * 4}])
 def test_arguments_of_timm_are_bounded(tmp_path, peak, arguments):
     refusal(timm_checkpoint(tmp_path, **arguments), "in_chans|modules|sum|parameters")
@@ -109,6 +111,7 @@ OUTSIDE = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("architecture", "arguments", "words"), OUTSIDE, ids=[f"{a} {b}" for a, b, _ in OUTSIDE])
 def test_a_timm_config_reaches_nothing_outside_its_folder(tmp_path, monkeypatch, architecture, arguments, words):
     timm = pytest.importorskip("timm")
@@ -259,6 +262,7 @@ def trained(folder, shapes, out, **settings):
                     device="cpu", progress=False, **settings)  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["classifier.1.weight", "resnet.embedder.embedder.convolution.weight",
                                   "resnet.embedder.embedder.normalization.running_var"])  # fmt: skip

@@ -186,6 +186,7 @@ def test_best_are_those_that_none_beats_where_any_two_differ(name, folders):
         assert {cell.rank[0] for cell in run.cells} >= {1}
 
 
+@pytest.mark.slow
 def test_no_legend_explains_what_a_table_does_not_show(folders, tmp_path):
     for name, folder in folders.items():
         run = read_run(folder)
@@ -229,6 +230,7 @@ def test_sentences_say_what_the_pairs_say(name, folders):
     assert "equal" not in " ".join(sentences)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_page_and_the_console_say_the_same(name, folders, tmp_path):
     run = read_run(folders[name])

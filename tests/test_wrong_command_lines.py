@@ -273,6 +273,7 @@ def nothing_loads(monkeypatch):
 NEEDS_LOADING = ("--split tset",)  # what the dataset itself must say
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("line", "words"), lines())
 def test_one_line_and_nothing_written(line, words, prepared, capsys, monkeypatch, request):
     if not any(part in line for part in NEEDS_LOADING):
@@ -320,6 +321,7 @@ print(json.dumps(codes))
 """
 
 
+@pytest.mark.slow
 def test_names_files_and_folders_are_checked_before_torch_is_imported(prepared):
     early = [line for line, _ in lines() if not any(part in line for part in NEEDS_TORCH)]
     assert len(early) > 80

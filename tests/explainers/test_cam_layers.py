@@ -278,6 +278,7 @@ def test_swin_is_read_as_pytorch_grad_cam_reads_it_when_told_its_axes(library):
     np.testing.assert_allclose(normalise(ours), theirs, atol=1e-4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
 @pytest.mark.parametrize("name", READERS)
 def test_every_explainer_of_feature_maps_is_defined_on_swin(name, library):
@@ -289,6 +290,7 @@ def test_every_explainer_of_feature_maps_is_defined_on_swin(name, library):
     assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
 @pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"])
 def test_the_explainers_of_attention_refuse_windows_and_stages_and_name_what_is_defined(name, library):

@@ -128,6 +128,7 @@ def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of
     assert network.images <= batch_size
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form_of_target(name, classifier, images, explainer_of):
     forms = {

@@ -152,6 +152,7 @@ def of_the_last_block(model, x, weights, steps):
     return sum(products) / len(products)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("before", [0, 1, 3])
 @pytest.mark.parametrize(("published", "batch_size"), [(False, None), (False, 5), (True, None), (True, 5)])
 def test_attention_agrees_with_a_slow_second_writing(published, batch_size, before, tiny, error_of):

@@ -112,6 +112,7 @@ def literal(model, image, weights, gradients, start):
     return joint
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("form", TARGETS)

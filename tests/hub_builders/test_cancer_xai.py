@@ -90,6 +90,7 @@ def test_a_tumour_and_a_normal_slice(source):
             assert sample.get("mask") is None
 
 
+@pytest.mark.slow
 def test_slices_are_drawn_by_seed_whatever_the_order_of_the_array(source):
     for case in ("pancreas_001", "pancreas_004", "pancreas_005"):
         numbers = {built(source, seed=seed)[0][case]["slice_index"] for seed in range(8)}

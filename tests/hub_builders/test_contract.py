@@ -69,6 +69,7 @@ def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(na
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
     """So that a build that goes on makes again what has changed."""

@@ -69,6 +69,7 @@ MASKS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", MASKS)
 def test_the_object_of_a_mask(tmp_path, kind):
     values, foreground = MASKS[kind]

@@ -83,6 +83,7 @@ def test_labels_are_found_where_programs_put_them(tmp_path, layout):
     assert row["split"] == ("validation" if layout in ("splits", "roboflow") else "test")
 
 
+@pytest.mark.slow
 def test_names_of_the_classes(tmp_path):
     text(tmp_path / "data.yaml", NAMES + "nc: 2\n")
     assert names_in(tmp_path / "data.yaml") == {0: "no", 1: "cat"}  # `no` is no truth value here

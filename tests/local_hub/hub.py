@@ -8,9 +8,6 @@ import threading
 import time
 from pathlib import Path
 
-import uvicorn
-from huggingface_hub import HfApi
-
 from local_hub.faults import Fault, Faulty
 from local_hub.server import Asked, Server, User
 from local_hub.store import Repo, Store
@@ -41,6 +38,8 @@ class LocalHub:
     def __enter__(self) -> "LocalHub":
         taken = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        import uvicorn
+
         config = uvicorn.Config(self.faulty, log_level="critical", lifespan="off", http="h11", ws="none")
         self._uvicorn = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._uvicorn.run, kwargs={"sockets": [taken]}, daemon=True)
@@ -55,7 +54,9 @@ class LocalHub:
 
     # Clients
 
-    def api(self, user: User | None = FOUNDER) -> HfApi:
+    def api(self, user: User | None = FOUNDER):
+        from huggingface_hub import HfApi
+
         return HfApi(endpoint=self.url, token=user.token if user else False)
 
     def env(self, user: User | None = FOUNDER, home: str = "home", **more: str) -> dict[str, str]:

@@ -3,10 +3,6 @@
 import numpy as np
 import pytest
 from PIL import Image
-from transformers import ResNetConfig
-
-import saliency_bench as sb
-from saliency_bench.hub_builders import pet_xai
 
 
 @pytest.fixture(scope="session")
@@ -33,12 +29,17 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pets(source, tmp_path_factory):
+    import saliency_bench as sb
+
     return sb.build("pet-xai", tmp_path_factory.mktemp("built") / "pets", source, progress=False)
 
 
 @pytest.fixture(scope="session")
 def closed(source, tmp_path_factory):
     """The same pets, as of a source that does not allow its images to be passed on."""
+    import saliency_bench as sb
+    from saliency_bench.hub_builders import pet_xai
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pet_xai, "REDISTRIBUTE", False)
         return sb.build("pet-xai", tmp_path_factory.mktemp("built") / "closed", source, progress=False)
@@ -47,6 +48,10 @@ def closed(source, tmp_path_factory):
 @pytest.fixture(scope="session")
 def model(pets, tmp_path_factory):
     """A checkpoint as `saliency-bench train` writes it."""
+    from transformers import ResNetConfig
+
+    import saliency_bench as sb
+
     out = tmp_path_factory.mktemp("models") / "resnet-18-pet-xai"
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")
     return sb.train(dataset=str(pets), model=config, out=out, epochs=1, size=32, progress=False)

@@ -116,6 +116,7 @@ def test_the_card_names_its_kind_and_every_option(name):
         assert f"**{option}**" in card
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
     metric = load_metric(name)
@@ -134,6 +135,7 @@ def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
     assert all(torch.equal(a, b) for a, b in zip(weights, inputs["classifier"].parameters(), strict=True))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_part_of_a_score_has_a_name(name, inputs):
     metric = load_metric(name)
@@ -146,6 +148,7 @@ def test_every_part_of_a_score_has_a_name(name, inputs):
         assert np.isnan(scores).tolist() == without.tolist()
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_is_its_samples_one_by_one(name, inputs):
     metric = load_metric(name)
@@ -153,6 +156,7 @@ def test_a_batch_is_its_samples_one_by_one(name, inputs):
     np.testing.assert_allclose(numbers(metric, inputs), single, atol=1e-6)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_marks_samples_by_what_it_is_given_and_says_why(name, inputs):
     metric = load_metric(name)
@@ -180,6 +184,7 @@ class Breaking(nn.Module):
 MARK = 0.123
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_reads_a_classifier_without_probabilities_has_no_score_for_that_sample(name, value, inputs):
@@ -196,6 +201,7 @@ def test_what_reads_a_classifier_without_probabilities_has_no_score_for_that_sam
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_says_the_same_twice(name, inputs):
     metric = load_metric(name)

@@ -105,6 +105,7 @@ def test_contrasts_by_loops(name, chosen, maps, masks, right):
     assert (metric.aggregate is not None) == (chosen == "each")
 
 
+@pytest.mark.slow
 @given(MAPS, MASKS, RIGHT)
 def test_the_rate_by_loops(maps, masks, right):
     metric = load_metric("saliency_idr")
@@ -129,6 +130,7 @@ def test_the_examples_of_the_docstrings(name, score, parts):
     assert own is parts is None or own[0].tolist() == pytest.approx(parts)
 
 
+@pytest.mark.slow
 @given(MAPS, st.integers(-10, 20))
 def test_the_scale_of_a_map_does_not_count(maps, exponent):
     np.testing.assert_array_equal(preprocessed(maps[0] * np.float32(2.0**exponent)), preprocessed(maps[0]))
@@ -155,6 +157,7 @@ def test_exchanged_maps_turn_the_sign(name, maps, masks):
     np.testing.assert_allclose(ahead, -back, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(MAPS, MASKS)
 def test_exchanged_pictures_turn_the_rate(maps, masks):
     metric, right = load_metric("saliency_idr"), np.ones((2, B), bool)
@@ -198,6 +201,7 @@ def planted(shapes):
     return rows, *models, masks
 
 
+@pytest.mark.slow
 def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
     rows, of_objects, of_scenes, masks = planted
 
@@ -266,6 +270,7 @@ def replace_known(classifier, rows, is_wrong):
     return sb.load_classifier(Knows(network.classes, known), mean=0, std=1, labels=classifier.labels, device="cpu")
 
 
+@pytest.mark.slow
 def test_outside_a_run_they_are_what_the_run_says(planted, tmp_path):
     rows, of_objects, of_scenes, _ = planted
     rows = rows.select(range(6))

@@ -100,6 +100,7 @@ def test_the_mask_s_inverse_is_the_worst_map(name, masks, maps):
     np.testing.assert_allclose(plain, share, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["saliency_pointing_game", "saliency_average_precision"])
 @given(MASKS, st.integers(-3, 3))
 def test_a_flat_map_gets_the_mask_s_share(name, masks, value):
@@ -162,6 +163,7 @@ class Monotone(nn.Module):
         return torch.stack([torch.zeros_like(score), 3 * score + score**3 - 2], dim=1)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BY_ORDER)
 @settings(max_examples=25)
 @given(arrays(np.float64, (1, 4, 4), elements=st.integers(-4, 8).map(lambda x: x / 8)), st.permutations(range(16)))

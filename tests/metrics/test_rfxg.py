@@ -231,6 +231,7 @@ def coarse(classifier, images, target):
     return (truth(classifier, images, target) * 4000).round().clamp(-9, 9)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.integers(0, 50))
 def test_two_groups_that_hold_all_classes_what_one_loses_the_other_gains(seed):
@@ -248,6 +249,7 @@ def test_two_groups_that_hold_all_classes_what_one_loses_the_other_gains(seed):
     assert found == pytest.approx(lost * sizes * (1 / sizes + 1 / (K - sizes)) / 2, abs=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_true_order_is_best_and_its_reverse_worst(name):
     """Probabilities add up over pixels; for groups of two, sums (of the map) and means (of the score) rank alike."""

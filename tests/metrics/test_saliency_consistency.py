@@ -78,6 +78,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow
 def test_fastdtw_is_the_library_s_for_lengths_1_to_200():
     for length in range(1, 201):
         draw = KINDS[length % len(KINDS)]
@@ -151,6 +152,7 @@ def test_by_hand():
     assert saliency_consistency(*given, transform="flip_vertical").tolist() == [2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["right", "left", "down", "up", "flip_horizontal", "flip_vertical"])
 def test_an_explainer_that_follows_exactly_gets_0(name):
     given = prepared(Fixed(), torch.rand(2, 3, H, W), red)
@@ -312,6 +314,7 @@ def test_one_transform_and_the_mean():
     np.testing.assert_array_equal(metric.with_parts(*given)[1], np.stack(each, axis=1))
 
 
+@pytest.mark.slow
 @given(st.floats(0.01, 100), st.floats(-50, 50))
 @settings(max_examples=15)
 def test_a_positive_affine_change_of_the_maps_alters_nothing(factor, shift):

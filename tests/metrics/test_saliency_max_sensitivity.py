@@ -132,6 +132,7 @@ def test_quantus_agrees_on_the_same_draws(given_inputs):
     assert np.ravel(theirs) == pytest.approx(ours, rel=1e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.floats(0.01, 100))
 def test_positive_scaling_changes_nothing(factor):

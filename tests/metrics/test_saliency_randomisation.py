@@ -167,6 +167,7 @@ def literal_steps(values):
     return [round((value - values.min()) / (values.max() - values.min()) * 32768) for value in values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["ssim", "spearman", "complexity"])
 def test_every_layer_by_loops(made, form):
     classifier, images = made
@@ -357,6 +358,7 @@ def test_options_out_of_range_are_named():
     assert not load_metric("saliency_randomisation").higher_is_better
 
 
+@pytest.mark.slow
 def test_a_run_holds_every_layer_counts_the_passes_and_leaves_others_alone(shapes, resnet, tmp_path):
     def started(name, metrics):
         return sb.run(dataset=str(shapes), model=str(resnet), explainers=[gradient], metrics=metrics, limit=8, seed=7,

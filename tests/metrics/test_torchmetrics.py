@@ -14,6 +14,7 @@ PEERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "peer"), PEERS.items())
 def test_is_that_of_torchmetrics(name, peer):
     binary = getattr(pytest.importorskip("torchmetrics.functional.classification"), peer)

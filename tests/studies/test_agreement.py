@@ -33,6 +33,7 @@ def literal_alpha(masks):
     return 1 - observed / expected
 
 
+@pytest.mark.slow
 @given(masks)
 def test_agreement_is_what_the_definitions_say(given):
     first, second = given[:2]

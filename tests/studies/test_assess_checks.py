@@ -114,6 +114,7 @@ def test_the_picture_of_a_check_is_of_the_other_image_and_without_its_map_of_the
     assert not any(word in state for word in (*PLANTED, "secret", "check"))
 
 
+@pytest.mark.slow
 def test_who_failed_is_reported_and_left_out_on_request_alone(tmp_path):
     study = start(tmp_path, run_images(), checks=1, raters=4, per_person=11)
     people = [rate(study, kind) for kind in (LOOKING, LOOKING, LOOKING, STRAIGHT)]
@@ -165,6 +166,7 @@ def test_checks_that_do_not_fit_are_refused(options, line):
         configuration(run_images(), read_questions(), **options)
 
 
+@pytest.mark.slow
 def test_human_masks_are_rated_like_maps_and_are_no_explainer(tmp_path, monkeypatch):
     names = (f"p-person3{number}" for number in range(2))  # the order of maps is drawn from the name of the person
     monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda: next(names))

@@ -128,6 +128,7 @@ def test_compressed_runs_and_polygons_of_coco_are_read(tmp_path):
     np.testing.assert_array_equal(read["2.jpg"], box)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 7), st.integers(1, 300), st.integers(0, 9), st.randoms())
 def test_brush_masks_come_back(height, width, level, random):
     flat = [random.randint(0, 9) < level for _ in range(height * width)]

@@ -247,6 +247,7 @@ def test_variables_are_the_command_line():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_space_without_its_variables_says_so(here, tmp_path):
     space = Space(here, "annotate", tmp_path / "space", refused=True, STUDY_DATASET="visitor/noise")
     assert space.process.wait(timeout=60) == 2

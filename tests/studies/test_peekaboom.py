@@ -199,6 +199,7 @@ def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_
     assert {row["judgements"] for row in data["crowd"]} == {30}
 
 
+@pytest.mark.slow
 def test_those_who_leave_are_replaced(tmp_path, monkeypatch):
     game = start(Store(tmp_path / "study.db"), judgements=1)
     people = [work(game, Worker(f"w{number}"), most=7 if number % 2 else None) for number in range(8)]

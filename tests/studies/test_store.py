@@ -80,6 +80,7 @@ def test_further_answers_are_revisions(store):
     assert study.answered("p-a") == ["u"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [tables.studies, tables.people, tables.assignments, tables.answers, tables.reviews])
 def test_the_database_refuses_to_change_a_row(store, table):
     study = made(store)
@@ -248,6 +249,7 @@ def test_a_password_is_not_shown():
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_many_people_save_at_the_same_moment(store):
     """Eight threads: everybody's answers, each request sent three times, and two tabs of one person."""
     study = made(store)
@@ -286,6 +288,7 @@ for index in range(10**6):
 """
 
 
+@pytest.mark.slow
 def test_what_was_confirmed_survives_a_kill(place):
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(place)], stdout=subprocess.PIPE, text=True)
     confirmed = [int(process.stdout.readline()) for _ in range(40)]

@@ -97,6 +97,7 @@ def test_the_copy_is_one_whole_file_while_people_answer(hub, tmp_path):
     assert by(tmp_path / f"copy-{len(copies) - 1}.db") == sorted(names)
 
 
+@pytest.mark.slow
 def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
     syncs, studies = [], []
     for name in ("one", "two"):
@@ -126,6 +127,7 @@ def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
     assert by(copy) == sorted([*everyone, "eve"])
 
 
+@pytest.mark.slow
 def test_a_commit_that_comes_in_between_is_not_overwritten(hub, tmp_path, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -230,6 +232,7 @@ def test_another_study_is_not_continued(hub, tmp_path):
         sync_of(hub, tmp_path / "study.db").restore()
 
 
+@pytest.mark.slow
 def test_a_failing_hub_never_stops_the_study(hub, tmp_path, capsys):
     sync = sync_of(hub, tmp_path / "study.db", minutes=0.005)
     sync.restore()
