@@ -1,22 +1,17 @@
 """Uploads files to the Hub: shows the plan first, sends only what differs, resumes an interrupted upload."""
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
-from huggingface_hub.utils import are_progress_bars_disabled, validate_repo_id
-from tqdm.contrib.logging import logging_redirect_tqdm
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.utils import validate_repo_id
 
 from saliency_bench.errors import UserError
-from saliency_bench.hub.client import LOGIN, default_api, no_bars, rights, token_of
+from saliency_bench.hub.client import LOGIN, default_api, rights, token_of
 from saliency_bench.hub.errors import may_pass, reason, refuse, retry_after
 from saliency_bench.hub.plan import Publication, UploadPlan, plan_if_reachable, upload_plan
-from saliency_bench.utils.progress import bar
 
 PAUSES = (2, 8)  # seconds before a retry; huggingface_hub itself retries each file several times
 LONGEST_WAIT = 300  # seconds; a longer Retry-After ends the upload
@@ -119,81 +114,23 @@ def _send(plan: UploadPlan, api: HfApi) -> str:
             publication.repo, repo_type=publication.kind, private=plan.private, exist_ok=True, space_sdk=sdk
         )
         head = api.repo_info(publication.repo, repo_type=publication.kind).sha
-    operations = _operations(plan)
-    with _one_bar(operations):
-        commit = api.create_commit(
-            publication.repo,
-            operations,
-            commit_message=f"saliency-bench push {publication.kind}",
-            repo_type=publication.kind,
-            parent_commit=head,
-        )
+    commit = api.create_commit(
+        publication.repo,
+        _operations(plan),
+        commit_message=f"saliency-bench push {publication.kind}",
+        repo_type=publication.kind,
+        parent_commit=head,
+    )
     return commit.oid
 
 
-class _Addition(CommitOperationAdd):
-    """A file to send that reports to `on_read` how many more bytes were read; bytes sent again do not count."""
-
-    furthest = 0
-
-    @staticmethod
-    def on_read(count: int) -> object:
-        """Count bytes that were read; replaced by the progress bar."""
-
-    @contextmanager
-    def as_file(self, with_tqdm: bool = False) -> Iterator[Any]:
-        """Open the content, counting what is read."""
-        with super().as_file() as file:
-            if with_tqdm:  # set by huggingface_hub when it sends the file
-                read = file.read
-
-                def counted(size: int = -1) -> bytes:
-                    data = read(size)
-                    more = max(file.tell() - self.furthest, 0)
-                    self.furthest += more
-                    self.on_read(more)
-                    return data
-
-                file.read = counted  # type: ignore[method-assign]
-            yield file
-
-    def b64content(self) -> bytes:
-        """Return the content for a small file, counted as read."""
-        content = super().b64content()  # of a small file, which is sent inside the commit
-        self.on_read(self.upload_info.size - self.furthest)
-        self.furthest = self.upload_info.size
-        return content
-
-
-def _operations(plan: UploadPlan) -> list[_Addition | CommitOperationDelete]:
+def _operations(plan: UploadPlan) -> list[CommitOperationAdd | CommitOperationDelete]:
     """Return what the commit does."""
     files = plan.publication.files
     return [
         CommitOperationDelete(path)
         if change == "removed"
-        else _Addition(path, content if isinstance(content := files[path], bytes) else str(content))
+        else CommitOperationAdd(path, content if isinstance(content := files[path], bytes) else str(content))
         for path, change in plan.changes.items()
         if change != "unchanged"
     ]
-
-
-@contextmanager
-def _one_bar(operations: Sequence[_Addition | CommitOperationDelete]) -> Iterator[None]:
-    """Show one progress bar for all files together, where huggingface_hub shows one per file.
-
-    Hf_xet has a joint one.
-    """
-    xet = find_spec("hf_xet") is not None and not constants.HF_HUB_DISABLE_XET
-    if xet or are_progress_bars_disabled():
-        yield
-        return
-    additions = [operation for operation in operations if isinstance(operation, _Addition)]
-    total = sum(addition.upload_info.size for addition in additions)
-    with (
-        no_bars(),
-        bar(desc="sending", total=total, unit="B", unit_scale=True, leave=False) as sending,
-        logging_redirect_tqdm([logging.getLogger("huggingface_hub")]),  # its messages about retries get their own line
-    ):
-        for addition in additions:
-            addition.on_read = sending.update  # type: ignore[method-assign]
-        yield
