@@ -318,7 +318,7 @@ def test_tables_are_text_in_three_forms():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--what correlations", "did you mean correlation"),
+        ("--what correlations", "choose from 'correlation'"),
         ("--what correlation --option threshold", "correlation has no option option"),
         ("--what sensitivity", "several settings"),
         ("--what sweep", "several values"),

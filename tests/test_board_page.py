@@ -258,7 +258,7 @@ def test_the_command_refuses_what_is_no_board(tmp_path, capsys):
         (["--results", str(tmp_path)], "holds no results"),
         (["--results", str(tmp_path / "none")], "is not a folder"),
         (["--results", str(tmp_path), "--core", str(tmp_path / "core.yaml")], "core.yaml cannot be read"),
-        ([], "--results is required"),
+        ([], "arguments are required: --results"),
     ):
         assert main(["leaderboard", *words]) == 2
         assert line in capsys.readouterr().err
