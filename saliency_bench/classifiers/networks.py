@@ -206,9 +206,11 @@ def _script(module: torch.jit.ScriptModule) -> str:
             if inside == "data.pkl":
                 parts.append(f"attributes {_Attributes(io.BytesIO(packed.read(name))).load()}")
             elif inside.endswith(".py"):
-                # Constants of a class come in any order.
-                lines = packed.read(name).decode().splitlines()
-                parts.append("\n".join([inside, *sorted(lines, key=lambda line: line if ": Final[" in line else "")]))
+                # A class stands in a file with others or, with its name mangled, in one of its own: each is a part.
+                for code in filter(None, re.split("^class ", packed.read(name).decode(), flags=re.MULTILINE)):
+                    # Constants of a class come in any order.
+                    lines = sorted(code.splitlines(), key=lambda line: line if ": Final[" in line else "")
+                    parts.append("\n".join([inside, *lines]))
             elif inside.startswith("constants/"):
                 parts.append(f"{inside} {packed.read(name)!r}")
     return "\n".join(sorted(re.sub(r"[./]_*torch_mangle_\d+", "", part) for part in parts))
