@@ -2,6 +2,7 @@
 
 import os
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 # One thread in every process, unless the caller says otherwise: two pytest-xdist workers with a thread per core each
@@ -20,11 +21,29 @@ from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
 
 
+# {marker: files of its tests}, so that `pytest -m "slow and hub"` runs the slow tests of an area.
+AREAS = {
+    "browser": ("test_board_browser.py", "test_pairs.py", "test_page_tools.py", "studies/test_*page.py",
+                "studies/test_double_clicks.py", "studies/test_other_sites.py"),
+    "hub": ("test_hub_*.py", "test_local_hub.py", "test_publishing.py", "test_submitting.py", "test_review.py"),
+    "kills": ("test_kill_and_continue.py", "test_interrupts.py", "test_processes.py", "test_start_again.py",
+              "test_torn_files.py", "test_partners.py", "test_part_files.py"),
+    "studies": ("studies/*",),
+    "suites": ("test_suites*.py", "test_retraining.py", "test_training*.py"),
+    "wheel": ("test_wheel_and_demo.py", "test_documentation.py", "test_install_metrics.py", "test_notebook.py"),
+}  # fmt: skip
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark all but N of the items of a function with `@pytest.mark.sample(N)` as slow: evenly spread ones stay fast."""
+    """Mark areas; all but N items of a function with `@pytest.mark.sample(N)`, evenly spread, are slow."""
+    here = Path(__file__).parent
     functions = {}
     for item in items:
+        place = item.path.relative_to(here).as_posix()
+        for area, patterns in AREAS.items():
+            if any(fnmatch(place, pattern) for pattern in patterns):
+                item.add_marker(area)
         if marker := item.get_closest_marker("sample"):
             functions.setdefault(item.nodeid.partition("[")[0], (marker.args[0], []))[1].append(item)
     for count, variants in functions.values():
