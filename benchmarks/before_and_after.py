@@ -64,7 +64,11 @@ for name, make in networks.items():
         except ValueError:
             pass
     without = {"retrained", "first_right", "other"}  # whole trainings, people, a second network
-    metrics = [metric for metric in sb.list_metrics() if not without & set(sb.load_metric(metric).needs)]
+    def inputs_of(name):
+        metric = sb.load_metric(name)
+        return metric.inputs if hasattr(metric, "inputs") else metric.needs  # its name in older versions
+
+    metrics = [metric for metric in sb.list_metrics() if not without & set(inputs_of(metric))]
     for target in ("label", "predicted", "contrast:second"):
         chosen = fitting if target == "label" else fitting[:4]
         sb.run(dataset=str(data), model=str(out / name), explainers=chosen, metrics=metrics, target=target,

@@ -108,14 +108,14 @@ def measured(text: str) -> tuple[float, float, float | None, int]:
     metric = load_metric(text)
     chosen = {key: value for key, value in metric.options if f"{key}=" in text}
     module, pictures = shell(metric.name), 0
-    if metric.needs == ("maps", "masks"):
+    if metric.inputs == ("maps", "masks"):
         count = args.maps
         ours = milliseconds(lambda: metric(maps, masks), count)
         outside = milliseconds(lambda: module.compute(predictions=maps, references=masks, **chosen), count)
     else:
         count = min(2, args.maps)
         classifier, images = load_classifier(Nothing(), mean=0.5, std=1), torch.rand(count, 3, args.size, args.size)
-        labels = [one_hot([0] * count, 2).numpy().astype(bool)] if "labels" in metric.needs else []
+        labels = [one_hot([0] * count, 2).numpy().astype(bool)] if "labels" in metric.inputs else []
 
         def function():
             nonlocal pictures
@@ -211,12 +211,12 @@ def judgements(count: int = 1000) -> tuple[float, float, float]:
 
 
 needed = {"maps", "masks", "curves", "labels"}
-names = [metric for metric in map(load_metric, registry.names("metrics")) if set(metric.needs) <= needed]
+names = [metric for metric in map(load_metric, registry.names("metrics")) if set(metric.inputs) <= needed]
 texts = [metric.name for metric in names] + [f"{name}:threshold=mask_area" for name in AT_MASK_AREA]
 print(f"milliseconds of one processor for a map of {args.size} x {args.size}, medians of {args.rounds} rounds\n")
 print(f"{'metric':<40} {'function':>9} {'evaluate':>9} {'adds':>7} {'peer':>9} {'ratio':>7} {'pictures':>9}")
 worst = {"a threshold": 0.0, "an order": 0.0, "evaluate": 0.0}
-for text in sorted(texts, key=lambda text: ("curves" in load_metric(text).needs, text)):
+for text in sorted(texts, key=lambda text: ("curves" in load_metric(text).inputs, text)):
     ours, outside, theirs, pictures = measured(text)
     peer = f"{theirs:>9.3f} {theirs / ours:>6.1f}x" if theirs else f"{'':>9} {'':>7}"
     print(f"{text:<40} {ours:>9.3f} {outside:>9.3f} {outside - ours:>7.3f} {peer} {pictures or '':>9}", flush=True)

@@ -86,7 +86,7 @@ def planted(masks: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
 def comparable() -> list[Metric]:
     """The metrics that need nothing but maps, masks, labels and curves."""
     metrics = [load_metric(name) for name in registry.names("metrics")]
-    return [metric for metric in metrics if set(metric.needs) <= NEEDED]
+    return [metric for metric in metrics if set(metric.inputs) <= NEEDED]
 
 
 def of_partners() -> list[Metric]:
@@ -162,12 +162,12 @@ def main() -> None:
             given = {"maps": maps, "masks": batch.masks.numpy(), "labels": labels}
             given["curves"] = Curves(classifier, batch.images, target, maps)
             for metric in comparable():
-                found = metric(**{need: given[need] for need in metric.needs})
+                found = metric(**{need: given[need] for need in metric.inputs})
                 scores.setdefault((metric.name, name), []).append(found)
     whole = classifier.prepare([rows[index] for index in range(len(rows))])
     of_all = planted(whole.masks.numpy())
     lines = ["| | " + " | ".join(ORDER) + " |", "|---|" + "---|" * len(ORDER)]
-    for metric in sorted(comparable(), key=lambda metric: "curves" in metric.needs):
+    for metric in sorted(comparable(), key=lambda metric: "curves" in metric.inputs):
         lines.append(row(metric, [np.nanmean(np.concatenate(scores[metric.name, name])) for name in ORDER]))
     for metric in of_partners():
         values = [by_partners(metric, whole.images, whole.labels.numpy(), of_all[name], classifier) for name in ORDER]

@@ -98,7 +98,7 @@ def settings(folder: Path, explainers: int, metrics: int) -> dict:
 def needs(metric: str) -> tuple[str, ...]:
     from saliency_bench.metric import load_metric
 
-    return load_metric(metric).needs
+    return load_metric(metric).inputs
 
 
 def network():

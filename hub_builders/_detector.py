@@ -14,7 +14,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.progress import bar
 
 CONFIDENCE = 0.5
-NEEDS = "torchvision's Faster R-CNN weights (160 MB, downloaded once) and, for all of COCO, a GPU or days"
+REQUIREMENT = "torchvision's Faster R-CNN weights (160 MB, downloaded once) and, for all of COCO, a GPU or days"
 Look = Callable[[np.ndarray], list[int]]
 
 
@@ -61,7 +61,9 @@ def faster_rcnn() -> Look:
     try:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no network, no disk, a wrong hash
-        raise UserError(f"the detector needs {NEEDS}: {one_line(error)}; leave it out with --no-detector") from error
+        raise UserError(
+            f"--detector needs {REQUIREMENT}: {one_line(error)}; leave it out with --no-detector"
+        ) from error
     model = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91)
     model.load_state_dict(state)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -4,7 +4,7 @@ A metric is a folder `metrics/NAME/` with `score.py`, where
 
     def NAME(maps, masks, *, option=default) -> Scores
 
-takes what it needs as positional parameters, out of NEEDS below, and module constants say the rest: `PAPER`,
+takes what it needs as positional parameters, out of INPUTS below, and module constants say the rest: `PAPER`,
 `HIGHER_IS_BETTER`, `RANGE` (low, high), of scores and of their parts, and `VERSION` (bumped whenever a number changes).
 `RANGE` may be a function of {option: value}; or of {option: value} and `target.TargetRange` where it depends on the
 target, as that of a probability: [0, 1] for one class, [-1, 1] for a contrast. The kind of interval follows from the
@@ -76,7 +76,7 @@ from saliency_bench.types import Scores
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
 # What a metric may ask for, by the name of its parameter.
-NEEDS = {
+INPUTS = {
     "maps": "numpy (B, H, W)",
     "masks": "numpy bool (B, H, W), never empty",
     "curves": "perturbation.Curves of the batch and its maps",
@@ -95,15 +95,19 @@ NEEDS = {
     "retrained": "numpy int (B, P), the classes that networks give which were trained on changed pictures; -1: none",
     "first_right": "numpy (B,), of each judgement of a person the exposure of the first right answer; NaN: none",
 }
-OF_PEOPLE = frozenset({"first_right"})  # needs that no run has anything for: a sample is a judgement
-OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
-# Needs through which scores depend on the explainer.
+OF_PEOPLE = frozenset({"first_right"})  # inputs that no run has anything for: a sample is a judgement
+OF_TARGET = frozenset({"maps", "curves", "target"})  # inputs that depend on the run's target
+# Inputs through which scores depend on the explainer.
 OF_EXPLAINER = frozenset({"maps", "curves", "explain", "partners", "retrained"})
 
 F = TypeVar("F", bound=Callable)
 Range = tuple[float, float]
 Scored = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
-OWN_COLUMNS = {"image": "images", "mask": "masks", "label": "labels"}  # of the dataset, and the needs they are given by
+OWN_COLUMNS = {
+    "image": "images",
+    "mask": "masks",
+    "label": "labels",
+}  # of the dataset: the inputs they are
 ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, relative to the range's ends
 
 
@@ -114,7 +118,7 @@ class Metric:
     name: str
     function: Callable[..., Scores]
     options: tuple[tuple[str, object], ...]
-    needs: tuple[str, ...]
+    inputs: tuple[str, ...]  # by name, of `INPUTS`
     paper: str
     higher_is_better: bool
     range: Range  # of a contrast of two classes by a softmax, where it depends on the target (`limits`)
@@ -145,7 +149,7 @@ class Metric:
         """Return (scores (B,), their parts (B, P) or None for a metric without), NaN where they are not defined."""
         with no_exit():
             values = _numbers(self.function(*inputs, **named, **dict(self.options)))
-        limits = self._limits_of(dict(zip(self.needs, inputs, strict=False)) | named)
+        limits = self._limits_of(dict(zip(self.inputs, inputs, strict=False)) | named)
         _check_range(values, limits)
         if self.part_names is None:
             return values, None
@@ -236,7 +240,7 @@ class Metric:
     @property
     def asks_of_target(self) -> bool:
         """Whether it asks about the run's target; if not, it asks a question of its own, whatever the target is."""
-        return bool(OF_TARGET & set(self.needs))
+        return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
         return self.name + options.differing(self.options, options.defaults(self.function))
@@ -250,7 +254,7 @@ class Metric:
         return {
             "direction": "higher is better" if self.higher_is_better else "lower is better",
             "range": ends,
-            "asks for": ", ".join(self.needs).replace("columns", f"columns ({', '.join(self.columns)})"),
+            "asks for": ", ".join(self.inputs).replace("columns", f"columns ({', '.join(self.columns)})"),
             "paper": self.paper,
         }
 
@@ -335,17 +339,17 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
     name, written = options.parse(name)
     module = registry.load("metrics", name, part="score")
     function = getattr(module, name)
-    needs = options.positional(function)
-    if strange := set(needs) - set(NEEDS):
-        raise UserError(f"metric {name} asks for {', '.join(strange)}; there are: {', '.join(NEEDS)}")
-    if ("partners" in needs) != hasattr(module, "plan"):
+    inputs = options.positional(function)
+    if strange := set(inputs) - set(INPUTS):
+        raise UserError(f"metric {name} asks for {', '.join(strange)}; there are: {', '.join(INPUTS)}")
+    if ("partners" in inputs) != hasattr(module, "plan"):
         raise UserError(
             f"metric {name}: a parameter partners and plan(options, predictions) go together; add the other"
         )
     bound = options.resolved(name, function, written | chosen)
     options.check(module, bound)
     of_target = _target_range(module)
-    if of_target and "curves" not in needs and not {"target", "classifier"} <= set(needs):
+    if of_target and "curves" not in inputs and not {"target", "classifier"} <= set(inputs):
         raise UserError(
             f"RANGE of metric {name} depends on the target: it must ask for curves, or target and classifier"
         )
@@ -353,7 +357,7 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         name=name,
         function=function,
         options=bound,
-        needs=needs,
+        inputs=inputs,
         paper=module.PAPER,
         higher_is_better=_direction(module, dict(bound)),
         range=of_target(dict(bound), PLAIN_CONTRAST) if of_target else _range(module, dict(bound)),
@@ -370,27 +374,27 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         plan=getattr(module, "plan", None),
         keeps=getattr(module, "KEEPS", ""),
         target_range=of_target,
-        columns=_columns(name, needs, getattr(module, "COLUMNS", ()), "COLUMNS in its score.py"),
+        columns=_columns(name, inputs, getattr(module, "COLUMNS", ()), "COLUMNS in its score.py"),
     )
 
 
 def check_without_people(metric: Metric) -> None:
     """Raise UserError for a metric that is computed from the answers of people, which a run does not have."""
-    if OF_PEOPLE & set(metric.needs):
+    if OF_PEOPLE & set(metric.inputs):
         raise UserError(
             f"{metric.name} is computed from the answers of people, of which a run has none; leave it out, and give "
             "them to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
         )
 
 
-def _columns(name: str, needs: Sequence[str], named: Any, where: str) -> tuple[str, ...]:
+def _columns(name: str, inputs: Sequence[str], named: Any, where: str) -> tuple[str, ...]:
     """Return the columns of the dataset that a metric names.
 
     Raises:
         UserError: It asks for columns and names none, or the reverse.
     """
     columns = (named,) if isinstance(named, str) else tuple(named)
-    if bool(columns) != ("columns" in needs):
+    if bool(columns) != ("columns" in inputs):
         problem = f"names columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
         raise UserError(f"metric {name} {problem if columns else f'asks for columns; name them by {where}'}")
     for column in columns:
@@ -441,7 +445,7 @@ def declare_metric(
 
         sb.run(..., metrics=["saliency_miou", top_pixel_inside])
 
-    The function asks for what it needs by the names of its parameters (`NEEDS` above) and returns one number per
+    The function asks for what it needs by the names of its parameters (`INPUTS` above) and returns one number per
     sample, NaN where the score is not defined. Keyword-only parameters with defaults are its options. The first line of
     its docstring describes it in reports, and its version is a hash of its code. The same can be said by attributes:
     `top_pixel_inside.higher_is_better = True`.
@@ -480,19 +484,19 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
     if higher not in (True, False, None):
         raise UserError(f"metric {name}: higher_is_better must be True or False; got {higher!r}")
     assumed = "It does not say which direction is better, so higher is assumed to be better." if higher is None else ""
-    needs = _needs_of(name, given)
-    chosen = ((key, value) for key, value in options.defaults(given).items() if key not in NEEDS)
+    inputs = _inputs_of(name, given)
+    chosen = ((key, value) for key, value in options.defaults(given).items() if key not in INPUTS)
     return Metric(
         name=name,
         function=given,
         options=tuple(sorted(chosen)),
-        needs=needs,
+        inputs=inputs,
         paper="",
         higher_is_better=higher is not False,
         range=(-inf, inf) if limits is None else _checked_range(name, limits),
         version=code_hash(given).version,
         about=" ".join(filter(None, (first_line(given) or "A Python function.", assumed))),
-        columns=_columns(name, needs, _declared(given, "columns") or (), "@sb.declare_metric(..., columns=[...])"),
+        columns=_columns(name, inputs, _declared(given, "columns") or (), "@sb.declare_metric(..., columns=[...])"),
     )
 
 
@@ -518,7 +522,7 @@ def _checked_range(name: str, given: Any) -> Range:
     raise UserError(f"metric {name}: range must be two numbers (low, high), low below high; got {given!r}")
 
 
-def _needs_of(name: str, function: Callable) -> tuple[str, ...]:
+def _inputs_of(name: str, function: Callable) -> tuple[str, ...]:
     """Return what a function asks for by the names of its parameters; one with a default may have any name.
 
     Raises:
@@ -530,17 +534,17 @@ def _needs_of(name: str, function: Callable) -> tuple[str, ...]:
     except (TypeError, ValueError) as error:
         line = f"metric {name}: its parameters cannot be read; wrap it in a function f(maps, masks)"
         raise UserError(line) from error
-    needs = [
-        parameter.name for parameter in parameters if parameter.default is Parameter.empty or parameter.name in NEEDS
+    inputs = [
+        parameter.name for parameter in parameters if parameter.default is Parameter.empty or parameter.name in INPUTS
     ]
-    strange = [parameter for parameter in parameters if parameter.name in needs and parameter.name not in NEEDS]
+    strange = [parameter for parameter in parameters if parameter.name in inputs and parameter.name not in INPUTS]
     if strange and strange[0].kind is Parameter.KEYWORD_ONLY:
         raise UserError(f"metric {name}: option {strange[0].name} needs a default; bind it with functools.partial")
-    if strange or not needs:
+    if strange or not inputs:
         names = ", ".join(parameter.name for parameter in strange) or "nothing"
-        raise UserError(f"metric {name} asks for {names}; its parameters name what it needs: {', '.join(NEEDS)}")
-    if "partners" in needs:
+        raise UserError(f"metric {name} asks for {names}; its parameters name what it needs: {', '.join(INPUTS)}")
+    if "partners" in inputs:
         raise UserError(f"metric {name} asks for partners, which need a plan: make it a folder of metrics/")
-    if not OF_EXPLAINER & set(needs):
-        raise UserError(f"metric {name} asks for {', '.join(needs)} alone; it must look at maps, curves or explain")
-    return tuple(needs)
+    if not OF_EXPLAINER & set(inputs):
+        raise UserError(f"metric {name} asks for {', '.join(inputs)} alone; it must look at maps, curves or explain")
+    return tuple(inputs)

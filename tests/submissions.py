@@ -46,7 +46,7 @@ def key_of(text):
                  "explainer_version": version, "baseline": False}  # fmt: skip
     identity = about["explainer"], json.dumps(about["explainer_options"], sort_keys=True), about["explainer_version"]
     return CellKey(
-        cell_id=SETTING.cell_id(identity, metric.identity, metric.needs), explainer_id=hash_of(identity),
+        cell_id=SETTING.cell_id(identity, metric.identity, metric.inputs), explainer_id=hash_of(identity),
         metric=metric.name, metric_options=json.loads(options.text(metric.options)), metric_text=str(metric),
         metric_version=metric.version, higher_is_better=metric.higher_is_better,
         range=bounds(metric.limits(TargetRange.of_classes(1, 0))), aggregate=metric.aggregate is not None, **about,

@@ -182,7 +182,7 @@ class Ways:
                 inputs = common | self.of_ids(batch) | {"predictions": maps, "references": self.targets(batch)}
             else:
                 inputs = common | self.of_ids(batch) | {"explainer": explainer}
-                inputs |= {"references": self.targets(batch)} if "target" in load_metric(metric).needs else {}
+                inputs |= {"references": self.targets(batch)} if "target" in load_metric(metric).inputs else {}
             return module.compute(**inputs, **options)["scores"]
 
         return self._scores(score)
@@ -194,7 +194,7 @@ class Ways:
         def score(explainer, metric, batch, maps):
             if metric in MASKS:
                 return None
-            target = self.targets(batch) if "target" in load_metric(metric).needs or metric in CURVES else None
+            target = self.targets(batch) if "target" in load_metric(metric).inputs or metric in CURVES else None
             return score_samples(metric, batch.images, self.classifier, explainer, target=target, batch_size=BATCH,
                                  **self.of_ids(batch))  # fmt: skip
 

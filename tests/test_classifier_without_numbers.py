@@ -17,7 +17,7 @@ from saliency_bench.metric import load_metric
 from saliency_bench.scoring.samples import score_parts, score_samples
 
 OTHERS = {"other", "retrained", "first_right"}  # a second classifier, whole trainings, people
-NAMES = [name for name in contracts.complete("metrics") if not OTHERS & set(load_metric(name).needs)]
+NAMES = [name for name in contracts.complete("metrics") if not OTHERS & set(load_metric(name).inputs)]
 # They look at pictures with half of their pixels black.
 BLACKENED = ["insertion", "deletion", "kae", "roae", "cds", "ccs", "cgc", "pgs", "cgs"]
 # They do not; of a metric that is in neither list, either may be true.
@@ -78,11 +78,11 @@ def test_every_metric_leaves_them_out_and_accuracy_does_not_count_them(value, sh
         started(shapes, model, tmp_path / "run", strict=True)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "masks" not in load_metric(name).needs])
+@pytest.mark.parametrize("name", [name for name in NAMES if "masks" not in load_metric(name).inputs])
 def test_outside_a_run_it_is_one_line(name, images):
     model = loaded(Broken(np.nan, lambda pictures: pictures[:, :, 0, 0].eq(images[2, :, 0, 0]).all(dim=1)))
     asked = {"groups": {"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}, "labels": [0] * len(images)}
-    asked = {need: value for need, value in asked.items() if need in load_metric(name).needs}
+    asked = {need: value for need, value in asked.items() if need in load_metric(name).inputs}
     with pytest.raises(UserError, match=f"{name}.*centre.*image 2: .*NaN"):
         (score_parts if load_metric(name).aggregate else score_samples)(
             name, images, model, "centre", batch_size=2, **asked

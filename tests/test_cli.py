@@ -361,7 +361,7 @@ def test_list_groups_what_it_lists_and_needs_no_torch(capsys):
     assert set(re.findall(r"^    (saliency_\w+)", under, re.MULTILINE)) == {
         name
         for name in registry.names("metrics")
-        if "masks" in (needs := saliency_bench.load_metric(name).needs) and "other" not in needs
+        if "masks" in (needs := saliency_bench.load_metric(name).inputs) and "other" not in needs
     }
 
 

@@ -65,7 +65,7 @@ def test_a_file_that_a_metric_lacks_is_named(file, metrics):
         ("README.md", "---", "===", "YAML"),
         ("README.md", "title: ", "title: a: ", "YAML"),
         ("README.md", "IoU =", "TODO: ", "line"),
-        ("saliency_miou.py", "Returns:", "Gives:", "Returns"),
+        ("saliency_miou.py", '    """Mean over', "    about = 'Mean'  # ", "docstring"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_a_metric_is_said(file, old, new, words, metrics):

@@ -17,18 +17,18 @@ from saliency_bench.scoring.samples import score_parts
 from saliency_bench.target_weights import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
-ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
-CURVES = [metric.name for metric in METRICS if "curves" in metric.needs]
-LABELLED = [metric.name for metric in METRICS if metric.needs == ("curves", "labels")]
+ALIGNMENT = [metric.name for metric in METRICS if metric.inputs == ("maps", "masks")]
+CURVES = [metric.name for metric in METRICS if "curves" in metric.inputs]
+LABELLED = [metric.name for metric in METRICS if metric.inputs == ("curves", "labels")]
 BOTH = ALIGNMENT + CURVES
-ALONE = [metric.name for metric in METRICS if metric.needs == ("maps",)]
-ASKING = [metric.name for metric in METRICS if "explain" in metric.needs]
+ALONE = [metric.name for metric in METRICS if metric.inputs == ("maps",)]
+ASKING = [metric.name for metric in METRICS if "explain" in metric.inputs]
 TOGETHER = [metric.name for metric in METRICS if metric.plan is not None]  # of several images at once
-CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.needs]
-PAIRED = [metric.name for metric in METRICS if "other" in metric.needs]
+CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.inputs]
+PAIRED = [metric.name for metric in METRICS if "other" in metric.inputs]
 RETRAINING = [metric.name for metric in METRICS if metric.keeps]  # accuracies come in: tests/test_retraining.py
-OF_PEOPLE = [metric.name for metric in METRICS if "first_right" in metric.needs]  # as for RETRAINING
-GROUPED = [metric.name for metric in METRICS if "groups" in metric.needs]
+OF_PEOPLE = [metric.name for metric in METRICS if "first_right" in metric.inputs]  # as for RETRAINING
+GROUPED = [metric.name for metric in METRICS if "groups" in metric.inputs]
 
 RNG = np.random.default_rng(0)
 MAPS = RNG.integers(0, 200, (4, 6, 7)).astype(np.float32)
@@ -121,7 +121,7 @@ def occluded(classifier, images, target):
 
 def paired(name, count):
     """A second classifier of which, as of the first, every class is right, and the same mask for all."""
-    every, needs = np.ones((count, 3), bool), load_metric(name).needs
+    every, needs = np.ones((count, 3), bool), load_metric(name).inputs
     mask = np.pad(np.ones((3, 3), bool), ((1, 2), (2, 2)))
     given = {"masks": np.repeat(mask[None], count, axis=0), "other": plain(), "other_labels": every}
     given |= {"labels": every} if "labels" in needs else {}
@@ -257,7 +257,7 @@ def test_constant_maps_get_a_number_or_are_left_out(load, name):
         return torch.ones(len(images), *images.shape[2:])
 
     if name in LEAVING_OUT_CONSTANT_MAPS:
-        assert says(load, name, "every one of the 4 samples has a constant map", **asking(name, explainer=flat))
+        assert says(load, name, "all 4 samples are left out: ", **asking(name, explainer=flat))
     else:
         assert low <= load(name).compute(**asking(name, explainer=flat))[name] <= high
 
@@ -405,7 +405,7 @@ def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
         result = load(name).compute(**given(name, masks=masks, per_sample=True))
     assert np.isnan(result["scores"]).tolist() == [False, True, False, False]
     assert result[name] == pytest.approx(np.nanmean(directly(name, masks=masks)))
-    assert says(load, name, "every one of the 4 samples has an empty mask", **given(name, masks=np.zeros_like(MASKS)))
+    assert says(load, name, "all 4 samples are left out: an empty mask", **given(name, masks=np.zeros_like(MASKS)))
 
 
 @pytest.mark.sample(6)
@@ -437,7 +437,7 @@ def test_a_classifier_without_numbers_is_said(load, name):
     broken = plain()
     broken.model.linear.weight.data[:] = np.nan
     assert says(
-        load, name, "every one of the 4 samples has a score that is not a number", **given(name, classifier=broken)
+        load, name, "all 4 samples are left out: a score that is not a number", **given(name, classifier=broken)
     )
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import registry
+from saliency_bench import load_metric, registry
 from saliency_bench.metrics.saliency_miou.score import saliency_miou, saliency_miou_sweep
 from saliency_bench.metrics.saliency_pointing_game.score import saliency_pointing_game
+from saliency_bench.options import defaults
 
 RNG = np.random.default_rng(0)
 MAPS = RNG.normal(size=(6, 8, 9)).astype(np.float32)
@@ -159,10 +160,18 @@ def test_inputs_are_not_changed(load):
 def test_describes_itself(load, name):
     metric = load(name)
     assert metric.name == name
-    assert "@" in metric.citation
+    assert metric.citation == load_metric(name).paper
     assert metric.description
-    assert "Returns" in metric.inputs_description
-    assert metric.reference_urls[0].startswith("https://")
+    assert metric.reference_urls == re.findall(r"https://\S+", metric.citation)[:1] != []
+
+
+@pytest.mark.parametrize("name", registry.names("metrics"))
+def test_inputs_and_options_are_described(load, name):
+    text = load(name).inputs_description
+    usual = {} if "retrained" in load_metric(name).inputs else defaults(load_metric(name).function)
+    for option in ("predictions" if "predictions:" in text else "images", *usual, "per_sample"):
+        assert re.search(rf"^    {option}: \w.*\w", text, flags=re.MULTILINE), option
+    assert re.search(r"Returns:\n    {name: the mean over samples}. Per sample: \w+", text)
 
 
 @pytest.mark.parametrize("name", registry.names("metrics"))
@@ -266,7 +275,7 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
     with torch.no_grad():
         predicted = Plain()(given["images"]).argmax(dim=1)
     assert (predicted != 0).any()
-    with pytest.warns(UserWarning, match="constant map"):  # brightness knows class 0 only
+    with pytest.warns(UserWarning, match="flat map"):  # brightness knows class 0 only
         scores = metric.compute(**given, references=[0, 1, 0, 0, 0, 0])["scores"]
     assert np.isnan(scores).tolist() == [False, True, False, False, False, False]
 
@@ -313,15 +322,14 @@ ALONE = '''"""Number of salient pixels."""
 import evaluate
 from saliency_bench.scoring.evaluate_shell import MapOnlyShell
 
-class SaliencyCount(MapOnlyShell, evaluate.Metric):
-    """Pixels above zero; not defined for a map of zeros.
+def saliency_count(maps, *, least=0.0):
+    count = (maps > least).sum(axis=(1, 2)).astype(float)
+    count[count == 0] = float("nan")
+    return count
 
-    Returns: the count.
-    """
-    def scores(self, maps, references, *, least=0.0):
-        count = (maps > least).sum(axis=(1, 2)).astype(float)
-        count[count == 0] = float("nan")
-        return count
+class SaliencyCount(MapOnlyShell, evaluate.Metric):
+    """Pixels above zero; not defined for a map of zeros."""
+    function = staticmethod(saliency_count)
 '''
 
 

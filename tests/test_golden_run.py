@@ -41,7 +41,7 @@ def network(first: int = 0) -> nn.Module:
 CHOSEN = {"saliency_consistency": ":radius=1024"}
 # But for those that train networks for hours.
 NEITHER = {"retrained", "first_right"}  # whole trainings, people
-METRICS = [name + CHOSEN.get(name, "") for name in sb.list_metrics() if not NEITHER & {*sb.load_metric(name).needs}]
+METRICS = [name + CHOSEN.get(name, "") for name in sb.list_metrics() if not NEITHER & {*sb.load_metric(name).inputs}]
 
 
 def run(folder: Path) -> None:

@@ -242,7 +242,7 @@ def bare(tmp_path_factory):
 
 def test_alignment_metrics_need_only_evaluate_and_numpy(hub, bare, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    names = [name for name in list_metrics() if set(load_metric(name).needs) == {"maps", "masks"}]
+    names = [name for name in list_metrics() if set(load_metric(name).inputs) == {"maps", "masks"}]
     assert {"saliency_miou", "saliency_pointing_game"} < set(names)
     for name in names:
         publish(metric_publication(name, "saliency-bench"), api=hub.api())
@@ -319,7 +319,7 @@ for place in sorted(Path(sys.argv[1]).iterdir()):
     assert set(asked) == set(list_metrics())
     ends = "score|{}|the classifier sees"
     for name in asked:
-        needs, end = set(load_metric(name).needs), ends.format(name)
+        needs, end = set(load_metric(name).inputs), ends.format(name)
         if needs == {"maps", "masks"}:
             assert asked[name] == f"saliency map|mask of the same size|score|{name}"
         elif needs - {"labels"} == {"curves"}:

@@ -322,7 +322,7 @@ def of_everything(maps, masks, curves, classifier, images, target, logits, label
 
 def own_metric(function, *needs):
     return replace(sb.load_metric("saliency_miou"), name=f"saliency_{function.__name__}", function=function,
-                   needs=needs, options=())  # fmt: skip
+                   inputs=needs, options=())  # fmt: skip
 
 
 OF_ALL = ("maps", "masks", "curves", "classifier", "images", "target", "logits", "labels", "seeds")

@@ -68,7 +68,7 @@ def test_the_function_is_given_what_its_parameters_name():
     for function, needs in ((brightest_outside, ("maps", "masks")), (spread, ("maps",)), (Quantile(0.5), ("maps",)),
                             (margin, ("classifier", "images", "target", "maps")),
                             (lambda masks, *, maps: maps, ("masks", "maps"))):  # fmt: skip
-        assert as_metric(function).needs == needs
+        assert as_metric(function).inputs == needs
     given = as_metric(spread)
     assert given.options == (("power", 2.0),)
     assert as_metric(partial(spread, power=3.0)).options == (("power", 3.0),)
@@ -131,7 +131,7 @@ def test_a_parameter_with_a_default_that_is_nothing_to_ask_for_is_left_to_the_fu
     def above(maps, level=0.5):
         return (maps > level).mean(axis=(1, 2))
 
-    assert as_metric(above).needs == ("maps",)
+    assert as_metric(above).inputs == ("maps",)
 
 
 def test_the_scores_of_a_run_are_those_of_the_function(done):

@@ -323,7 +323,7 @@ def test_the_name_of_an_explainer_is_taken(blank, values, tmp_path):
 def test_metrics_that_ask_for_further_maps_are_refused_by_name(blank, values, tmp_path, monkeypatch):
     from dataclasses import replace
 
-    greedy = replace(sb.load_metric("saliency_miou"), name="saliency_greedy", needs=("maps", "explain"))
+    greedy = replace(sb.load_metric("saliency_miou"), name="saliency_greedy", inputs=("maps", "explain"))
     with pytest.raises(UserError, match="saliency_greedy asks for further maps"):
         score(blank, write(tmp_path / "maps", values), metrics=[greedy])
 

@@ -26,7 +26,7 @@ class Mean(torch.nn.Module):
 
 
 def metric(function, *needs, **changes):
-    return replace(sb.load_metric("saliency_miou"), name="saliency_mine", function=function, needs=needs or ("maps",),
+    return replace(sb.load_metric("saliency_miou"), name="saliency_mine", function=function, inputs=needs or ("maps",),
                    options=(), **changes)  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def test_a_metric_that_asks_for_the_target_itself_has_the_range_of_that_target()
     def half(target, classifier):
         return np.full(len(target), -0.5)
 
-    metric = replace(load_metric("saliency_deletion"), function=half, needs=("target", "classifier"), options=())
+    metric = replace(load_metric("saliency_deletion"), function=half, inputs=("target", "classifier"), options=())
     assert metric(contrast([1], [0], 4), Sure()) == [-0.5]
     assert metric(target=contrast([1], [0], 4), classifier=Sure()) == [-0.5]
     with pytest.raises(ValueError, match=r"-0\.5 is outside the range from 0 to 1"):

@@ -6,24 +6,4 @@ from saliency_bench.scoring.evaluate_shell import AreaShell
 
 
 class SaliencyKar(AreaShell, evaluate.Metric):
-    """Area under the accuracy of networks that were trained on pictures that keep only the top pixels of saliency maps.
-
-    Networks are trained by `saliency-bench run --metrics saliency_kar`; here their accuracies become the score.
-
-    Args:
-        predictions: the accuracies (N,) of the networks, in [0, 1].
-        references: the exposure (N,) of each, the share of the pixels, in [0, 1]; several trainings at one exposure are
-            averaged.
-
-    Returns:
-        {"saliency_kar": float in [0, 1], higher is better}, the area by the trapezoid rule, divided
-        by the width of the exposures.
-    """
-
-    CITATION = """@inproceedings{hooker2019benchmark,
-  title={A Benchmark for Interpretability Methods in Deep Neural Networks},
-  author={Hooker, Sara and Erhan, Dumitru and Kindermans, Pieter-Jan and Kim, Been},
-  booktitle={Advances in Neural Information Processing Systems},
-  year={2019}
-}"""
-    URL = "https://arxiv.org/abs/1806.10758"
+    """Area under the accuracy of networks trained on pictures that keep only the top pixels of saliency maps."""

@@ -1,44 +1,14 @@
 """`evaluate` module: pixel-wise recall of saliency maps against masks. The metric itself is in score.py."""
 
-from typing import Literal
-
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import MapShell
+from saliency_bench.scoring.evaluate_shell import SweepShell
 
 from .score import saliency_recall, saliency_recall_sweep
 
 
-class SaliencyRecall(MapShell, evaluate.Metric):
-    """Mean over samples of the share of the mask that is salient, {normalised saliency map > threshold}.
+class SaliencyRecall(SweepShell, evaluate.Metric):
+    """Mean over samples of the share of the mask that is salient, {normalised saliency map > threshold}."""
 
-    Args:
-        predictions: saliency maps (B, H, W), higher = more salient. references: masks (B, H, W), 0 and 1.
-        threshold: number in [0, 1] (default 0.5), "mask_area" (as many top pixels as the mask has), or a list of these.
-        normalise: min-max each map to [0, 1] first (default True).
-        per_sample: add the list "scores", NaN where a mask is empty (default False).
-
-    Returns:
-        {"saliency_recall": float in [0, 1], higher is better}; a list if the thresholds are a list.
-    """
-
-    CITATION = """@inproceedings{achanta2009frequency,
-  title={Frequency-tuned salient region detection},
-  author={Achanta, Radhakrishna and Hemami, Sheila and Estrada, Francisco and Susstrunk, Sabine},
-  booktitle={IEEE Conference on Computer Vision and Pattern Recognition},
-  pages={1597--1604},
-  year={2009}
-}"""
-    URL = "https://doi.org/10.1109/CVPR.2009.5206596"
-
-    def scores(
-        self,
-        maps,
-        references,
-        *,
-        threshold: float | Literal["mask_area"] | list | tuple = 0.5,
-        normalise: bool = True,
-    ):
-        if isinstance(threshold, list | tuple):
-            return saliency_recall_sweep(maps, references, threshold, normalise=normalise)
-        return saliency_recall(maps, references, threshold=threshold, normalise=normalise)
+    function = staticmethod(saliency_recall)
+    sweep = staticmethod(saliency_recall_sweep)

@@ -294,7 +294,7 @@ class RunContext:
             UserError: A metric needs groups of classes, and none are known.
         """
         for metric in self.metrics:
-            if "groups" in metric.needs and self.groups is None:
+            if "groups" in metric.inputs and self.groups is None:
                 raise UserError(
                     f"{metric.name} needs groups of classes, and none are known for these; "
                     "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
@@ -309,12 +309,12 @@ class RunContext:
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
         """Return the cell of an explainer and a metric."""
         asked_for = {f"column {name}": self.columns[name] for name in metric.columns if name in self.columns}
-        if "other" in metric.needs and self.other is not None:
+        if "other" in metric.inputs and self.other is not None:
             asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
         asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
         asked_for |= {TRAINED_ON: self.trained_on} if metric.keeps else {}
         asked_for |= {INITIAL: self.base.digest} if self.base is not None and starts_from_base(metric) else {}
-        cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.needs, asked_for)
+        cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.inputs, asked_for)
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
     @cached_property

@@ -128,7 +128,7 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
 
 def wants_more(metric: Metric) -> bool:
     """Return whether a metric needs more than the explainer's map of each image as it is."""
-    return bool({"explain", "partners", "retrained", *OF_PEOPLE} & set(metric.needs))
+    return bool({"explain", "partners", "retrained", *OF_PEOPLE} & set(metric.inputs))
 
 
 def file_of(image_id: str, position: int) -> str:

@@ -264,7 +264,7 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
         raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
     if cell.aggregate != (is_aggregate := metric.aggregate is not None):
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
-    expected = setting.cell_id(_versioned(cell), metric.identity, metric.needs, cell.asked_for)
+    expected = setting.cell_id(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
         raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {expected}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]

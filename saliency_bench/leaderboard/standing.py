@@ -64,7 +64,7 @@ def question_of(cell: CellKey, setting: Identity) -> str:
     metric = known_metric(cell)
     if metric is None:
         return hash_of(setting.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
-    return setting.cell_id(ANY, metric.identity, metric.needs, cell.asked_for)
+    return setting.cell_id(ANY, metric.identity, metric.inputs, cell.asked_for)
 
 
 def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:

@@ -296,5 +296,5 @@ def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
 
 def _without_groups(context: RunContext) -> RunContext:
     """Leave out the metrics that need groups of classes, because there are none."""
-    kept = [metric for metric in context.metrics if "groups" not in metric.needs]
+    kept = [metric for metric in context.metrics if "groups" not in metric.inputs]
     return replace(context, metrics=kept, spec=context.spec.model_copy(update={"metrics": tuple(map(str, kept))}))

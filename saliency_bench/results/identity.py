@@ -63,17 +63,17 @@ class Identity(StrictModel):
         self,
         explainer: Versioned,
         metric: Versioned,
-        needs: Collection[str] = (),
+        inputs: Collection[str] = (),
         asked_for: Mapping[str, str] = NOTHING,
     ) -> str:
-        """Return the id of the cell of an explainer and a metric with these needs: 16 hexadecimal digits."""
-        of_target = bool(OF_TARGET & set(needs))
-        of_labels = "labels" in needs or (of_target and self.target == "label")
+        """Return the id of the cell of an explainer and a metric that takes these inputs: 16 hexadecimal digits."""
+        of_target = bool(OF_TARGET & set(inputs))
+        of_labels = "labels" in inputs or (of_target and self.target == "label")
         left_out = {"groups"} | {name for name, usual in LATER.items() if getattr(self, name) == usual}
         left_out |= set() if of_target else {"target"}
         left_out |= set() if of_labels else {"labels", "label_column"}
         common = self.model_dump(mode="json", exclude=left_out)
-        more = [self.groups] if "groups" in needs else []
+        more = [self.groups] if "groups" in inputs else []
         return hash_of(common, explainer, metric, *more, *([dict(asked_for)] if asked_for else []))
 
     @property
@@ -86,8 +86,8 @@ class Identity(StrictModel):
         return None if counts is None else TargetRange.of_classes(*counts, self.activation)
 
     def cell_ids(self, explainer: Versioned, metric: Versioned, asked_for: Mapping[str, str] = NOTHING) -> list[str]:
-        """Return the ids of a cell whose metric's needs are not known: one for each thing that it may ask for."""
+        """Return the ids of a cell whose metric's inputs are not known: one for each thing that it may ask for."""
         groups = [[], ["groups"]] if self.groups is not None else [[]]
         combinations = product((["target"], []), ([], ["labels"]), groups)
-        ids = (self.cell_id(explainer, metric, list(chain(*needs)), asked_for) for needs in combinations)
+        ids = (self.cell_id(explainer, metric, list(chain(*inputs)), asked_for) for inputs in combinations)
         return list(dict.fromkeys(ids))

@@ -5,6 +5,9 @@ plain class to put in front: `class SaliencyMiou(MapShell, evaluate.Metric)`. Th
 script when that is installed or pushed, so it imports only evaluate, datasets, numpy and core files that do the same.
 """
 
+import inspect
+import re
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,23 +17,32 @@ import evaluate
 import numpy as np
 
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.maps import read_array, read_maps, read_pair
-from saliency_bench.options import defaults, resolved
+from saliency_bench.maps import mean_of_parts, read_array, read_maps, read_pair
+from saliency_bench.options import defaults, meanings, resolved, spelled
 
 NO_CLASS = -1  # in place of a class that was not given
 
 
 class MapShell:
-    """Turns `scores(maps, masks, *, option=default) -> (B,) or (B, T)` of a subclass into a module of evaluate.
+    """Turns `function(maps, masks, *, option=default) -> (B,) or parts (B, P)` of a subclass into a module of evaluate.
 
-    Options are what the annotations of `scores` allow. The subclass's docstring becomes the description (its first
-    paragraph) and the inputs' description (the rest).
+    The subclass's docstring is the description. Options and range are read from the function's docstring and
+    annotations, the paper from its file, so that neither is said twice.
     """
 
-    CITATION = ""
-    URL = ""
+    INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
+    references: masks (B, H, W), 0 and 1."""
     LEFT_OUT = "an empty mask"  # why a score is NaN
-    scores: Callable[..., np.ndarray]
+    function: Callable[..., np.ndarray]
+
+    def scores(self, maps: np.ndarray, references: Any, /, **options: Any) -> np.ndarray:
+        """Return the scores (B,) of maps and their masks."""
+        return self.reduced(self.function(maps, references, **options), options)
+
+    def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+        """Return the scores (B,) that parts (B, P) give; scores are returned as they are."""
+        reduce = getattr(sys.modules[self.function.__module__], "reduce", mean_of_parts)
+        return reduce(values, options) if np.ndim(values) == 2 else values
 
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return checked maps (B, H, W) and references (B, ...) of whatever was passed."""
@@ -40,15 +52,19 @@ class MapShell:
         """Return the type of a reference."""
         return datasets.Array2D(size, "bool")
 
+    def scoring(self) -> tuple[Callable[..., np.ndarray], str] | None:
+        """Return the function that scores, and its paper; None where saliency_bench, which has it, is not installed."""
+        return self.function, getattr(sys.modules[self.function.__module__], "PAPER", "")
+
     def _info(self) -> evaluate.MetricInfo:
         """Return what `evaluate` shows of the metric."""
-        description, _, inputs = (self.__doc__ or "").partition("\n\n")
+        function, paper = self.scoring() or (None, "")
         info = evaluate.MetricInfo(
-            description=description,
-            citation=self.CITATION,
-            inputs_description=inputs,
+            description=inspect.getdoc(self) or "",
+            citation=paper,
+            inputs_description=f"Args:\n    {self.INPUTS}\n{_described(function)}",
             features=self._features((224, 224)),  # replaced by the size of what comes
-            reference_urls=[self.URL],
+            reference_urls=re.findall(r"https://\S+", paper)[:1],
         )
         # MetricInfo refuses a format for arrays, and without one every pixel becomes a Python object.
         info.format = "numpy"
@@ -100,14 +116,16 @@ class MapShell:
         scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
         left_out = self.left_out(scores)
         if left_out.all():
-            raise ValueError(
-                f"{name}: every one of the {len(scores)} samples has {self.LEFT_OUT}; there is nothing to score"
-            )
+            raise ValueError(f"{name}: all {len(scores)} samples are left out: {self.reason(options)}")
         if left_out.any():
-            line = f"{name}: {left_out.sum()} of {len(scores)} samples left out, for {self.LEFT_OUT}"
+            line = f"{name}: {left_out.sum()} of {len(scores)} samples left out: {self.reason(options)}"
             warnings.warn(line, stacklevel=5)  # the caller of `compute`
         result = {name: self.value(scores[~left_out], options)}
         return result | {"scores": scores.tolist()} if per_sample else result
+
+    def reason(self, options: dict[str, Any]) -> str:
+        """Return why samples are left out, in a few words."""
+        return self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
         """Return Bool (B,), the samples that do not count."""
@@ -118,13 +136,13 @@ class MapShell:
         return scores.mean(axis=0).tolist()
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return all options of `scores`.
+        """Return all options of the function.
 
         Raises:
             UserError: One is unknown, or has a value that it does not take.
         """
-        known = [*defaults(self.scores), "per_sample"]
-        return dict(resolved(self.name, self.scores, _known(self.name, options, known)))  # type: ignore[attr-defined]
+        known = [*defaults(self.function), "per_sample"]
+        return dict(resolved(self.name, self.function, _known(self.name, options, known)))  # type: ignore[attr-defined]
 
     def _use_size(self, size: tuple[int, ...]) -> None:
         """Take the size of the first maps for all.
@@ -143,11 +161,36 @@ class MapShell:
         info.features = features
 
 
-class MapOnlyShell(MapShell):
-    """The same for metrics that look at the maps alone: `scores(maps, None, **options)`, and no references."""
+class SweepShell(MapShell):
+    """The same for metrics of one threshold, which `sweep(maps, masks, thresholds, **options)` computes at several."""
 
+    sweep: Callable[..., np.ndarray]
+
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return all options of the function; thresholds may be a list."""
+        thresholds = options.get("threshold")
+        if not isinstance(thresholds, list | tuple):
+            return super().read_options(options)
+        others = {key: value for key, value in options.items() if key != "threshold"}
+        return super().read_options(others) | {"threshold": thresholds}
+
+    def scores(self, maps: np.ndarray, references: Any, /, **options: Any) -> np.ndarray:
+        """Return the scores (B,) at a threshold, (B, T) at T thresholds."""
+        if not isinstance(options["threshold"], list | tuple):
+            return super().scores(maps, references, **options)
+        return self.sweep(maps, references, options.pop("threshold"), **options)
+
+
+class MapOnlyShell(MapShell):
+    """The same for metrics that look at the maps alone: `function(maps, **options)`, and no references."""
+
+    INPUTS = "predictions: saliency maps (B, H, W), higher = more salient."
     LEFT_OUT = "a score that is not a number"
     ALONE = "looks at the maps alone"
+
+    def scores(self, maps: np.ndarray, references: Any, /, **options: Any) -> np.ndarray:
+        """Return the scores (B,) of maps."""
+        return self.reduced(self.function(maps, **options), options)
 
     def _features(self, size: tuple[int, int]) -> datasets.Features:
         """Return the types of what is added."""
@@ -183,13 +226,44 @@ class MapOnlyShell(MapShell):
         return super()._averaged(predictions=predictions, references=None, **options)
 
 
-class ExplainerShell(MapShell):
-    """A module of evaluate for a metric that asks the explainer itself: images come in, and no maps.
+class _InstalledShell(MapShell):
+    """What shells share whose metric runs the classifier, and so needs an installed saliency_bench."""
 
-    compute(images=(B, 3, H, W) in [0, 1], classifier=, explainer=) and, where the metric knows them, references (the
-    class of each image; None: the predicted one), target, groups, seeds or image_ids and seed of a run, batch_size and
-    the metric's own options.
-    """
+    def scoring(self) -> tuple[Callable[..., np.ndarray], str] | None:
+        """Return the function that scores, and its paper; None where saliency_bench, which has it, is not installed."""
+        try:
+            from saliency_bench.metric import load_metric
+
+            metric = load_metric(type(self).__module__.rpartition(".")[2])
+        except (ModuleNotFoundError, UserError):
+            return None
+        return metric.function, metric.paper
+
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options as they are: `scores` reads them, where the metric is loaded."""
+        return options
+
+    def _metric(self, options: dict[str, Any]) -> Any:
+        """Return the metric with those of the options that are its own."""
+        from saliency_bench.metric import load_metric
+
+        name = self.name  # type: ignore[attr-defined]
+        names = _options_of(name)
+        return load_metric(name, **{key: value for key, value in options.items() if key in names})
+
+
+class ExplainerShell(_InstalledShell):
+    """A module of evaluate for a metric that asks the explainer itself: images come in, and no maps."""
+
+    INPUTS = """images: (B, 3, H, W) in [0, 1], before the classifier's normalisation.
+    classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
+    explainer: a name ("gradcam", "rise:masks=1000") or a function (classifier, images, target) -> maps (B, H, W).
+    references: the class (int) of each image, where the metric takes one. Default: the predicted class.
+    target: weights (B, K) over the classes, instead of the references.
+    groups: of classes, for metrics that compare groups.
+    seeds: of each image, or image_ids and the seed of a run. Default: 0 to B-1.
+    batch_size: images explained at once. Default: 16."""
+    LEFT_OUT = "a flat map"
 
     def _features(self, size: tuple[int, int]) -> datasets.Features:
         """Return the types of what is added."""
@@ -229,14 +303,11 @@ class ExplainerShell(MapShell):
         """Return the mean score, and on request all scores."""
         return super()._averaged(predictions=images, **options)
 
-    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options as they are: `scores` reads them, where the metric is loaded."""
-        return options
-
     def scores(
         self,
         images: np.ndarray,
         references: np.ndarray,
+        /,
         *,
         classifier: Any = None,
         explainer: Any = None,
@@ -254,7 +325,7 @@ class ExplainerShell(MapShell):
         known = [*defaults(self.scores), *defaults(score_samples), *_options_of(name), "seeds", "per_sample"]
         options = _known(name, options, known)
         metric, has_classes = self._metric(options), references != NO_CLASS
-        if "labels" in metric.needs and options.get("labels") is None:
+        if "labels" in metric.inputs and options.get("labels") is None:
             if not has_classes.all():
                 raise ValueError(f"{name} needs references, the class of each image")
             options["labels"] = references
@@ -263,6 +334,13 @@ class ExplainerShell(MapShell):
         if metric.aggregate is not None:
             return score_parts(name, images, classifier, explainer, target=target, **options)
         return score_samples(name, images, classifier, explainer, target=target, **options)
+
+    def reason(self, options: dict[str, Any]) -> str:
+        """Return why samples are left out, in the words of the metric."""
+        metric = self._metric(options)
+        if "partners" in metric.inputs:
+            return "no partners among the samples"
+        return " or ".join(dict.fromkeys(filter(None, (metric.undefined, metric.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
         """Return the samples that do not count; of the parts of samples, those with none."""
@@ -277,22 +355,17 @@ class ExplainerShell(MapShell):
         means = np.where(known, scores, 0).sum(axis=0) / np.where(known.any(axis=0), known.sum(axis=0), np.nan)
         return float(metric.aggregate(means[None], dict(metric.options))[0])
 
-    def _metric(self, options: dict[str, Any]) -> Any:
-        """Return the metric with those of the options that are its own."""
-        from saliency_bench.metric import load_metric
 
-        name = self.name  # type: ignore[attr-defined]
-        names = _options_of(name)
-        return load_metric(name, **{key: value for key, value in options.items() if key in names})
+class CurveShell(_InstalledShell):
+    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed."""
 
-
-class CurveShell(MapShell):
-    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed.
-
-    compute(predictions=maps, images=(B, 3, H, W) in [0, 1], classifier=), references (the class of each image) or
-    target; seeds, or image_ids and seed of a run, for the reference "noise"; batch_size and the metric's own options.
-    """
-
+    INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
+    references: the class (int) of each image.
+    images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
+    classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
+    target: weights (B, K) over the classes, instead of the references (which may then be None).
+    seeds: of each image, or image_ids and the seed of a run, for the reference "noise".
+    batch_size: images in one forward pass. Default: 16."""
     LEFT_OUT = "a score that is not a number"
 
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -304,14 +377,11 @@ class CurveShell(MapShell):
         """Return the type of a class."""
         return datasets.Value("int64")
 
-    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options as they are: `scores` reads them, where the metric is loaded."""
-        return options
-
     def scores(
         self,
         maps: Any,
         references: Any,
+        /,
         *,
         images: Any = None,
         classifier: Any = None,
@@ -334,7 +404,7 @@ class CurveShell(MapShell):
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
         options = _known(name, options, [*defaults(self.scores), *_options_of(name), "per_sample"])
         metric, unlabelled = load_metric(name, **options), (references == NO_CLASS).any()
-        if "labels" in metric.needs and (target is not None or unlabelled):
+        if "labels" in metric.inputs and (target is not None or unlabelled):
             raise ValueError(f"{name} compares with references, the class of each image; give them, and no target")
         if target is None and unlabelled:
             raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
@@ -344,18 +414,25 @@ class CurveShell(MapShell):
         for curves in batched_curves(classifier, images, given, maps, batch_size, noise):
             start = sum(map(len, scores))
             classes = references[start : start + len(curves.images)]
-            labels = [right_classes(classes, curves.target.shape[1])] if "labels" in metric.needs else []
+            labels = [right_classes(classes, curves.target.shape[1])] if "labels" in metric.inputs else []
             scores.append(metric(curves, *labels))
         return np.concatenate(scores)
 
 
-class AreaShell(MapShell):
+class AreaShell(_InstalledShell):
     """A module of evaluate for a metric that trains networks, which a run does: their accuracies come in.
 
-    compute(predictions=accuracies, references=exposures): the area under the accuracy over the exposure by the
-    trapezoid rule, divided by the width of the exposures; accuracies at one exposure, as of several trainings, are
-    averaged first.
+    The score is the area under the accuracy over the exposure by the trapezoid rule, divided by the width of the
+    exposures.
     """
+
+    INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
+    references: the exposure (N,) of each, the share of the pixels; several trainings at one exposure are averaged."""
+
+    def scoring(self) -> tuple[Callable[..., np.ndarray], str] | None:
+        """Return a function without options, which are those of the training, and the paper."""
+        scoring = super().scoring()
+        return scoring and (_area, scoring[1])
 
     def _info(self) -> evaluate.MetricInfo:
         """Return what `evaluate` shows of the metric."""
@@ -394,11 +471,38 @@ class AreaShell(MapShell):
         """Return the area."""
         name = self.name  # type: ignore[attr-defined]
         _known(name, options, [])
-        exposures, places = np.unique(np.asarray(references, np.float64), return_inverse=True)
-        if len(exposures) < 2:
-            raise ValueError(f"{name} needs accuracies at two exposures or more; got {len(exposures)}")
-        means = np.bincount(places, np.asarray(predictions, np.float64)) / np.bincount(places)
-        return {name: float(np.trapezoid(means, exposures) / (exposures[-1] - exposures[0]))}
+        return {name: float(_area(np.asarray(predictions, np.float64), np.asarray(references, np.float64)))}
+
+
+def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
+    """Return the area under accuracies (N,) at exposures (N,), by the width of the exposures.
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        ValueError: There is one exposure alone.
+    """
+    widths, places = np.unique(exposures, return_inverse=True)
+    if len(widths) < 2:
+        raise ValueError(f"the area needs accuracies at two exposures or more; got {len(widths)}")
+    means = np.bincount(places, accuracies) / np.bincount(places)
+    return np.trapezoid(means, widths) / (widths[-1] - widths[0])
+
+
+def _described(function: Callable[..., np.ndarray] | None) -> str:
+    """Return the options of a function and what comes out, from its docstring, as further lines of Google's style."""
+    lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
+    if function is None:
+        unknown_here = "    Its options are shown where saliency-bench is installed."
+        return "\n".join([unknown_here, *lines, "    {name: the mean over samples}"])
+    docstring = inspect.getdoc(function) or ""
+    usual = defaults(function)
+    texts = meanings(docstring, usual)
+    options = [f"    {key}: {texts.get(key, '')} Default: {spelled(value)}." for key, value in usual.items()]
+    returned = re.search(r"Returns:\n(.*?)(?:\n\n|\Z)", docstring, flags=re.DOTALL)
+    of_each = " ".join(returned.group(1).split()) if returned else ""
+    return "\n".join([*options, *lines, f"    {{name: the mean over samples}}. Per sample: {of_each}"])
 
 
 def _options_of(name: str) -> list[str]:

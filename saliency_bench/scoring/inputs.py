@@ -85,7 +85,7 @@ class Other:
 
 @dataclass
 class MetricInputs:
-    """What metrics may ask for (`metric.NEEDS`) about a batch and the maps of one explainer; made when first asked for.
+    """The inputs of metrics (`metric.INPUTS`) of a batch and the maps of one explainer, made when first asked for.
 
     explainer   with the run's seed
     logits      of the images, on the CPU
@@ -159,18 +159,18 @@ class MetricInputs:
         Of flat maps and of what it marks, both.
         """
         count = len(self.images)
-        reasons = list(self.unusable) if "masks" in metric.needs and self.unusable else [None] * count
-        if "labels" in metric.needs and self.labels is not None:
+        reasons = list(self.unusable) if "masks" in metric.inputs and self.unusable else [None] * count
+        if "labels" in metric.inputs and self.labels is not None:
             reasons = [reason if row.any() else NO_LABEL for row, reason in zip(self.labels, reasons, strict=True)]
         for lacking in self._lacking(metric):
             reasons = [reason or lack for reason, lack in zip(reasons, lacking, strict=True)]
-        if self.partners is not None and "partners" in metric.needs:
+        if self.partners is not None and "partners" in metric.inputs:
             takes = [self.partners.takes_part(metric, sample) for sample in range(count)]
             reasons = [reason if part else NO_PART for part, reason in zip(takes, reasons, strict=True)]
         faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
         reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
         # A metric of curves gets the whole batch, which shares its passes with other metrics.
-        scored = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.needs]
+        scored = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.inputs]
         names = metric.parts(self.classifier)
         result = ScoredBatch([None] * count, reasons, {name: [None] * count for name in names})
         if scored:
@@ -182,7 +182,7 @@ class MetricInputs:
         """Yield per sample why a metric lacks something: each column, and the other classifier."""
         for name in metric.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
-        if "other" in metric.needs and self.other is not None:
+        if "other" in metric.inputs and self.other is not None:
             yield self.other.lacking
 
     def _fill(self, result: ScoredBatch, metric: Metric, scored: list[int], names: Sequence[str]) -> None:
@@ -229,7 +229,7 @@ class MetricInputs:
         """Return whether the map that was scored is constant, or one of those that the metric asked for itself."""
         if isinstance(explain, Partners):
             return explain.is_flat(index)
-        if "explain" in metric.needs and not {"maps", "curves"} & set(metric.needs):
+        if "explain" in metric.inputs and not {"maps", "curves"} & set(metric.inputs):
             return index in explain.flat
         return bool(self.flat[sample])
 
@@ -269,11 +269,11 @@ class MetricInputs:
             "run_seed": lambda: self.run_seed,
             "retrained": lambda: self._of_networks(metric)[kept],
         }
-        if self.other is not None and {"other", "explain"} <= set(metric.needs):
+        if self.other is not None and {"other", "explain"} <= set(metric.inputs):
             made, faulty = self.maps_of_other
             explain.of_other = self.other.classifier, images, self.other.target[kept], torch.from_numpy(made[kept])
             explain.faulty |= {index: faulty[sample] for index, sample in enumerate(kept) if sample in faulty}
-        return {need: inputs[need]() for need in metric.needs}
+        return {need: inputs[need]() for need in metric.inputs}
 
     def _partners(self, metric: Metric, kept: list[int]) -> Partners:
         """Return the partners of samples."""
@@ -291,7 +291,7 @@ class MetricInputs:
     def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:
         """Return the labels; beside curves, which have the whole batch, those of the whole batch."""
         assert self.labels is not None
-        return self.labels.copy() if "curves" in metric.needs else self.labels[kept]
+        return self.labels.copy() if "curves" in metric.inputs else self.labels[kept]
 
 
 def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:

@@ -203,7 +203,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
     Raises:
         UserError: A metric that asks for masks has not one for each image, or another metric has any.
     """
-    if ("masks" in metric.needs) != (masks is not None):
+    if ("masks" in metric.inputs) != (masks is not None):
         raise UserError(f"{metric.name} needs {'masks: give one for each image' if masks is None else 'no masks'}")
     if masks is None:
         return None
@@ -248,7 +248,7 @@ def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: in
     Raises:
         UserError: A metric that asks for labels has not one for each sample, or another metric has any.
     """
-    if ("labels" in metric.needs) != (labels is not None):
+    if ("labels" in metric.inputs) != (labels is not None):
         if labels is None:
             raise UserError(f"{metric.name} asks for accuracy: give labels, the class of each image")
         raise UserError(f"{metric.name} asks for no labels; leave them out")
@@ -266,9 +266,9 @@ def _other(
     Raises:
         UserError: A metric that asks for a second classifier has none with labels, or another metric has any.
     """
-    if "other" not in metric.needs and (other is not None or labels is not None):
+    if "other" not in metric.inputs and (other is not None or labels is not None):
         raise UserError(f"{metric.name} asks for no second classifier; leave out other and other_labels")
-    if "other" not in metric.needs:
+    if "other" not in metric.inputs:
         return None, None
     if other is None or labels is None:
         raise UserError(
@@ -307,15 +307,15 @@ def _inputs(
     target = (one_hot(given, classes) if given.ndim == 1 else given).to(images.device)
     if target.shape[1] != classes:
         raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {classes}")
-    known = load_groups(groups, classifier.labels, classes) if "groups" in metric.needs else None
-    if "groups" in metric.needs and known is None:
+    known = load_groups(groups, classifier.labels, classes) if "groups" in metric.inputs else None
+    if "groups" in metric.inputs and known is None:
         raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
     faults = dict.fromkeys(np.flatnonzero(no_probabilities(logits, classifier.activation)).tolist(), NO_PROBABILITIES)
     inputs = MetricInputs(
         classifier, explainer, images, target, logits, draws.seed, groups=known,
         faults=faults,
     )  # fmt: skip
-    if {"maps", "curves"} & set(metric.needs):
+    if {"maps", "curves"} & set(metric.inputs):
         explain = MapProvider(explainer, classifier, draws.seeds("explain"))
         try:
             inputs.maps = torch.from_numpy(explain(images, target))

@@ -78,7 +78,7 @@ def asked(metric, inputs, which=slice(None)):
     explain = MapProvider(as_explainer(weighted), given["classifier"], [8, 9, 10, 11])
     right = np.eye(4, dtype=bool)[[1, 1, 3, 3]]
     given["partners"] = Partners("abcd", given["others"], right, given["of"], explain)
-    return {name: given[name] for name in metric.needs}
+    return {name: given[name] for name in metric.inputs}
 
 
 def scores(metric, inputs, which=slice(None)):
@@ -101,8 +101,8 @@ def test_says_what_must_be_known(name):
     metric = load_metric(name)
     assert "http" in metric.paper
     assert metric.range[0] < metric.range[1]
-    assert metric.needs
-    assert list(inspect.signature(metric.function).parameters)[: len(metric.needs)] == list(metric.needs)
+    assert metric.inputs
+    assert list(inspect.signature(metric.function).parameters)[: len(metric.inputs)] == list(metric.inputs)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -196,7 +196,7 @@ def test_what_reads_a_classifier_without_probabilities_has_no_score_for_that_sam
     found = numbers(metric, inputs | {"classifier": broken, "logits": logits})
     assert no_probabilities(logits).tolist() == [False, True, False]
     assert np.isfinite(expected.reshape(B, -1)).any(axis=1).all()
-    if {"logits", "curves"} & set(metric.needs):
+    if {"logits", "curves"} & set(metric.inputs):
         expected[1] = np.nan
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 

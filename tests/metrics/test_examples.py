@@ -18,7 +18,7 @@ def test_the_docstring_s_example_gives_what_it_says(name):
     module = registry.load("metrics", name, part="score")
     assert "\nExample" in inspect.getdoc(getattr(module, name))  # the same for Python 3.13, which strips indentation
     examples = [one for one in doctest.DocTestFinder().find(module) if one.examples]
-    assert {"explain", "partners"} & set(load_metric(name).needs) or f"{module.__name__}.{name}" in [
+    assert {"explain", "partners"} & set(load_metric(name).inputs) or f"{module.__name__}.{name}" in [
         one.name for one in examples
     ]
     for one in examples:

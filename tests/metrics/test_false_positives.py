@@ -53,7 +53,7 @@ def asked(metric, maps, masks, right, without=None):
         "other": Other(SCENES, torch.from_numpy(labels).float(), logits[1], labels, [None] * len(masks)),
         "columns": {"image_without_object": pictures},
     }  # fmt: skip
-    return {need: inputs[need] for need in metric.needs}
+    return {need: inputs[need] for need in metric.inputs}
 
 
 def literal_scale(one):

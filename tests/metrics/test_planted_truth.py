@@ -12,7 +12,7 @@ from saliency_bench import registry
 from saliency_bench.metric import load_metric
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
-ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
+ALIGNMENT = [metric.name for metric in METRICS if metric.inputs == ("maps", "masks")]
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "planted.py"
 
 

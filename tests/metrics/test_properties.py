@@ -16,8 +16,8 @@ from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
-ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
-CURVES = [metric.name for metric in METRICS if "curves" in metric.needs]
+ALIGNMENT = [metric.name for metric in METRICS if metric.inputs == ("maps", "masks")]
+CURVES = [metric.name for metric in METRICS if "curves" in metric.inputs]
 # They delete the pixels above a share of the map's range, so the values count beside their order.
 BY_VALUE = ["saliency_cauc", "saliency_cdrop"]
 # They look at nothing but the order of the pixels; a new metric that does can be added.
@@ -70,7 +70,7 @@ def by_curves(name, network, maps, **options):
 
 def scored(metric, curves):
     """The label is the target's class, for the metrics that ask for one."""
-    return metric(curves, curves.target > 0) if "labels" in metric.needs else metric(curves)
+    return metric(curves, curves.target > 0) if "labels" in metric.inputs else metric(curves)
 
 
 def test_what_is_tested_here_is_there():

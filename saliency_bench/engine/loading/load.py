@@ -90,7 +90,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
 
 def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
     """Raise UserError for a metric that compares two classifiers where there is one."""
-    asking = [metric.name for metric in metrics if "other" in metric.needs]
+    asking = [metric.name for metric in metrics if "other" in metric.inputs]
     if asking and spec.other_model is None:
         raise UserError(
             f"{asking[0]} compares with a second classifier; give --other-model DIR --other-label COLUMN, such as one "

@@ -91,7 +91,7 @@ def _members(
     Raises:
         UserError: The target or a metric needs labels, or a label map is given, and they do not match.
     """
-    asking = [metric.name for metric in metrics if "labels" in metric.needs]
+    asking = [metric.name for metric in metrics if "labels" in metric.inputs]
     needed = "--target label" if target == "label" else asking[0] if asking else ""
     try:
         return match(class_names(rows), model, classes, label_map), ""

@@ -141,7 +141,7 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
 
 def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric]) -> None:
     """Say in one line which columns there are not, and what follows from it."""
-    asking = [metric.name for metric in metrics if "masks" in metric.needs]
+    asking = [metric.name for metric in metrics if "masks" in metric.inputs]
     masks = rows.data.column("mask") if "mask" in rows.column_names else None
     missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (masks is None and bool(asking))
     follows = ["samples are called by their positions"] if "image_id" in missing else []
