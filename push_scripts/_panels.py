@@ -59,17 +59,17 @@ class Sample:
     @classmethod
     def of(cls, context: RunContext, position: int) -> "Sample":
         """Return the sample at a position of a run."""
-        chunk = read_chunk(context.data, context.classifier, [position], strict=True)
+        chunk = read_chunk(context.data.samples, context.classifier, [position], strict=True)
         assert chunk.batch is not None
         row, other = answers(context, chunk)[0], None
-        terms = context.rule.terms(row["image_id"], row["label"], np.asarray(row["logits"]), context.members)
+        terms = context.question.target_of(row, np.asarray(row["logits"]))
         if context.other is not None:
             of_other = answers(context.other, context.of_other(chunk))[0]
             right = _right(context.other, of_other)
             logits = torch.tensor([of_other["logits"]])
             other = Other(context.other.classifier, torch.from_numpy(right).float().to(context.other.classifier.device),
                           logits, right, [None])  # fmt: skip
-        target = stack([terms], context.classes).to(context.classifier.device)
+        target = stack([terms], context.question.classes).to(context.classifier.device)
         return cls(context, chunk.batch, row, target, other)
 
     @property
@@ -100,7 +100,7 @@ class Sample:
     def inputs(self, explainer: Explainer, **more: Any) -> MetricInputs:
         """Return what metrics get."""
         context = self.context
-        right = None if context.members is None else _right(context, self.row)
+        right = None if context.question.members is None else _right(context, self.row)
         return MetricInputs(
             context.classifier, explainer.seeded(context.spec.seed), self.images, self.target,
             torch.tensor([self.row["logits"]]), lambda sample, purpose: seed_of(context.spec.seed, self.name, purpose),
@@ -134,7 +134,7 @@ def drawn(
         )
     metrics = _metrics(manifest, panel)
     context = _loaded(folder, manifest, metrics, explainers, device)
-    names = context.data.ids[: context.samples]
+    names = context.data.samples.ids[: context.data.count]
     for name in samples or ():
         if name not in names:
             raise unknown("sample", name, names)
@@ -179,8 +179,8 @@ def _loaded(
 
 def _right(context: RunContext, row: dict[str, Any]) -> np.ndarray:
     """Return Bool (1, K), the classes that are right."""
-    right = context.right(row)
-    return np.zeros((1, context.classes), bool) if right is None else right[None]
+    right = context.question.right(row)
+    return np.zeros((1, context.question.classes), bool) if right is None else right[None]
 
 
 def _insertion(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:

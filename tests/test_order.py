@@ -209,5 +209,5 @@ def test_a_training_takes_whole_groups_in_the_dataset_own_order(rows):
 
 def test_another_folder_has_the_same_order(shapes, resnet, tmp_path):
     copy = shutil.copytree(shapes, tmp_path / "copy")
-    ids = [loaded(str(folder), resnet, tmp_path / "run").data.ids for folder in (shapes, copy)]
+    ids = [loaded(str(folder), resnet, tmp_path / "run").data.samples.ids for folder in (shapes, copy)]
     assert ids[0] == ids[1]

@@ -1,7 +1,7 @@
 """What a run works on, and its cells: one explainer scored by one metric."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,10 @@ from pydantic import ValidationError
 
 from saliency_bench import options
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.data.loading import Found
+from saliency_bench.engine.loaded import Data, Question, Retraining
 from saliency_bench.engine.reading import (
     OWN_LABEL,
-    Samples,
     Selection,
-    TrainingRows,
     read_chunk,
     relabelled,
 )
@@ -32,9 +30,6 @@ from saliency_bench.results.public_names import public_name, recorded_name
 from saliency_bench.scoring.partners import PartnerPlan, PartnerSamples
 from saliency_bench.spec import PythonObject, RunSpec
 from saliency_bench.target_weights import TargetRange
-from saliency_bench.targets.class_groups import ClassGroups
-from saliency_bench.targets.label_maps import Members
-from saliency_bench.targets.rules import TargetRule
 from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
@@ -122,55 +117,30 @@ class RunContext:
         out: the run's folder, absolute: an explainer may change the working directory.
         explainers: those to run.
         metrics: those to score with.
-        source: the dataset: its name, and the repository and commit it was loaded from.
-        data: its samples, in the run's order (`ordering`).
-        fingerprint: of the dataset's split, in its own order.
-        columns: {column that metrics ask for: a hash of what it holds}.
-        samples: how many of them the run is about: the first, in whole groups.
-        names: of its classes; None of a dataset without labels.
+        data: its samples.
+        question: what it asks of each of them.
         classifier: the network.
-        classes: the number of its classes.
-        members: for each class of the dataset, the classes of the model that stand for it; None where none do.
-        unlabelled: why `members` is None, in a few words.
-        groups: groups of the model's classes; None where none are known.
-        rule: gives each sample its target.
         selection: the samples that are explained; None: all.
         maps: {explainer id: its entry in `spec.maps`} of precomputed maps.
         other: the same run of the other model, whose label is another column; None where there is none.
         folder: the folder in `out` of what the classifier says.
         plans: of the metrics that ask for partners; none before all samples are predicted.
-        training: {split: rows} that networks are retrained on; {} where no metric asks for that.
-        base: what the training of the classifier started from; None where no metric asks for that.
-        controls: explainers that retraining metrics are compared with, which no other metric scores.
-        retrained: {cell id of a retraining metric: (N, P), the classes that its networks give the samples}; filled by
-            `retraining.stage` before chunks are computed.
+        retraining: what networks are retrained on.
     """
 
     spec: RunSpec
     out: Path
     explainers: list[Explainer]
     metrics: list[Metric]
-    source: Found
-    data: Samples
-    fingerprint: str
-    columns: dict[str, str]
-    samples: int
-    names: list[str] | None
+    data: Data
+    question: Question
     classifier: Classifier
-    classes: int
-    members: Members | None
-    unlabelled: str
-    groups: ClassGroups | None
-    rule: TargetRule
     selection: Selection | None = None
     maps: dict[str, str | PythonObject] = field(default_factory=dict)
     other: "RunContext | None" = None
     folder: str = "predictions"
     plans: dict[Metric, PartnerPlan] = field(default_factory=dict)
-    training: dict[str, TrainingRows] = field(default_factory=dict)
-    base: Classifier | None = None
-    controls: frozenset[Explainer] = frozenset()
-    retrained: dict[str, np.ndarray] = field(default_factory=dict)
+    retraining: Retraining = field(default_factory=Retraining)
 
     @property
     def in_memory(self) -> list[PythonObject]:
@@ -181,7 +151,7 @@ class RunContext:
     @property
     def dataset(self) -> str:
         """Return what the dataset is called in results, wherever it was loaded from."""
-        return self.source.name
+        return self.data.source.name
 
     @property
     def model(self) -> str:
@@ -200,7 +170,7 @@ class RunContext:
     @property
     def loaded_dataset(self) -> Loaded:
         """Return where the dataset was loaded from."""
-        return Loaded(id=self.source.name, repo=self.source.repo, revision=self.source.revision)
+        return Loaded(id=self.data.source.name, repo=self.data.source.repo, revision=self.data.source.revision)
 
     @property
     def loaded_model(self) -> Loaded:
@@ -210,7 +180,7 @@ class RunContext:
     @property
     def rows(self) -> datasets.Dataset:
         """Return all samples of the split, in the run's order."""
-        return self.data.rows
+        return self.data.samples.rows
 
     @property
     def of_both(self) -> "list[RunContext]":
@@ -223,43 +193,38 @@ class RunContext:
         column = self.other.spec.label_column
         if column == self.spec.label_column:
             return chunk
-        return relabelled(chunk, OWN_LABEL if column == "label" else column, self.other.names or [])
+        return relabelled(chunk, OWN_LABEL if column == "label" else column, self.other.question.names or [])
 
     @property
     def chunks(self) -> range:
         """Return the numbers of the chunks."""
-        return range(-(-self.samples // self.spec.batch_size))
+        return range(-(-self.data.count // self.spec.batch_size))
 
     @cached_property
     def identity(self) -> Identity:
         """Return what all cells have in common."""
         entries = {
-            "fingerprint": self.fingerprint,
+            "fingerprint": self.data.fingerprint,
             "label_column": self.spec.label_column,
             "split": self.spec.split,
             "classifier": self.classifier.digest,
             "geometry": self.classifier.geometry.as_dict(),
             "layer": self.classifier.layer,
-            "target": self.rule.identity,
-            "labels": self.members or [],
+            "target": self.question.rule.identity,
+            "labels": self.question.members or [],
             "activation": self.classifier.activation,
             "precision": self.classifier.arithmetic,
             "seed": self.spec.seed,
-            "groups": None if self.groups is None else self.groups.identity,
+            "groups": None if self.question.groups is None else self.question.groups.identity,
         }
         return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file
-
-    @cached_property
-    def trained_on(self) -> str:
-        """Return a hash of the images that networks are retrained on."""
-        return hash_of([split.content for split in self.training.values()])
 
     @cached_property
     def target_range(self) -> TargetRange:
         """Return the range of the target's value; of a file of targets, as wide as the widest of them."""
         if (known := self.identity.target_range) is not None:
             return known
-        terms = (self.rule.by_id or {}).values()
+        terms = (self.question.rule.by_id or {}).values()
         plus, minus = (max((len(set(getattr(term, side))) for term in terms), default=0) for side in ("plus", "minus"))
         return TargetRange.of_classes(plus, minus, self.classifier.activation)
 
@@ -267,24 +232,6 @@ class RunContext:
     def run_id(self) -> str:
         """Return what the part files of the run share."""
         return run_id(self.identity, self.spec.batch_size)
-
-    def right(self, row: Mapping) -> np.ndarray | None:
-        """Return Bool (K,), the classes that are right for a sample; None where no label is known.
-
-        These are the classes of its label, none of a sample without; of an image with several labels, those of all of
-        them for a softmax, which can name only one.
-        """
-        if self.members is None:
-            return None
-        label, several = row["label"], row["labels"]
-        alone = label is not None and (self.classifier.activation == "sigmoid" or several is None)
-        right = np.zeros(self.classes, dtype=bool)
-        right[[member for number in ([label] if alone else several or []) for member in self.members[number]]] = True
-        return right
-
-    def label_of(self, row: Mapping) -> str | None:
-        """Return the name of a sample's label."""
-        return None if self.names is None or row["label"] is None else self.names[row["label"]]
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -294,7 +241,7 @@ class RunContext:
             UserError: A metric needs groups of classes, and none are known.
         """
         for metric in self.metrics:
-            if "groups" in metric.inputs and self.groups is None:
+            if "groups" in metric.inputs and self.question.groups is None:
                 raise UserError(
                     f"{metric.name} needs groups of classes, and none are known for these; "
                     "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
@@ -303,17 +250,18 @@ class RunContext:
             self._cell(explainer, metric)
             for explainer in self.explainers
             for metric in self.metrics
-            if metric.keeps or explainer not in self.controls
+            if metric.keeps or explainer not in self.retraining.controls
         ]
 
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
         """Return the cell of an explainer and a metric."""
-        asked_for = {f"column {name}": self.columns[name] for name in metric.columns if name in self.columns}
+        asked_for = {f"column {name}": self.data.columns[name] for name in metric.columns if name in self.data.columns}
         if "other" in metric.inputs and self.other is not None:
-            asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
+            asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.data.columns)
         asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
-        asked_for |= {TRAINED_ON: self.trained_on} if metric.keeps else {}
-        asked_for |= {INITIAL: self.base.digest} if self.base is not None and starts_from_base(metric) else {}
+        asked_for |= {TRAINED_ON: self.retraining.trained_on} if metric.keeps else {}
+        base = self.retraining.base if starts_from_base(metric) else None
+        asked_for |= {INITIAL: base.digest} if base is not None else {}
         cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.inputs, asked_for)
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
@@ -330,19 +278,19 @@ class RunContext:
         """
         start = number * self.spec.batch_size
         stop = min(start + self.spec.batch_size, len(self.rows))
-        return read_chunk(self.data, self.classifier, range(start, stop), self.spec.strict)
+        return read_chunk(self.data.samples, self.classifier, range(start, stop), self.spec.strict)
 
     def partners(self, positions: Sequence[int]) -> PartnerSamples:
         """Return the samples at these positions, to go with others."""
         positions = tuple(positions)
         if positions not in self._loaded:
             self._loaded.clear()  # explainers follow each other on the same chunk
-            chunk = read_chunk(self.data, self.classifier, positions, strict=False)
+            chunk = read_chunk(self.data.samples, self.classifier, positions, strict=False)
             for place, reason in chunk.faults.items():  # it could be read when it was predicted
                 raise UserError(f"image {chunk.rows[place]['image_id']}: {reason}")
             assert chunk.batch is not None
-            right = [self.right(row) for row in chunk.rows]
-            nothing = np.zeros(self.classes, dtype=bool)
+            right = [self.question.right(row) for row in chunk.rows]
+            nothing = np.zeros(self.question.classes, dtype=bool)
             self._loaded[positions] = PartnerSamples(
                 ids=chunk.batch.ids,
                 images=chunk.batch.images,

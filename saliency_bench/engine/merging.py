@@ -59,7 +59,7 @@ def merge(context: RunContext) -> int:
         raise _lost(context, "predictions")
     chosen = wanted(context, predicted[0])
     complete = complete_cells(context, keys, parts, chosen)
-    shown = chosen.ravel() & (np.arange(chosen.size) < context.samples)
+    shown = chosen.ravel() & (np.arange(chosen.size) < context.data.count)
     files = [part.path for part in chain(parts, *(predictions.parts for predictions in predicted))]
     made_of = _made_of(context, keys, [f"{path.parent.name}/{path.name}" for path in files], complete, shown)
     tables = ["records.parquet", *(f"{run.folder}.parquet" for run in context.of_both)]
@@ -82,7 +82,7 @@ def merge(context: RunContext) -> int:
 def _write_predictions(context: RunContext, predictions: StoredPredictions) -> None:
     """Write predictions.parquet."""
     schema = prediction_schema(context)
-    tables = _first((table for _, table in read_predictions(context, predictions, schema.names)), context.samples)
+    tables = _first((table for _, table in read_predictions(context, predictions, schema.names)), context.data.count)
     records.concat(tables, context.out / f"{context.folder}.parquet", schema, PREDICTIONS_AT_ONCE)
 
 
@@ -153,7 +153,7 @@ def _samples(context: RunContext, predictions: StoredPredictions) -> dict[str, p
     columns = ["image_id", "group", "label", "prediction"]
     tables = (table for _, table in read_predictions(context, predictions, columns))
     values = {name: column.combine_chunks() for name, column in zip(columns, pa.concat_tables(tables), strict=True)}
-    names, classes = context.names, context.classifier.labels
+    names, classes = context.question.names, context.classifier.labels
     values["label"] = pa.nulls(len(values["label"])) if names is None else pa.array(names).take(values["label"])
     values["prediction"] = pa.array(classes).take(values["prediction"]) if classes else values["prediction"]
     return {name: column.cast(pa.string()) for name, column in values.items()}
@@ -197,7 +197,7 @@ def _made_of(
 ) -> str:
     """Return a hash of all that the tables depend on; the names of part files hold the hashes of their contents."""
     cells = [keys[cell].model_dump(mode="json") for cell in complete]
-    names = context.recorded, context.names, context.classifier.labels
+    names = context.recorded, context.question.names, context.classifier.labels
     return hash_of(FORMAT, str(records.SCHEMA), files, cells, names, np.packbits(shown).tobytes().hex())
 
 

@@ -115,7 +115,7 @@ def answers(context: RunContext, chunk: Chunk) -> list[dict]:
     for position, about in enumerate(chunk.rows):
         row = {stored(name): value for name, value in about.items()} | {"left_out": chunk.faults.get(position)}
         if position in index_of and logits is not None and chunk.batch is not None:
-            row |= _predicted(context, chunk.batch, index_of[position], logits, context.right(about))
+            row |= _predicted(context, chunk.batch, index_of[position], logits, context.question.right(about))
         rows.append({name: row.get(name) for name in names})
     return rows
 
@@ -194,18 +194,19 @@ def all_predictions(context: RunContext) -> Predictions:
         raise UserError(
             f"a part of the predictions in {context.out} was damaged or lost during the run; start it again"
         )
-    p = np.full((context.samples, context.classes), np.nan, dtype=np.float32)
+    p = np.full((context.data.count, context.question.classes), np.nan, dtype=np.float32)
     right, ids = np.zeros(p.shape, dtype=bool), []
     for number, table in read_predictions(context, predictions, ["image_id", "label", "labels", "logits"]):
         start = number * context.spec.batch_size
-        table = table.slice(0, context.samples - start)
+        table = table.slice(0, context.data.count - start)
         ids += table["image_id"].to_pylist()
         for place, row in enumerate(table.drop_columns(["logits", "image_id"]).to_pylist(), start):
-            classes = context.right(row)
+            classes = context.question.right(row)
             right[place] = False if classes is None else classes
         logits = table["logits"].combine_chunks()
         there = start + np.flatnonzero(logits.is_valid().to_numpy(zero_copy_only=False))
-        p[there] = _probabilities(context, logits.drop_null().flatten().to_numpy().reshape(len(there), context.classes))
+        known = logits.drop_null().flatten().to_numpy().reshape(len(there), context.question.classes)
+        p[there] = _probabilities(context, known)
     return Predictions(context.spec.seed, ids, right, p, context.classifier.activation)
 
 

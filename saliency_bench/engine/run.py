@@ -388,32 +388,32 @@ def _finish(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
 
 def _facts(context: RunContext, explained: int) -> RunFacts:
     """Return what the summary says of a run beside its scores; `explained` samples are explained."""
-    classifier, groups = context.classifier, context.groups
+    classifier, groups = context.classifier, context.question.groups
     return RunFacts(
         folder=context.out,
         dataset=context.dataset,
         split=context.spec.split,
         fingerprint=context.identity.fingerprint,
         samples=len(context.rows),
-        used=context.samples,
+        used=context.data.count,
         only=None if context.spec.only is None else {"conditions": list(context.spec.only), "samples": explained},
-        classes=len(context.names or ()),
+        classes=len(context.question.names or ()),
         model=context.model,
         revision=classifier.revision,
         digest=classifier.digest,
         geometry=str(classifier.geometry),
         activation_assumed=classifier.assumed,
-        model_classes=context.classes,
-        no_accuracy=context.unlabelled or None,
-        target=context.rule.name,
+        model_classes=context.question.classes,
+        no_accuracy=context.question.unlabelled or None,
+        target=context.question.rule.name,
         groups=None if groups is None else {"name": groups.name, "identity": groups.identity},
         precision=context.identity.precision,
         seed=context.spec.seed,
         batch_size=context.spec.batch_size,
         provenance=provenance(classifier.device) | {"pixels_per_pass": PIXELS_PER_PASS[classifier.device.type]},
-        dataset_title=context.source.title,
-        dataset_repo=context.source.repo,
-        dataset_revision=context.source.revision,
+        dataset_title=context.data.source.title,
+        dataset_repo=context.data.source.repo,
+        dataset_revision=context.data.source.revision,
         model_repo=classifier.repo,
         other=None if context.other is None else _facts(context.other, explained),
     )

@@ -258,14 +258,14 @@ def _score(
         maps=outcome.maps,
         masks=batch.masks.numpy(),
         unusable=batch.left_out,
-        groups=context.groups,
+        groups=context.question.groups,
         faults=faults,
         map_faults=outcome.map_faults,
         columns=batch.columns,
         run_seed=context.spec.seed,
         other=None if context.other is None or by_other is None else _other(context.other, batch, by_other),
         partners=PartnerSource(context.plans, places, context.partners, context.spec.batch_size),
-        retrained={cell.metric: context.retrained[cell.id][places] for cell in cells if cell.metric.keeps},
+        retrained={cell.metric: context.retraining.classes[cell.id][places] for cell in cells if cell.metric.keeps},
     )
     for cell in cells:
         before = context.classifier.passes
@@ -341,9 +341,9 @@ def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
     maps of the others do not depend on the limit.
     """
     logits = np.asarray(row["logits"])
-    if position >= context.samples and not context.rule.has_target(row["image_id"], row["label"], context.members):
+    if position >= context.data.count and not context.question.has_target(row):
         return TargetTerms((int(np.argmax(logits)),))
-    return context.rule.terms(row["image_id"], row["label"], logits, context.members)
+    return context.question.target_of(row, logits)
 
 
 def _questions(
@@ -355,12 +355,12 @@ def _questions(
     logits = torch.tensor([row["logits"] for row in readable]).double()
     p = probabilities(logits, context.classifier.activation).numpy()
     p[no_probabilities(logits, context.classifier.activation)] = np.nan
-    return cell.metric.questions(p, context.groups) or [()] * len(readable)
+    return cell.metric.questions(p, context.question.groups) or [()] * len(readable)
 
 
 def _right_classes(context: RunContext, readable: list[dict]) -> np.ndarray | None:
     """Return Bool (B, K), the classes that are right for each sample; None where no labels are known."""
-    rows = [row for row in map(context.right, readable) if row is not None]
+    rows = [row for row in map(context.question.right, readable) if row is not None]
     return np.stack(rows) if rows else None
 
 
@@ -369,7 +369,7 @@ def _other(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
     _without_probabilities(context, batch, rows)
     right = _right_classes(context, rows)
     assert right is not None
-    blank = [0.0] * context.classes
+    blank = [0.0] * context.question.classes
     return Other(
         classifier=context.classifier,
         target=torch.from_numpy(right).float().to(context.classifier.device),

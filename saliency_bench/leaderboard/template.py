@@ -145,19 +145,20 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
             continue
         sizes.add((batch.images.shape[2], batch.images.shape[3]))
         logits, left_out = torch.empty(len(batch.ids), 0), np.zeros(len(batch.ids), dtype=bool)
-        if context.rule.asks_classifier:
+        if context.question.rule.asks_classifier:
             with torch.no_grad():
                 logits = context.classifier(batch.images).cpu()
             left_out = no_probabilities(logits, context.classifier.activation)
         for index, (position, image_id) in enumerate(zip(chunk.readable, batch.ids, strict=True)):
-            if number * context.spec.batch_size + position >= context.samples:
+            if number * context.spec.batch_size + position >= context.data.count:
                 break
             if left_out[index]:  # by a run as well
                 continue
             about = chunk.rows[position]
-            target = context.rule.terms(image_id, about["label"], logits[index].numpy(), context.members)
+            target = context.question.target_of(about, logits[index].numpy())
             file = file_of(image_id, len(rows))
-            row = {"image_id": image_id, "file": file, "label": context.label_of(about), "target": target.text(names)}
+            label = context.question.label_of(about)
+            row = {"image_id": image_id, "file": file, "label": label, "target": target.text(names)}
             rows.append(row | {"plus": "|".join(map(str, target.plus)), "minus": "|".join(map(str, target.minus))})
             if images:
                 _write_frame(context.out / "images" / file, batch.images[index], images)
@@ -268,13 +269,13 @@ def score_maps(
     spec, objects = describe(settings | {"explainers": [method], "out": out})
     accelerator = accelerator_on(spec.device)
     context = load(spec, objects, accelerator.device)
-    if metrics is None and context.groups is None:
+    if metrics is None and context.question.groups is None:
         context = _without_groups(context)
     for entry, value in context.identity:
         if value != getattr(content.identity, entry):
             setting = NAMED.get(entry, entry)
             raise UserError(f"the {setting} is no longer the one that {folder / TEMPLATE} was made for; make it again")
-    say(f"{name}: scoring {context.samples} maps by {listed(map(str, context.metrics))} into {context.out}")
+    say(f"{name}: scoring {context.data.count} maps by {listed(map(str, context.metrics))} into {context.out}")
     done = compute(context, accelerator, watch, progress=progress)
     if with_maps:
         assert isinstance(method.function, PrecomputedMaps)

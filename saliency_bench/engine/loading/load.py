@@ -13,6 +13,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.fingerprints import column_of
 from saliency_bench.engine.checkpoint_writing import base_of
 from saliency_bench.engine.context import RunContext, starts_from_base
+from saliency_bench.engine.loaded import Data, Question, Retraining
 from saliency_bench.engine.loading.question import class_names, logits_of, question_of
 from saliency_bench.engine.loading.table import Table, table_of
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
@@ -64,24 +65,23 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         spec=spec,
         out=out,
         explainers=list(dict.fromkeys([*explainers, *precomputed, *controls])),
-        training=training_splits(table.source, spec.label_column, table.names) if retraining else {},
-        base=base_of(spec.model) if any(map(starts_from_base, retraining)) else None,
-        controls=frozenset(controls) - set(explainers),
         metrics=list(dict.fromkeys(metrics)),
-        source=table.source,
-        data=table.ordered,
-        fingerprint=table.content[0],
-        columns={name: digest for name, (digest, _) in table.contents.items()},
-        samples=table.samples,
-        names=table.names,
+        data=Data(
+            source=table.source,
+            samples=table.ordered,
+            count=table.samples,
+            fingerprint=table.content[0],
+            columns={name: digest for name, (digest, _) in table.contents.items()},
+        ),
+        question=question,
         classifier=classifier,
-        classes=question.classes,
-        members=question.members,
-        unlabelled=question.unlabelled,
-        groups=question.groups,
-        rule=question.rule,
         selection=table.selection,
         maps={hash_of(explainer.identity): entry for explainer, entry in zip(precomputed, spec.maps, strict=True)},
+        retraining=Retraining(
+            rows=training_splits(table.source, spec.label_column, table.names) if retraining else {},
+            base=base_of(spec.model) if any(map(starts_from_base, retraining)) else None,
+            controls=frozenset(controls) - set(explainers),
+        ),
     )
     if spec.other_model is None:
         return context
@@ -120,7 +120,7 @@ def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any
         )
     spec = spec.model_copy(update={"model": spec.other_model, "label_column": column, "target": "label",
                                    "other_model": None, "other_label": None})  # fmt: skip
-    classes = logits_of(spec, classifier, context.data)
+    classes = logits_of(spec, classifier, context.data.samples)
     try:
         members = match(names, classifier.labels, classes, None)
     except UserError as error:
@@ -129,14 +129,17 @@ def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any
     return replace(
         context,
         spec=spec,
-        columns={column: column_of(published, column)[0]},
-        names=names,
+        data=replace(context.data, columns={column: column_of(published, column)[0]}),
+        question=Question(
+            names=names,
+            classes=classes,
+            activation=classifier.activation,
+            members=members,
+            unlabelled="",
+            groups=None,
+            rule=load_rule("label", classifier.labels, classes, None),
+        ),
         classifier=classifier,
-        classes=classes,
-        members=members,
-        unlabelled="",
-        groups=None,
-        rule=load_rule("label", classifier.labels, classes, None),
         selection=None,
         folder="other_predictions",
     )

@@ -1,12 +1,12 @@
 """What a run asks: which classes of the model stand for those of the dataset, and the target of each sample."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import datasets
 import torch
 
 from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
+from saliency_bench.engine.loaded import Question
 from saliency_bench.engine.loading.table import Table
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import Samples, Selection, label_names, read_chunk, selection_of
@@ -15,7 +15,7 @@ from saliency_bench.map_sources.map_provider import reason_of
 from saliency_bench.metric import Metric
 from saliency_bench.spec import RunSpec
 from saliency_bench.targets import known_maps
-from saliency_bench.targets.class_groups import ClassGroups, load_groups
+from saliency_bench.targets.class_groups import load_groups
 from saliency_bench.targets.label_maps import Members, match
 from saliency_bench.targets.rules import NO_CLASS, TargetRule, check_ids, check_known, load_rule
 from saliency_bench.utils.messages import complain
@@ -25,25 +25,6 @@ UNSTEADY = (
     "returns different logits when it is called twice on the same image, as if forward drew at random or counted its "
     "calls; its scores cannot be reproduced"
 )
-
-
-@dataclass(frozen=True)
-class Question:
-    """Hold what a run asks of each sample.
-
-    Attributes:
-        classes: the number of logits.
-        members: as in `context.RunContext`.
-        unlabelled: as in `context.RunContext`.
-        groups: as in `context.RunContext`.
-        rule: as in `context.RunContext`.
-    """
-
-    classes: int
-    members: Members | None
-    unlabelled: str
-    groups: ClassGroups | None
-    rule: TargetRule
 
 
 def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Metric], model: Classifier) -> Question:
@@ -63,7 +44,7 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
     rule = load_rule(spec.target, model.labels, classes, groups)
     check_known(rule, table.ids)
     _check_samples(rule, table, members)
-    return Question(classes, members, unlabelled, groups, rule)
+    return Question(names, classes, model.activation, members, unlabelled, groups, rule)
 
 
 def _check_samples(rule: TargetRule, table: Table, members: Members | None) -> None:

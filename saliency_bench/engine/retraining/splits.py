@@ -32,7 +32,8 @@ class Setup:
     @classmethod
     def from_context(cls, context: RunContext) -> "Setup":
         """Return the setup of a run."""
-        return cls(context.classifier, context.base, context.classes, context.spec.seed, context.spec.batch_size)
+        classes, spec = context.question.classes, context.spec
+        return cls(context.classifier, context.retraining.base, classes, spec.seed, spec.batch_size)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Splits:
         """
         _check_classes(context)
         splits: dict[str, Split] = {}
-        for name, source in context.training.items():
+        for name, source in context.retraining.rows.items():
             limit = images if name == "train" else None
             positions = first_positions(source.rows, limit, context.spec.seed, source.content)
             rows = source.rows.select(positions)
@@ -75,8 +76,8 @@ class Splits:
             splits[name] = Split(name, samples, _labels(context, samples))
             if (splits[name].labels < 0).all():
                 raise UserError(f"the split {name} of {context.spec.dataset} has no labelled image to train on")
-        test = Split("test", context.data, _labels(context, context.data))
-        return cls(splits["train"], splits["validation"], test, context.trained_on)
+        test = Split("test", context.data.samples, _labels(context, context.data.samples))
+        return cls(splits["train"], splits["validation"], test, context.retraining.trained_on)
 
 
 def _check_classes(context: RunContext) -> None:
@@ -85,7 +86,7 @@ def _check_classes(context: RunContext) -> None:
         raise UserError(
             "retraining fits a softmax, and this classifier ends in a sigmoid; leave out saliency_roar and saliency_kar"
         )
-    for name, members in zip(context.names or (), context.members or (), strict=True):
+    for name, members in zip(context.question.names or (), context.question.members or (), strict=True):
         if len(members) > 1:
             raise UserError(
                 f"the class {name} stands for {len(members)} classes of the model, of which retraining needs one; "
@@ -95,6 +96,6 @@ def _check_classes(context: RunContext) -> None:
 
 def _labels(context: RunContext, samples: Samples) -> np.ndarray:
     """Return the class of the model of each sample, -1 where there is none."""
-    member = [members[0] if members else -1 for members in context.members or []]
+    member = [members[0] if members else -1 for members in context.question.members or []]
     labels = samples.rows["label"]
     return np.array([-1 if label is None or label < 0 else member[label] for label in labels], np.int64)

@@ -55,7 +55,7 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, 
         folder = context.out / "retraining" / hash_of([splits.content, images])
         _train(Setup.from_context(context), splits, folder, same_images, accelerator, shown)
         for cell in same_images:
-            context.retrained[cell.id] = _outcomes(folder, cell)
+            context.retraining.classes[cell.id] = _outcomes(folder, cell)
 
 
 def _train(

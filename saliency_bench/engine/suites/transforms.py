@@ -40,7 +40,7 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
             images = TRANSFORMS[transform].there(chunk.batch.images)
             chunk = replace(chunk, batch=replace(chunk.batch, images=images))
         rows += answers(context, chunk)
-    table = pa.Table.from_pylist(rows[: context.samples], schema=prediction_schema(context))
+    table = pa.Table.from_pylist(rows[: context.data.count], schema=prediction_schema(context))
     return quality(table, context.identity.labels, context.identity.activation, context.spec.seed)
 
 

@@ -1,0 +1,112 @@
+"""What a run is loaded as: its data, the question it asks of each sample, and what networks are retrained on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.data.loading import Found
+from saliency_bench.engine.reading import Samples, TrainingRows
+from saliency_bench.explainer import Explainer
+from saliency_bench.targets.class_groups import ClassGroups
+from saliency_bench.targets.label_maps import Members
+from saliency_bench.targets.rules import TargetRule
+from saliency_bench.targets.terms import TargetTerms
+from saliency_bench.utils.hashing import hash_of
+
+
+@dataclass(frozen=True)
+class Data:
+    """The samples that a run is about.
+
+    Attributes:
+        source: the dataset: its name, and the repository and commit it was loaded from.
+        samples: all samples of the split, in the run's order (`ordering`).
+        count: how many of them the run is about: the first, in whole groups.
+        fingerprint: of the dataset's split, in its own order.
+        columns: {column that metrics ask for: a hash of what it holds}.
+    """
+
+    source: Found
+    samples: Samples
+    count: int
+    fingerprint: str
+    columns: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a run asks the network of each sample.
+
+    Attributes:
+        names: of the dataset's classes; None of a dataset without labels.
+        classes: the number of the network's classes.
+        activation: of the network's logits.
+        members: for each class of the dataset, the classes of the model that stand for it; None where none do.
+        unlabelled: why `members` is None, in a few words.
+        groups: groups of the model's classes; None where none are known.
+        rule: gives each sample its target.
+    """
+
+    names: list[str] | None
+    classes: int
+    activation: str
+    members: Members | None
+    unlabelled: str
+    groups: ClassGroups | None
+    rule: TargetRule
+
+    def right(self, row: Mapping) -> np.ndarray | None:
+        """Return bool (K,), the classes that are right for a sample; None where no label is known.
+
+        These are the classes of its label, none of a sample without; of an image with several labels, those of all of
+        them for a softmax, which can name only one.
+        """
+        if self.members is None:
+            return None
+        label, several = row["label"], row["labels"]
+        alone = label is not None and (self.activation == "sigmoid" or several is None)
+        right = np.zeros(self.classes, dtype=bool)
+        right[[member for number in ([label] if alone else several or []) for member in self.members[number]]] = True
+        return right
+
+    def target_of(self, row: Mapping, logits: np.ndarray) -> TargetTerms:
+        """Return the target of a sample whose logits (K,) the network gives.
+
+        Raises:
+            UserError: It has none.
+        """
+        return self.rule.terms(row["image_id"], row["label"], logits, self.members)
+
+    def has_target(self, row: Mapping) -> bool:
+        """Return whether a sample has a target."""
+        return self.rule.has_target(row["image_id"], row["label"], self.members)
+
+    def label_of(self, row: Mapping) -> str | None:
+        """Return the name of a sample's label."""
+        return None if self.names is None or row["label"] is None else self.names[row["label"]]
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """What retraining metrics work on; empty where a run has none.
+
+    Attributes:
+        rows: {split: rows} that networks are retrained on.
+        base: what the training of the classifier started from; None where no metric starts from it.
+        controls: explainers that retraining metrics are compared with, which no other metric scores.
+        classes: {cell id: (N, P), the classes that its networks give the samples}; filled by `retraining.stage` before
+            chunks are computed.
+    """
+
+    rows: dict[str, TrainingRows] = field(default_factory=dict)
+    base: Classifier | None = None
+    controls: frozenset[Explainer] = frozenset()
+    classes: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def trained_on(self) -> str:
+        """Return a hash of the images that networks are retrained on."""
+        return hash_of([split.content for split in self.rows.values()])
