@@ -13,7 +13,7 @@ import numpy as np
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.studies.agreement import consensus, votes
 from saliency_bench.studies.annotating import Annotating
-from saliency_bench.studies.formats import CONSENSUS, FORMATS, MODULES, Drawn, check_person
+from saliency_bench.studies.formats.regions import CONSENSUS, FORMATS, MODULES, Drawn, check_person
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.study import Answer
 from saliency_bench.utils.pictures import UnreadableError, png

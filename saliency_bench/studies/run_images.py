@@ -28,7 +28,7 @@ from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import load_maps
-from saliency_bench.studies.maps.masks import RunMasks
+from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.pictures import open_picture
 

@@ -16,7 +16,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
 from saliency_bench.studies.assess.results import export, rated, results
-from saliency_bench.studies.maps.masks import RunMasks
+from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.studies.run_images import HUMAN, pair_of
 from saliency_bench.studies.store import Store
 from saliency_bench.utils.overlays import overlay

@@ -15,7 +15,8 @@ from test_annotating import study_of
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.exporting import export, import_masks, module_of
-from saliency_bench.studies.formats import FORMATS, label_studio
+from saliency_bench.studies.formats import label_studio
+from saliency_bench.studies.formats.regions import FORMATS
 from saliency_bench.utils.pictures import values
 
 SIZE = (60, 80)

@@ -18,8 +18,8 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.assess.questions import CLASS
+from saliency_bench.studies.attention_checks import insert_checks
 from saliency_bench.studies.database import hours_ago
-from saliency_bench.studies.maps.attention import insert_checks
 from saliency_bench.studies.run_images import HUMAN, RunImages, pair_of, unit_of
 from saliency_bench.studies.study import Assignment, Study
 from saliency_bench.utils.overlays import overlay

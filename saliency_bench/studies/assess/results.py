@@ -11,8 +11,8 @@ import numpy as np
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.intervals import cluster_bootstrap, interval
-from saliency_bench.studies.maps.attention import failed, note
-from saliency_bench.studies.maps.rows import codes_of, numbered, write_rows
+from saliency_bench.studies.attention_checks import failed, note
+from saliency_bench.studies.result_rows import codes_of, numbered, write_rows
 from saliency_bench.studies.run_images import HUMAN, pair_of
 from saliency_bench.studies.study import Answer, Study
 

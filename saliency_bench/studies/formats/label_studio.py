@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.studies.formats import Drawn, Region, check_size, file_in, masks_of
+from saliency_bench.studies.formats.regions import Drawn, Region, check_size, file_in, masks_of
 from saliency_bench.utils.files import parse_json, read_bytes
 
 SIZES = (3, 4, 8, 16)  # bits of a length

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.formats import Drawn, check_stems, file_stem, folder_name, folder_of
+from saliency_bench.studies.formats.regions import Drawn, check_stems, file_stem, folder_name, folder_of
 from saliency_bench.utils.pictures import UnreadableError, png, values
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from saliency_bench.studies.maps.attention import insert_checks
+from saliency_bench.studies.attention_checks import insert_checks
 from saliency_bench.utils.seeds import seed_of
 
 Pair = tuple[str, str]  # (image id, explainer)

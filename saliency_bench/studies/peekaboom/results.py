@@ -21,9 +21,9 @@ from saliency_bench.results.intervals import difference, interval
 from saliency_bench.results.paired_test import adjusted_p
 from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
 from saliency_bench.scoring.exposures import judgement_areas, right_by
-from saliency_bench.studies.maps.attention import failed, note
-from saliency_bench.studies.maps.rows import codes_of, numbered, write_rows
+from saliency_bench.studies.attention_checks import failed, note
 from saliency_bench.studies.peekaboom.protocol import by_judgement, has_ended
+from saliency_bench.studies.result_rows import codes_of, numbered, write_rows
 from saliency_bench.studies.run_images import pair_of
 from saliency_bench.studies.study import Study
 from saliency_bench.utils.seeds import random_bits, seed_of
