@@ -29,8 +29,8 @@ types: install
 coverage: install
 	.venv/bin/pytest -n 2 --cov --cov-report=term
 docs: .venv/bin/sphinx-build
-	.venv/bin/sphinx-build -W --keep-going -n -b html docs docs/_build/html
+	.venv/bin/sphinx-build -W --keep-going -n -t pictures -b html docs docs/_build/html
 linkcheck: .venv/bin/sphinx-build
 	.venv/bin/sphinx-build -q -b linkcheck docs docs/_build/linkcheck
 clean:
-	rm -rf .venv build dist docs/_build docs/metric_cards *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build docs/metric_cards docs/generated *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

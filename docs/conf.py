@@ -8,6 +8,7 @@ from saliency_bench import registry
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docstrings import google_style
+from pages import datasets, explainers
 
 project = "saliency-bench"
 author = "the saliency-bench authors"
@@ -15,7 +16,7 @@ version = release = saliency_bench.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "generated"]
 
 html_theme = "furo"
 html_title = f"saliency-bench {version}"
@@ -44,11 +45,20 @@ linkcheck_timeout = 20
 linkcheck_anchors = False
 
 CARDS = Path(__file__).parent / "metric_cards"
+GENERATED = Path(__file__).parent / "generated"  # parts of pages that are made from the code
 
 
 def setup(app) -> None:
     app.connect("builder-inited", lambda _: write_cards())
+    app.connect("builder-inited", write_generated)
     app.connect("autodoc-process-docstring", google_style, priority=400)  # before napoleon
+
+
+def write_generated(app) -> None:
+    """Parts of the pages of explainers and datasets; `-t pictures` trains the networks whose maps are shown."""
+    GENERATED.mkdir(exist_ok=True)
+    datasets.write(GENERATED)
+    explainers.write(GENERATED, GENERATED / "models" if app.tags.has("pictures") else None)
 
 
 def write_cards() -> None:

@@ -1,24 +1,20 @@
-"""The page of samples is what its script writes, and names every dataset."""
-
-from pathlib import Path
+"""The page of datasets, which the documentation is built with, names each and shows its samples."""
 
 import pytest
 from PIL import Image
+from site_pages import site_page
 
 from saliency_bench import registry
-from saliency_bench.hub_builders import _page
-
-FOLDER = Path(__file__).parents[2] / "hub_builders"
 
 
 @pytest.mark.slow
-def test_page_is_up_to_date_and_its_pictures_are_there():
-    text, pictures = _page.page()
-    assert text == (FOLDER / "README.md").read_text(), "run python -m saliency_bench.hub_builders._page"
+def test_the_page_has_every_dataset_and_its_picture(tmp_path):
+    site_page("datasets").write(tmp_path)
+    text = (tmp_path / "datasets.md").read_text(encoding="utf-8")
     for name in registry.names("hub_builders"):
         assert f"\n## {name}\n" in text
         if getattr(registry.load("hub_builders", name), "DERIVED", False):
             continue
-        picture = Image.open(FOLDER / f"_pictures/{name}.png")
-        assert picture.size == pictures[name].size
-        assert len(picture.convert("RGB").getcolors(2**18)) > 20
+        with Image.open(tmp_path / f"{name}.png") as picture:
+            assert picture.height == 128
+            assert len(picture.convert("RGB").getcolors(2**18)) > 20

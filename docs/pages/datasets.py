@@ -1,6 +1,4 @@
-"""Writes `hub_builders/README.md`: of each dataset six samples, the rule, the counts and the licence.
-
-    python -m saliency_bench.hub_builders._page
+"""The page of datasets: six samples of each, the rule, the counts and the licence.
 
 The samples come from the builders' own examples (`_examples.py`): the page shows no one's data and is always the same.
 """
@@ -22,21 +20,9 @@ from saliency_bench.hub_builders import _examples
 from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.pictures import Picture
 
-HERE = Path(__file__).parent
 SIDE, SAMPLES = 128, 6
 EDGE = (255, 0, 200)
-HEAD = """# Datasets
-
-`saliency-bench build NAME --source DIR --out DIR` makes a dataset folder from the raw source as downloaded;
-`saliency-bench build NAME --help` says where to get the source and what the folder must hold. The pictures show what
-the builders make of small synthetic sources; the mask is outlined. Every build ends with `build_report.json`: the
-counts next to the paper's, what was left out and why, class shares in each split, near-duplicates across splits, and
-checksums.
-
-Images are turned upright according to their EXIF orientation. Masks, boxes and outlines are assumed to be drawn on the
-file as stored and are turned with it, unless only the upright image has their size; where both have it (squares, half
-turns) the two cases cannot be told apart. Annotations of any other size are left out with that reason. YOLO labels,
-which have no size, are those of the upright image. Written by `python -m saliency_bench.hub_builders._page`.
+HEAD = """The pictures show what the builders make of small synthetic sources; the mask is outlined.
 
 | dataset | classes | samples (paper) | masks (paper) | licence | images may be published |
 | --- | --- | ---: | ---: | --- | --- |
@@ -80,7 +66,7 @@ def section(name: str, builder: ModuleType, samples: list[dict] | None = None) -
     parts = [f"## {name}", (builder.__doc__ or "").partition("\n\n")[0].strip()]
     if samples is not None:
         shown = ", ".join(f"`{sample['label']}`" for sample in chosen(samples))
-        parts += [f"![six samples](_pictures/{name}.png)", f"Shown: {shown}."]
+        parts += [f"![six samples]({name}.png)", f"Shown: {shown}."]
     return "\n\n".join([*parts, builder.RULE, group_line(builder)]) + "\n"
 
 
@@ -113,13 +99,10 @@ def tile(sample: dict) -> Image.Image:
     return Image.fromarray(pixels)
 
 
-def main() -> None:
+def write(folder: Path) -> None:
+    """Write `datasets.md` and its pictures into a folder."""
     text, pictures = page()
     for name, picture in pictures.items():
         small = picture.quantize(96, dither=Image.Dither.NONE)
-        write_with(HERE / "_pictures" / f"{name}.png", partial(small.save, format="png", optimize=True))
-    write_text(HERE / "README.md", text)
-
-
-if __name__ == "__main__":
-    main()
+        write_with(folder / f"{name}.png", partial(small.save, format="png", optimize=True))
+    write_text(folder / "datasets.md", text)

@@ -1,15 +1,9 @@
-"""Writes this folder's README.md and its pictures: every explainer that is found, and its map of one drawn image.
+"""The page of explainers: what their docstrings say, and the map of each for one drawn image.
 
-example:
-  python -m saliency_bench.explainers._page --models models
-
-Draws shapes-xai, trains a small ResNet on it, and a small ViT if an explainer is not defined for the ResNet, which
-takes some minutes; with `--models DIR` they are kept there and used again.
+The maps need shapes-xai and two small networks that are trained on it, which takes some minutes.
 """
 
-import argparse
 import ast
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,37 +20,14 @@ from saliency_bench.data.loading import load_dataset
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import load_explainer
-from saliency_bench.explainers._costs import SIDE, costs
+from saliency_bench.explainers._costs import costs
 from saliency_bench.types import Batch, Images, Target
 from saliency_bench.utils.files import write_text, write_with
 
-FOLDER = Path(__file__).parent
-PAGE = FOLDER / "README.md"
 SIZE, COUNT, EPOCHS = 64, 6144, 12
 COLUMNS = 6
 TRIED = 10
-SCRIPT = "python -m saliency_bench.explainers._page"
-INTRODUCTION = f"""# Explainers
-
-<!-- Written by `{SCRIPT}`: change the docstrings, not this page. -->
-
-An explainer takes a classifier, images (B, 3, H, W) in [0, 1] and a target (weights over the logits), and gives maps
-(B, H, W), signed and not normalised: `sb.load_explainer("rise", masks=1000)(classifier, images, target)`, or
-`rise:masks=1000` on the command line. `on` says whether the target's weights are those of logits or of probabilities.
-Each section ends with what the explainer needs of a network, and its forward passes for one image of {SIDE} x {SIDE}
-with default options. P0 to P4 are the papers that CITATION.cff lists.
-
-The same call gives the same bits. Explainers that send many variants of an image through the network (occlusion, rise,
-lime, integrated_gradients, smoothgrad, gradient_shap) never mix two images in one pass: on a CPU their maps are equal
-bit for bit in batches of any size and order. The others, and passes of another `batch_size`, agree to about 1e-5 of the
-map's largest value, because the network's own logits differ in their last bits between batch sizes. In a deep network
-such a bit can decide whether a ReLU is open, and a gradient then differs by more. Compare maps of one batch size.
-
-`load_classifier(..., precision="bf16")` and `run --precision bf16` make the network compute in bfloat16. On processors
-with instructions for it, this halves the time of occlusion, rise, lime and scorecam. Their maps of a trained ResNet
-were off by at most 2.4 % of their range; gradients were off by up to 26 %.
-Small images lose more: occlusion by windows of 2 pixels was off by up to 25 % on images of 24 x 20.
-
+ABOUT_PICTURES = """\
 The pictures show maps of one test image of shapes-xai for its own class, all with default options. The image is the one
 whose object lies farthest from the middle, among those that the network classifies correctly and that give no constant
 map (gradcam_vit cuts off negative values, which can leave nothing). The outline is the object's. Signed maps are blue
@@ -64,31 +35,23 @@ below zero and red above, on a scale that is symmetric around zero; the others g
 their largest (bright). Each map has its own scale."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__.partition("\n\n")[0],
-        epilog=__doc__.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--models", metavar="DIR", help="keep dataset and networks here (default: throw them away)")
-    parser.add_argument("--text", action="store_true", help="rewrite the sections only; no picture changes")
-    args = parser.parse_args()
-    if args.text:
-        return write_text(PAGE, page([PAGE.read_text(encoding="utf-8").partition("\n\n## ")[0]], {}))
-    with tempfile.TemporaryDirectory() as thrown_away:
-        folder = Path(args.models or thrown_away)
-        shown, left_out = [INTRODUCTION], dict.fromkeys(registry.names("explainers"), "")
+def write(folder: Path, models: Path | None) -> None:
+    """Write `explainers.md` into a folder; with a folder for networks, also pictures of their maps."""
+    shown, left_out = [], dict.fromkeys(registry.names("explainers"), "")
+    if models is not None:
+        shown = [ABOUT_PICTURES]
         for network, config in (("ResNet", resnet()), ("ViT", vit())):
             if left_out:
-                shown, left_out = with_picture(shown, left_out, network, trained(folder, network, config), folder)
-    return write_text(PAGE, page(shown, left_out))
+                classifier = trained(models, network, config)
+                shown, left_out = with_picture(shown, left_out, network, classifier, models, folder)
+    write_text(folder / "explainers.md", page(shown, left_out if models is not None else {}))
 
 
 def with_picture(
-    shown: list[str], left_out: dict[str, str], network: str, classifier: Classifier, folder: Path
+    shown: list[str], left_out: dict[str, str], network: str, classifier: Classifier, models: Path, folder: Path
 ) -> tuple[list[str], dict[str, str]]:
     """(the page so far, whatever this network has no map for with the reason), after adding what it has."""
-    batch = classifier.prepare(load_dataset(str(folder / "shapes-xai"), split="test"))
+    batch = classifier.prepare(load_dataset(str(models / "shapes-xai"), split="test"))
     with torch.no_grad():
         probabilities = classifier(batch.images).softmax(dim=1)
     right = probabilities.argmax(dim=1) == batch.labels
@@ -101,7 +64,7 @@ def with_picture(
     if not maps:
         return shown, reasons
     file = f"maps_{network.lower()}.png"
-    write_with(FOLDER / file, partial(draw, image=image[0], mask=batch.masks[index], maps=maps))
+    write_with(folder / file, partial(draw, image=image[0], mask=batch.masks[index], maps=maps))
     weights = sum(map(torch.numel, classifier.parameters()))
     seen = (classifier.labels or [])[label], float(probabilities[index, label])
     text = f"""![maps of every explainer for one image]({file})
@@ -190,18 +153,14 @@ def draw(path: Path, image: Tensor, mask: Tensor, maps: dict[str, np.ndarray]) -
     rows = -(-(len(maps) + 1) // COLUMNS)
     figure = Figure(figsize=(2 * COLUMNS, 2.25 * rows), dpi=100, layout="constrained")
     axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
-    for one in axes:
-        one.axis("off")
+    for axis in axes:
+        axis.axis("off")
     axes[0].imshow(image.permute(1, 2, 0).numpy())
     axes[0].set_title("image", fontsize=10)
-    for one, (name, values) in zip(axes[1:], maps.items(), strict=False):
+    for axis, (name, values) in zip(axes[1:], maps.items(), strict=False):
         most = np.abs(values).max()
         scale = {"cmap": "RdBu_r", "vmin": -most, "vmax": most} if values.min() < 0 else {"cmap": "inferno"}
-        one.imshow(values, **scale)
-        one.contour(mask.numpy(), levels=[0.5], colors="black" if values.min() < 0 else "white", linewidths=0.8)
-        one.set_title(name, fontsize=10)
+        axis.imshow(values, **scale)
+        axis.contour(mask.numpy(), levels=[0.5], colors="black" if values.min() < 0 else "white", linewidths=0.8)
+        axis.set_title(name, fontsize=10)
     figure.savefig(path, format="png", metadata={"Software": None})
-
-
-if __name__ == "__main__":
-    main()
