@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # for what several test files sh
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
 
-
 # {marker: files of its tests}, so that `pytest -m "slow and hub"` runs the slow tests of an area.
 AREAS = {
     "browser": ("test_board_browser.py", "test_pairs.py", "test_page_tools.py", "studies/test_*page.py",
@@ -37,10 +36,9 @@ AREAS = {
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark areas; all but N items of a function with `@pytest.mark.sample(N)`, evenly spread, are slow."""
-    here = Path(__file__).parent
     functions = {}
     for item in items:
-        place = item.path.relative_to(here).as_posix()
+        place = item.path.relative_to(Path(__file__).parent).as_posix()
         for area, patterns in AREAS.items():
             if any(fnmatch(place, pattern) for pattern in patterns):
                 item.add_marker(area)
