@@ -3,7 +3,7 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 CODE = saliency_bench explainers metrics hub_builders push_scripts
 
-.PHONY: install demo test slow lint types coverage docs linkcheck clean
+.PHONY: install demo test slow lint types coverage docs site linkcheck clean
 
 install: .venv/bin/saliency-bench
 .venv/bin/saliency-bench: pyproject.toml setup.py $(CONSTRAINTS)
@@ -29,6 +29,9 @@ types: install
 coverage: install
 	.venv/bin/pytest -n 2 --cov --cov-report=term
 docs: .venv/bin/sphinx-build
+	.venv/bin/sphinx-build -W --keep-going -n -b html docs docs/_build/html
+# The site as it is published: two networks are trained whose maps the page of explainers shows.
+site: .venv/bin/sphinx-build
 	.venv/bin/sphinx-build -W --keep-going -n -t pictures -b html docs docs/_build/html
 linkcheck: .venv/bin/sphinx-build
 	.venv/bin/sphinx-build -q -b linkcheck docs docs/_build/linkcheck

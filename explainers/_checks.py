@@ -4,10 +4,12 @@ from saliency_bench.errors import UserError
 
 
 def check_batch_size(name: str, batch_size: int | None) -> None:
+    """Raise UserError if a batch size is below 1; None is allowed."""
     if batch_size is not None:
         check_count(name, "batch_size", batch_size)
 
 
 def check_count(name: str, option: str, count: int) -> None:
+    """Raise UserError if an option that counts something is below 1."""
     if count < 1:
         raise UserError(f"{option} of {name} must be at least 1; got {count}")

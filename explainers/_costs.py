@@ -8,10 +8,10 @@ SIDE = 224
 
 
 def costs(name: str) -> str:
-    """What it needs of a network; its forward passes for an image of SIDE x SIDE with default options.
+    """Return what an explainer needs of a network, and its forward passes for one image with default options.
 
-    "outputs; 4000", or "activations, outputs; 513 with channels=512" where the number depends on the network. Empty for
-    an explainer whose module does not say both.
+    "outputs; 4000", or "activations, outputs; 513 with channels=512" where the number depends on the network. The image
+    has SIDE x SIDE pixels. Empty for an explainer whose module does not say both.
     """
     module = registry.load("explainers", name)
     if not hasattr(module, "NEEDS") or not hasattr(module, "passes"):

@@ -31,13 +31,19 @@ PASSING = GATES | SHAPES | PARTS | COPIES
 
 
 class Excitation(TorchFunctionMode):
-    """Inside `with`, what is computed from a tensor that takes gradients is computed as ever but goes back by rule.
+    """Replaces gradients inside `with`: outputs are computed as usual, but relevance goes back by the rules above.
 
-    The last linear layer, with weights W and inputs h, holds one virtual unit of weights v = sum_k w_k W_k, w what
-    comes back to its outputs. Its relevance 1 goes to h as h v+ / sum(h v+); if `contrastive`, minus the same of the
-    dual unit with weights -v. A zero sum gives 0. Rules being linear in p, subtracting here is subtracting anywhere.
+    The last linear layer, with weights W and inputs h, holds one virtual unit of weights v = sum_k w_k W_k, where w is
+    what comes back to its outputs. Its relevance 1 goes to h as h v+ / sum(h v+); if `contrastive`, minus the same of
+    the dual unit with weights -v. A zero sum gives 0. As the rules are linear in p, subtracting here is the same as
+    subtracting anywhere.
 
-    Raises: UserError in the middle of the forward pass, where it meets what the rules are not defined for.
+    Args:
+        network: name of the network, for messages.
+        contrastive: subtract the relevance of the dual unit.
+
+    Raises:
+        UserError: The forward pass meets an operation that the rules are not defined for.
     """
 
     def __init__(self, network: str, contrastive: bool):
@@ -47,6 +53,7 @@ class Excitation(TorchFunctionMode):
         self.last: _Layer | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Compute a function, with a rule for its backward pass if it depends on a tensor that takes gradients."""
         kwargs = kwargs or {}
         name = getattr(function, "__name__", str(function))
         if any(_takes_gradients(value) for value in (*args, *kwargs.values())):
@@ -65,7 +72,10 @@ class Excitation(TorchFunctionMode):
         return output
 
     def _weighted(self, name: str, function: Any, input: Tensor, weight: Tensor, bias: Any = None, *args, **kwargs):
+        """Compute a convolution or linear layer whose relevance goes back by rule."""
+
         def through(weights: Tensor) -> Callable[[Tensor], Tensor]:
+            """Return the layer without bias, with these weights."""
             return lambda inputs: function(inputs, weights.float(), None, *args, **kwargs)
 
         compute = partial(function, input, weight, bias, *args, **kwargs)
@@ -73,17 +83,22 @@ class Excitation(TorchFunctionMode):
         return self._excite(name, self.last)
 
     def _average(self, name: str, function: Any, input: Tensor, *args, **kwargs) -> Tensor:
+        """Compute average pooling whose relevance goes back by rule."""
+
         def average(inputs: Tensor) -> Tensor:
+            """Return the average of the inputs."""
             return function(inputs, *args, **kwargs)
 
         return self._excite(name, _Layer(input, partial(average, input), average, average))
 
     def _excite(self, name: str, layer: "_Layer") -> Tensor:
+        """Compute a layer whose relevance goes back by rule; raise UserError for negative inputs."""
         if (layer.inputs < 0).any():
             raise self._refused(f"{name} of negative values")
         return _Excite.apply(layer.inputs, layer, self)
 
     def _sum(self, name: str, a: Any, b: Any) -> Tensor:
+        """Compute a + b, whose relevance is shared between two branches or passed on to the only one."""
         in_place = name in ("add_", "__iadd__")
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
             return _Share.apply(a, b, in_place)
@@ -92,14 +107,16 @@ class Excitation(TorchFunctionMode):
         branch, constant = (a, b) if _takes_gradients(a) else (b, a)
         return _Pass.apply(branch, partial(torch.Tensor.add_ if in_place else torch.add, branch, constant))
 
-    def _refused(self, what: str) -> UserError:
+    def _refused(self, operation: str) -> UserError:
+        """Return the error for an operation that has no rule."""
         return UserError(
             f"cebp is not defined for {self.network}: it goes back through convolutions, ReLUs, batch norm, pooling "
-            f"and sums, and met {what}; use gradcam, gradient or rise"
+            f"and sums, and met {operation}; use gradcam, gradient or rise"
         )
 
 
 def _takes_gradients(value: Any) -> bool:
+    """Return whether a tensor, or any in a tuple or list, takes gradients."""
     if isinstance(value, tuple | list):
         return any(_takes_gradients(part) for part in value)
     return isinstance(value, Tensor) and value.requires_grad
@@ -107,7 +124,14 @@ def _takes_gradients(value: Any) -> bool:
 
 @dataclass
 class _Layer:
-    """`compute` gives the outputs, `linear` takes inputs through its weights, `positive` through the positive ones."""
+    """A layer and its variants that the rules need.
+
+    Attributes:
+        inputs: what it is computed from.
+        compute: gives the outputs.
+        linear: takes inputs through its weights, without bias.
+        positive: takes inputs through its positive weights.
+    """
 
     inputs: Tensor
     compute: Callable[[], Tensor]
@@ -116,14 +140,18 @@ class _Layer:
 
 
 class _Excite(torch.autograd.Function):
+    """Computes a layer; its backward pass is the rule of excitation backpropagation."""
+
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layer: _Layer, rules: Excitation) -> Tensor:
+        """Return the outputs of the layer."""
         ctx.save_for_backward(inputs)
         ctx.layer, ctx.rules = layer, rules
         return layer.compute()
 
     @staticmethod
     def backward(ctx: Any, *relevances: Tensor) -> tuple:
+        """Return the relevance of the inputs."""
         (inputs,) = ctx.saved_tensors
         a, p = inputs.detach().float().requires_grad_(), relevances[0].float()
         is_last = ctx.layer is ctx.rules.last
@@ -140,8 +168,11 @@ class _Excite(torch.autograd.Function):
 
 
 class _Share(torch.autograd.Function):
+    """Computes a + b; its backward pass shares relevance in proportion to the positive parts."""
+
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, in_place: bool) -> Tensor:
+        """Return a + b."""
         ctx.save_for_backward(a.relu(), b.relu())
         if not in_place:
             return a + b
@@ -150,14 +181,18 @@ class _Share(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *relevances: Tensor) -> tuple:
+        """Return the relevance of a and b."""
         a, b = ctx.saved_tensors
         unit = torch.where(a + b > 0, relevances[0] / (a + b), 0)
         return a * unit, b * unit, None
 
 
 class _Pass(torch.autograd.Function):
+    """Computes an output; its backward pass hands relevance on to the inputs unchanged."""
+
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        """Return what `compute` gives."""
         output = compute()
         if output is inputs:
             ctx.mark_dirty(inputs)
@@ -165,10 +200,11 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *relevances: Tensor) -> tuple:
+        """Return the relevance as it is."""
         return relevances[0], None
 
 
 def _normalised(excitation: Tensor) -> Tensor:
-    """Each sample divided by its sum; zeros stay zeros."""
+    """Return each sample divided by its sum; zeros stay zeros."""
     total = excitation.flatten(1).sum(dim=1).view(-1, *(1,) * (excitation.ndim - 1))
     return torch.where(total > 0, excitation / total, 0)

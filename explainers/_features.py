@@ -14,7 +14,10 @@ from saliency_bench.types import Images, Target
 def activation_and_gradient(
     name: str, classifier: Classifier, images: Images, target: Target, layer: str | None, on: str
 ) -> tuple[Tensor, Tensor]:
-    """A and d score / d A, both (B, C, h, w), at a layer's last call, where backward stops; None: Grad-CAM's."""
+    """Return A and d score / d A, both (B, C, h, w), at a layer's last call, where backward stops.
+
+    Without a `layer` it is Grad-CAM's.
+    """
     layer = layer or cam_layer(classifier, images)
     with detached_at(classifier.module_named(layer)) as outputs:
         total = score(classifier(images), target, on, classifier).sum()
@@ -24,7 +27,7 @@ def activation_and_gradient(
 
 
 def feature_layout(name: str, classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> Layout:
-    """How the last of a layer's outputs holds a map. Raises: UserError where there is none, or no feature map."""
+    """Return how the last of a layer's outputs holds a map; raise UserError if there is none, or no feature map."""
     if not outputs:
         raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
     layout = layout_of(classifier, images, layer)
@@ -36,6 +39,6 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
 
 
 def cut_if_positive(cam: Tensor, target: Target) -> Tensor:
-    """Negative values of (B, h, w) become 0 for samples whose target has no negative weight."""
+    """Set negative values of (B, h, w) to 0 for samples whose target has no negative weight."""
     is_positive = (target >= 0).all(dim=1).view(-1, 1, 1)
     return torch.where(is_positive, cam.relu(), cam)

@@ -12,7 +12,10 @@ Fill = Literal["zero", "black", "white", "blur"]
 
 
 def filled(classifier: Classifier, images: Images, fill: str) -> Images:
-    """(B, 3, H, W) in the prepared frame: zero after normalisation, 0 or 1 in [0, 1], or the image itself blurred."""
+    """Return a picture of nothing (B, 3, H, W) in the prepared frame.
+
+    That is zero after normalisation, 0 or 1 in [0, 1], or the image itself blurred.
+    """
     if fill == "blur":
         return blurred(classifier, images)
     return classifier.mean.expand_as(images) if fill == "zero" else torch.full_like(images, float(fill == "white"))

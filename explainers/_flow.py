@@ -12,12 +12,13 @@ from saliency_bench.errors import UserError
 
 
 def check_start(name: str, start: int) -> None:
+    """Raise UserError if the first block is below 0."""
     if start < 0:
         raise UserError(f"start of {name} is the number of a block, from 0; got {start}")
 
 
 def product(steps: Iterable[Tensor]) -> Tensor:
-    """(I + S_n) ... (I + S_1) (I + S_0) - I."""
+    """Return (I + S_n) ... (I + S_1) (I + S_0) - I."""
     joint: Tensor | None = None
     for step in steps:
         joint = step if joint is None else joint + step + step @ joint
@@ -26,16 +27,16 @@ def product(steps: Iterable[Tensor]) -> Tensor:
 
 
 def by_row(matrix: Tensor) -> Tensor:
-    """N - I, where N is M + I with each row divided by its sum."""
+    """Return N - I, where N is M + I with each row divided by its sum."""
     total = matrix.sum(dim=-1, keepdim=True)
     return (matrix - torch.diag_embed(total[..., 0])) / (1 + total)
 
 
 def positive(gradient: Tensor, matrix: Tensor) -> Tensor:
-    """Mean over heads of relu(gradient x matrix), both (B, heads, T, T)."""
+    """Return the mean over heads of relu(gradient x matrix), both (B, heads, T, T)."""
     return (gradient.float() * matrix.detach().float()).relu().mean(dim=1)
 
 
 def signed(gradient: Tensor, matrix: Tensor) -> Tensor:
-    """Mean over heads of gradient x matrix, both (B, heads, T, T)."""
+    """Return the mean over heads of gradient x matrix, both (B, heads, T, T)."""
     return (gradient.float() * matrix.detach().float()).mean(dim=1)

@@ -17,7 +17,7 @@ Points = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
 
 
 def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
-    """d total / d inputs. Raises: UserError for a network that lets no gradient through."""
+    """Return d total / d inputs; raise UserError for a network that lets no gradient through."""
     gradient = torch.autograd.grad(total, inputs, allow_unused=True)[0] if total.requires_grad else None
     if gradient is None:
         raise UserError(
@@ -28,7 +28,7 @@ def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
 
 
 def gradient_at(classifier: Classifier, points: Images, target: Target, on: str) -> Tensor:
-    """(n, 3, H, W): d score / d image at each point (n, 3, H, W), for target rows (n, K)."""
+    """Return d score / d image at each point (n, 3, H, W), for target rows (n, K)."""
     points = points.detach().requires_grad_()
     return derivative(classifier, score(classifier(points), target, on, classifier).sum(), points)
 
@@ -36,24 +36,32 @@ def gradient_at(classifier: Classifier, points: Images, target: Target, on: str)
 def summed_gradients(
     classifier: Classifier, images: Images, target: Target, on: str, steps: int, batch_size: int | None, points: Points
 ) -> Tensor:
-    """(B, 3, H, W): for each image the sum over its steps of factor * gradient at the step's point.
+    """Return for each image the sum over its steps of factor * gradient at the step's point, (B, 3, H, W).
 
-    `points(samples, steps)` takes the numbers of images and steps, as in `passes.Pass`, and gives the points
-    (n, 3, H, W) and their factors; in passes of `batch_size` points of one image, None: `pictures_per_pass`.
+    Args:
+        classifier: the network.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        on: as in the explainers.
+        steps: points per image.
+        batch_size: points in one pass; None: `pictures_per_pass`.
+        points: takes the numbers of images and steps, as in `passes.Pass`, and gives the points (n, 3, H, W) and their
+            factors.
     """
 
     def work(passes: Iterator[Pass]) -> Tensor:
+        """Return the sums of all passes."""
         total = torch.zeros_like(images)
-        for one in passes:
-            at, factors = points(one.samples, one.pictures)
-            gradient = factors * gradient_at(classifier, at, target[one.samples], on)
-            own = gradient[: one.count].view(len(one.images), -1, *images.shape[1:])
-            total[one.images.start : one.images.stop] += own.sum(dim=1)
+        for batch in passes:
+            at, factors = points(batch.samples, batch.pictures)
+            gradient = factors * gradient_at(classifier, at, target[batch.samples], on)
+            of_images = gradient[: batch.count].view(len(batch.images), -1, *images.shape[1:])
+            total[batch.images.start : batch.images.stop] += of_images.sum(dim=1)
         return total
 
     return in_passes(classifier, images, steps, batch_size, work)
 
 
 def over_channels(gradient: Tensor, reduction: Reduction) -> Maps:
-    """(B, H, W) of (B, 3, H, W): the largest absolute value of a pixel's channels ("max"), or their sum ("sum")."""
+    """Return (B, H, W) of (B, 3, H, W): a pixel's largest absolute value ("max"), or its channels' sum ("sum")."""
     return gradient.abs().amax(dim=1) if reduction == "max" else gradient.sum(dim=1)

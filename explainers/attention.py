@@ -21,9 +21,20 @@ TARGETED = False
 
 
 def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Maps (B, H, W), in [0, 1]. One forward pass; memory: the matrices of all blocks.
+    """Return maps of where the class token looks in the last block of a vision transformer.
 
-    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    One forward pass; memory: the matrices of all blocks.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: not used: maps of all classes are the same.
+
+    Returns:
+        Maps (B, H, W), in [0, 1].
+
+    Raises:
+        UserError: The network has no attention, or its attention is not from all patches to all patches.
     """
     with torch.no_grad(), recording_attention(classifier, images) as seen:
         classifier(images)
@@ -31,4 +42,5 @@ def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1

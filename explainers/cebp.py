@@ -32,11 +32,22 @@ NEEDS = "activations, gradients"
 def cebp(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, contrastive: bool = True
 ) -> Maps:
-    """Maps (B, H, W), non-negative. `layer`: dotted name of the module at whose output, (B, C, h, w), the map is read.
-    `contrastive`: subtract the dual of the target; False: plain excitation backpropagation.
+    """Return maps of the activations that speak for the target alone.
 
-    Raises: UserError for a network of anything but convolutions, ReLUs, pooling, batch norm, sums and linear layers
-    above the layer.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        layer: dotted name of the module at whose output, (B, C, h, w), the map is read; None: the last whose map is
+            larger than the last convolution's, else Grad-CAM's.
+        contrastive: subtract the dual of the target; False: plain excitation backpropagation.
+
+    Returns:
+        Maps (B, H, W), non-negative.
+
+    Raises:
+        UserError: Above the layer, the network has anything but convolutions, ReLUs, pooling, batch norm, sums and
+            linear layers.
     """
     layer = layer or excitation_layer(classifier, images)
     excitation = Excitation(classifier.id, contrastive)
@@ -48,11 +59,12 @@ def cebp(
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:
-    """Name of the last module whose map is larger than the last convolution's; else Grad-CAM's layer."""
+    """Return the name of the last module whose map is larger than the last convolution's; else Grad-CAM's layer."""
     pixels = last_convolution(classifier, images)
     larger = None if pixels is None else last_feature_map(classifier, images, pixels)
     return larger or cam_layer(classifier, images)

@@ -16,7 +16,20 @@ BASELINE = True
 
 
 def centre(classifier: Classifier, images: Images, target: Target, *, sigma: float = 0.25) -> Maps:
-    """Maps (B, H, W) in (0, 1]. `sigma`: standard deviation as a share of each side."""
+    """Return a centred Gaussian for every image.
+
+    Args:
+        classifier: not used.
+        images: (B, 3, H, W) in [0, 1].
+        target: not used.
+        sigma: standard deviation as a share of each side.
+
+    Returns:
+        Maps (B, H, W) in (0, 1].
+
+    Raises:
+        UserError: sigma is not above 0.
+    """
     check(sigma=sigma)
     height, width = images.shape[2:]
     down = (torch.arange(height, device=images.device) - (height - 1) / 2) / (sigma * height)
@@ -26,9 +39,11 @@ def centre(classifier: Classifier, images: Images, target: Target, *, sigma: flo
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 0
 
 
 def check(*, sigma: float) -> None:
+    """Raise UserError if an option is out of range."""
     if not sigma > 0:
         raise UserError(f"sigma of centre must be above 0; got {sigma}")

@@ -18,7 +18,16 @@ BASELINE = True
 
 
 def edges(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Maps (B, H, W), at least 0 and at most sqrt(2) / 2."""
+    """Return the Sobel magnitude of the grey images.
+
+    Args:
+        classifier: not used.
+        images: (B, 3, H, W) in [0, 1].
+        target: not used.
+
+    Returns:
+        Maps (B, H, W), at least 0 and at most sqrt(2) / 2.
+    """
     grey = F.pad(images.mean(dim=1, keepdim=True), (1, 1, 1, 1), mode="replicate")[:, 0]  # (B, H + 2, W + 2)
     down = grey[:, :-2] + 2 * grey[:, 1:-1] + grey[:, 2:]
     across = grey[:, :, :-2] + 2 * grey[:, :, 1:-1] + grey[:, :, 2:]
@@ -26,4 +35,5 @@ def edges(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 0

@@ -23,10 +23,22 @@ NEEDS = "attention, gradients"
 
 
 def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
-    """Maps (B, H, W), non-negative. `start`: the first block that counts, from 0 (the authors' default as well).
+    """Return maps of the relevance that each block of a vision transformer adds to the tokens.
 
     One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
-    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        start: the first block that counts, from 0 (the authors' default as well).
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W), non-negative.
+
+    Raises:
+        UserError: The network has no attention, or its attention is not from all patches to all patches.
     """
     check(start=start)
     with recording_attention(classifier, images, start) as seen:
@@ -37,8 +49,10 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1
 
 
 def check(*, start: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_start("gae", start)

@@ -23,9 +23,20 @@ NEEDS = "activations, gradients"
 def gradcam(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:
-    """Maps (B, H, W). `layer`: dotted name of a module that gives a feature map; default: the last one.
+    """Return feature maps weighted by their mean gradient.
 
-    Raises: UserError where there is no such layer or it gives another shape.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        layer: dotted name of a module that gives a feature map; None: the last one.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W); non-negative for samples whose target has no negative weight.
+
+    Raises:
+        UserError: There is no such layer, or it does not give a feature map.
     """
     activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
@@ -34,4 +45,5 @@ def gradcam(
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1

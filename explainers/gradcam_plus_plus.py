@@ -25,9 +25,20 @@ NEEDS = "activations, gradients"
 def gradcam_plus_plus(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:
-    """Maps (B, H, W). `layer`: dotted name of a module that gives a feature map; default: the last one.
+    """Return feature maps weighted by their gradient's mean, itself weighted by the gradient's higher powers.
 
-    Raises: UserError where there is no such layer or it gives another shape.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        layer: dotted name of a module that gives a feature map; None: the last one.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W); non-negative for samples whose target has no negative weight.
+
+    Raises:
+        UserError: There is no such layer, or it does not give a feature map.
     """
     activation, gradient = activation_and_gradient("gradcam_plus_plus", classifier, images, target, layer, on)
     square = gradient**2
@@ -39,4 +50,5 @@ def gradcam_plus_plus(
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1

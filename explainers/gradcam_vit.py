@@ -24,10 +24,21 @@ NEEDS = "attention, gradients"
 
 
 def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
-    """Maps (B, H, W).
+    """Return Grad-CAM maps of a vision transformer, with the heads' attention as feature maps.
 
     One forward pass, and a backward pass that stops at the last block's attention; memory: the matrices of all blocks.
-    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W); non-negative for samples whose target has no negative weight.
+
+    Raises:
+        UserError: The network has no attention, or its attention is not from all patches to all patches.
     """
     with recording_attention(classifier, images, start=-1) as seen:
         total = score(classifier(images), target, on, classifier).sum()
@@ -39,4 +50,5 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: O
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1

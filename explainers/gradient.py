@@ -18,9 +18,21 @@ NEEDS = "gradients"
 def gradient(
     classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:
-    """Maps (B, H, W): non-negative for reduction "max", signed for "sum"."""
+    """Return maps of how fast the score changes with each pixel.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        reduction: over channels: "max" of the absolute values, or signed "sum".
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W): non-negative for reduction "max", signed for "sum".
+    """
     return over_channels(gradient_at(classifier, images, target, on), reduction)
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1

@@ -28,11 +28,23 @@ NEEDS = "attention, gradients"
 def gradient_rollout(
     classifier: Classifier, images: Images, target: Target, *, start: int = 0, relu: bool = True, on: On = "logit"
 ) -> Maps:
-    """Maps (B, H, W), non-negative for a class token unless `relu=False`. `start`: the first block that counts, from 0.
-    `relu`: cut off negative products of gradient and attention; False: keep them.
+    """Return attention rollout weighted by the gradients of the score.
 
     One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
-    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        start: the first block that counts, from 0.
+        relu: cut off negative products of gradient and attention; False: keep them.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W), non-negative for a class token unless `relu=False`.
+
+    Raises:
+        UserError: The network has no attention, or its attention is not from all patches to all patches.
     """
     check(start=start)
     with recording_attention(classifier, images, start) as seen:
@@ -45,8 +57,10 @@ def gradient_rollout(
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1
 
 
 def check(*, start: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_start("gradient_rollout", start)

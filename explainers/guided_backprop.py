@@ -28,9 +28,20 @@ NEEDS = "gradients"
 def guided_backprop(
     classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:
-    """Maps (B, H, W): non-negative for reduction "max", signed for "sum".
+    """Return the gradient, with its negative part cut at every ReLU.
 
-    Raises: UserError for a network that computes no ReLU.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        reduction: over channels: "max" of the absolute values, or signed "sum".
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W): non-negative for reduction "max", signed for "sum".
+
+    Raises:
+        UserError: The network computes no ReLU.
     """
     with GuidedReLUs() as relus:
         guided = gradient_at(classifier, images, target, on)
@@ -43,17 +54,23 @@ def guided_backprop(
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1
 
 
 class GuidedReLUs(TorchFunctionMode):
-    """Inside `with`, the gradient that comes to the output of a ReLU loses its negative part; `count` of them."""
+    """Cuts the negative part of the gradient at the output of every ReLU inside `with`.
+
+    Attributes:
+        count: the number of ReLUs met.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Compute a function; if it is a ReLU, cut its gradient."""
         output = function(*args, **(kwargs or {}))
         if _is_relu(function, args, kwargs or {}) and isinstance(output, Tensor) and output.requires_grad:
             self.count += 1
@@ -62,6 +79,7 @@ class GuidedReLUs(TorchFunctionMode):
 
 
 def _is_relu(function: Callable, args: tuple, kwargs: dict) -> bool:
+    """Return whether a function is a ReLU, or clamps from 0."""
     name = getattr(function, "__name__", "").rstrip("_")
     if name in ("relu", "relu6"):
         return True

@@ -58,15 +58,29 @@ def iia(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), signed. `layer`: dotted name of a module that gives a feature map. `batch_size`: points per pass.
-    `published`: as the authors' code, see above.
+    """Return a layer's gradients times its positive values, averaged along paths of image and layer.
 
-    `steps`: default 10, on a vision transformer 5 (36 forward passes, after 6 that find A). On feature maps the network
-    below the layer is run steps + 2 times, what follows it at each of the (steps + 1)^2 points.
-    A pass at the layer runs the network on one image and puts the points in the place of the layer's output; what a
-    skip connection carries past the layer stays the image's own. Raises: UserError where there is no such layer, it
-    gives another shape, or another branch is concatenated after it; where the network's last features are tokens and
-    its attention is not from all patches to all patches.
+    On feature maps the network below the layer is run steps + 2 times, and what follows it at each of the (steps + 1)^2
+    points. A pass at the layer runs the network on one image and replaces the layer's output by the points; what a skip
+    connection carries past the layer stays that of the image.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        layer: dotted name of a module that gives a feature map; None: the last one, or the last attention if its
+            features are tokens.
+        steps: steps of each path; None: 10, on a vision transformer 5 (36 forward passes, after 6 that find A).
+        published: follow the authors' code, whose differences the module's docstring explains.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        batch_size: points per pass; None: as many as a fixed budget of memory allows.
+
+    Returns:
+        Maps (B, H, W), signed.
+
+    Raises:
+        UserError: There is no such layer, it does not give a feature map, or another branch is concatenated after it;
+            or the network's last features are tokens and its attention is not from all patches to all patches.
     """
     check(steps=steps, batch_size=batch_size)
     layer = layer or classifier.layer or _feature_layer(classifier, images)
@@ -80,8 +94,10 @@ def iia(
 
 
 def passes(options: dict, height: int, width: int, attention: bool = False) -> int:
-    """One for each point of the image's path; then, of a vision transformer (`attention`), one for each point of the
-    layer's paths, which of feature maps share a pass (but for layers of more than 2^24 numbers at all points).
+    """Return the number of forward passes for one image.
+
+    That is one for each point of the image's path; then, for a vision transformer (`attention`), one for each point of
+    the layer's paths. On feature maps these share a pass, except for layers of more than 2^24 numbers at all points.
     """
     first = (options["steps"] or (5 if attention else 10)) + 1
     points = first if options["published"] and not attention else first**2
@@ -89,12 +105,13 @@ def passes(options: dict, height: int, width: int, attention: bool = False) -> i
 
 
 def check(*, steps: int | None, batch_size: int | None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_count("iia", "steps", 1 if steps is None else steps)
     check_batch_size("iia", batch_size)
 
 
 def _feature_layer(classifier: Classifier, images: Images) -> str | None:
-    """The last feature map; None for a network whose features are tokens and whose attention can be recorded."""
+    """Return the last feature map; None for a network whose features are tokens and whose attention can be recorded."""
     layer = last_feature_map(classifier, images)
     layout = None if layer is None else layout_of(classifier, images, layer)
     if layout is not None and layout.axes == "BNC":
@@ -114,7 +131,7 @@ def _of_features(
     on: str,
     batch_size: int | None,
 ) -> Maps:
-    """(1, H, W) of one image."""
+    """Return the map (1, H, W) of one image, from feature maps."""
     places = torch.linspace(0, 1, steps + 1, device=image.device)
     points, layout = _along_path(classifier, image, layer, places, batch_size)  # (a, ...), of feature maps (a, C, h, w)
     if not published:
@@ -127,12 +144,12 @@ def _of_features(
 def _along_path(
     classifier: Classifier, image: Images, layer: str, places: Tensor, batch_size: int | None
 ) -> tuple[Tensor, Layout]:
-    """(a, ...): the layer's output on the way from x' to one image, and how it holds a map."""
+    """Return the layer's output (a, ...) on the way from x' to one image, and how it holds a map."""
     start = classifier.mean
     parts = []
-    for some in places.split(pictures_per_pass(image, batch_size)):
+    for chunk in places.split(pictures_per_pass(image, batch_size)):
         with detached_at(classifier.module_named(layer)) as outputs, torch.no_grad():
-            classifier(start + some.view(-1, 1, 1, 1) * (image - start))
+            classifier(start + chunk.view(-1, 1, 1, 1) * (image - start))
         layout = feature_layout("iia", classifier, image, layer, outputs)
         parts.append(outputs[-1].detach())
     return torch.cat(parts), layout
@@ -141,30 +158,30 @@ def _along_path(
 def _attribution(
     classifier: Classifier, image: Images, row: Target, layer: str, points: Tensor, on: str, batch_size: int | None
 ) -> Tensor:
-    """(1, ...): mean over the points of gradient * relu(point)."""
+    """Return the mean over the points of gradient * relu(point), (1, ...)."""
     total = torch.zeros_like(points[0])
-    for some in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
-        some = some.detach().requires_grad_()
+    for chunk in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
+        chunk = chunk.detach().requires_grad_()
         try:
-            with replaced_at(classifier.module_named(layer), some):
+            with replaced_at(classifier.module_named(layer), chunk):
                 logits = classifier(image)
         except RuntimeError as error:
             if "must match" not in str(error):
                 raise
             raise UserError(f"a branch of {classifier.id} goes past layer {layer}; name another for iia") from error
-        gradient = derivative(classifier, score(logits, row, on, classifier).sum(), some)
-        total += (gradient * some.detach().relu()).sum(dim=0)
+        gradient = derivative(classifier, score(logits, row, on, classifier).sum(), chunk)
+        total += (gradient * chunk.detach().relu()).sum(dim=0)
     return (total / len(points))[None]
 
 
 def _of_attention(
     classifier: Classifier, image: Images, row: Target, steps: int, published: bool, on: str, batch_size: int | None
 ) -> Maps:
-    """(1, H, W) of one image."""
+    """Return the map (1, H, W) of one image, from attention."""
     places = torch.linspace(0, 1, steps + 1, device=image.device)
     way = classifier.mean + places.view(-1, 1, 1, 1) * (image - classifier.mean)  # (a, 3, H, W)
     size = pictures_per_pass(image, batch_size)
-    features = torch.cat([_last_attention(classifier, some) for some in way.split(size)])  # (a, heads, T, T)
+    features = torch.cat([_last_attention(classifier, chunk) for chunk in way.split(size)])  # (a, heads, T, T)
     low = torch.zeros_like(features[0]) if published else features.amin(dim=0)
     count = len(places) ** 2
     totals: list[Tensor] = []
@@ -183,19 +200,25 @@ def _of_attention(
 
 
 def _last_attention(classifier: Classifier, images: Images) -> Tensor:
+    """Return the last block's attention, Float (B, heads, T, T)."""
     with torch.no_grad(), recording_attention(classifier, images) as seen:
         classifier(images)
     return seen.matrices[-1].float()
 
 
 class Replacing(AttentionRecorder):
-    """AttentionRecorder, with `points`, Float (B, heads, T, T), in the place of what the last block's softmax gives."""
+    """AttentionRecorder that replaces what the last block's softmax gives.
+
+    Attributes:
+        points: Float (B, heads, T, T), the replacement.
+    """
 
     def __init__(self, start: int | None = None, embedded: bool = False, *, points: Tensor):
         super().__init__(start, embedded)
         self.points = points
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Compute a function, or return the points if it is the last softmax."""
         output = function(*args, **kwargs)
         is_last = function in SOFTMAX and output.ndim > 2 and len(self.matrices) == self.tokens.blocks - 1
         return self.points.to(output.dtype, copy=True) if is_last else output

@@ -15,10 +15,21 @@ NEEDS = "gradients"
 
 
 def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
-    """Maps (B, H, W), signed."""
+    """Return the normalised image times the gradient of the score.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W), signed.
+    """
     # z * d score / d z = (x - mean) / std * std * d score / d x
     return ((images - classifier.mean) * gradient_at(classifier, images, target, on)).sum(dim=1)
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1

@@ -32,10 +32,23 @@ def integrated_gradients(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), signed. `baseline`: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the
-    image under a Gaussian of 11 x 11 pixels and sigma 5.
+    """Return the gradient averaged along a straight path from a baseline, times the image's difference from it.
 
-    `steps`: points on the path. `batch_size`: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        steps: points on the path.
+        baseline: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the image under a Gaussian of
+            11 x 11 pixels and sigma 5.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        batch_size: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
+
+    Returns:
+        Maps (B, H, W), signed.
+
+    Raises:
+        UserError: steps or batch_size is below 1.
     """
     check(steps=steps, batch_size=batch_size)
     start = filled(classifier, images, baseline)
@@ -45,6 +58,7 @@ def integrated_gradients(
     factors = torch.from_numpy(weights / 2).to(images).view(-1, 1, 1, 1)
 
     def on_path(image: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the points on the paths and the weights of their gradients."""
         return start[image] + places[step] * way[image], factors[step]
 
     mean_gradient = summed_gradients(classifier, images, target, on, steps, batch_size, on_path)
@@ -52,9 +66,11 @@ def integrated_gradients(
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return options["steps"]
 
 
 def check(*, steps: int, batch_size: int | None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_count("integrated_gradients", "steps", steps)
     check_batch_size("integrated_gradients", batch_size)

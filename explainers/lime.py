@@ -41,14 +41,28 @@ def lime(
     on: On = "probability",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), signed, constant on each superpixel.
+    """Return the coefficients of a linear model of the score in terms of the superpixels shown.
 
-    samples: pictures per image. max_dist, ratio: of scikit-image's quickshift, on the image in Lab.
-    kernel_size: of quickshift, in pixels; None: 4 for images of 224 and above, in proportion below, so that the number
-    of superpixels stays.
-    width: of the kernel that weights pictures by their distance to the image. ridge: weight of the penalty on beta.
-    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
-    Raises: UserError if scikit-image is not installed.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        seeds: one per image, for its pictures.
+        samples: pictures per image.
+        kernel_size: kernel size of quickshift, in pixels; None: 4 for images of 224 and above, in proportion below,
+            which keeps the number of superpixels.
+        max_dist: largest distance of scikit-image's quickshift, on the image in Lab.
+        ratio: weight of colour against distance in scikit-image's quickshift.
+        width: width of the kernel that weights pictures by their distance to the image.
+        ridge: weight of the penalty on beta.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+
+    Returns:
+        Maps (B, H, W), signed, constant on each superpixel.
+
+    Raises:
+        UserError: scikit-image is not installed.
     """
     segments = superpixels(images, kernel_size, max_dist, ratio)  # (B, H, W)
     counts = segments.flatten(1).amax(dim=1) + 1  # (B,)
@@ -59,6 +73,7 @@ def lime(
     segments, shown, counts, filled = (tensor.to(images.device) for tensor in (segments, shown, counts, filled))
 
     def switched(which: Tensor, pictures: Tensor) -> Images:
+        """Return pictures with the hidden superpixels in their mean colour."""
         within = segments[which].flatten(1).expand(len(pictures), -1)
         kept = shown[which, pictures].gather(1, within).view(-1, 1, *images.shape[2:])
         return torch.where(kept, images[which], filled[which])
@@ -71,11 +86,13 @@ def lime(
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return options["samples"]
 
 
 def check(*, samples: int, width: float, ridge: float, kernel_size: float | None = None, batch_size: int | None = None,
           **others: object) -> None:  # fmt: skip
+    """Raise UserError if an option is out of range."""
     if samples < 1 or not width > 0 or not ridge > 0 or (kernel_size is not None and kernel_size < 1):
         raise UserError("lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1")
     check_batch_size("lime", batch_size)
@@ -83,15 +100,18 @@ def check(*, samples: int, width: float, ridge: float, kernel_size: float | None
 
 
 def superpixels(images: Images, kernel_size: float | None, max_dist: float, ratio: float) -> Tensor:
-    """Int64 (B, H, W): the superpixels of each image, numbered from 0."""
+    """Return the superpixels of each image, numbered from 0, Int64 (B, H, W)."""
     quickshift = _quickshift()
     kernel_size = kernel_size or min(4.0, max(1.0, 4 * min(images.shape[2:]) / 224))
     pictures = images.clamp(0, 1).permute(0, 2, 3, 1).double().cpu().numpy()
-    found = [quickshift(one, kernel_size=kernel_size, max_dist=max_dist, ratio=ratio, rng=42) for one in pictures]
-    return torch.from_numpy(np.stack(found)).long()
+    segments = [
+        quickshift(picture, kernel_size=kernel_size, max_dist=max_dist, ratio=ratio, rng=42) for picture in pictures
+    ]
+    return torch.from_numpy(np.stack(segments)).long()
 
 
 def _quickshift():
+    """Return scikit-image's quickshift; raise UserError if it is not installed."""
     try:
         from skimage.segmentation import quickshift
     except ModuleNotFoundError as error:
@@ -100,7 +120,7 @@ def _quickshift():
 
 
 def draws(seed: int, samples: int, count: int) -> Tensor:
-    """Bool (samples, count): fair coins, but for the first row, which shows everything."""
+    """Return fair coins, Bool (samples, count), with a first row that shows everything."""
     coins = random_bits(seed_of(seed, "lime"), samples * count) >> np.uint64(63)
     shown = torch.from_numpy(coins.astype(bool)).view(samples, count)
     shown[0] = True
@@ -108,7 +128,7 @@ def draws(seed: int, samples: int, count: int) -> Tensor:
 
 
 def mean_coloured(images: Images, segments: Tensor) -> Images:
-    """The images with every superpixel in its mean colour."""
+    """Return the images with every superpixel in its mean colour."""
     index = segments[:, None].flatten(2).expand(-1, 3, -1)  # (B, 3, H*W)
     sums = images.new_zeros(len(images), 3, int(segments.max()) + 1, dtype=torch.float64)
     pixels = torch.zeros_like(sums).scatter_add_(2, index, torch.ones_like(index, dtype=torch.float64))
@@ -117,9 +137,9 @@ def mean_coloured(images: Images, segments: Tensor) -> Images:
 
 
 def fitted(shown: Tensor, scores: Tensor, weights: Tensor, ridge: float) -> Tensor:
-    """(B, S): weighted ridge regression with an unpunished intercept, of (B, N, S) on (B, N), weights (B, N).
+    """Return weighted ridge regression of (B, N, S) on (B, N) with weights (B, N) and an unpenalised intercept, (B, S).
 
-    The intercept goes away by taking the weighted means off. A column of zeros gets the coefficient 0.
+    The intercept disappears by subtracting the weighted means. A column of zeros gets the coefficient 0.
     """
     total = weights.sum(dim=1)
     centred = shown - torch.einsum("bn,bns->bs", weights, shown)[:, None] / total[:, None, None]

@@ -35,13 +35,24 @@ def occlusion(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), signed: positive where covering lowers the score.
+    """Return the mean drop of the score when windows that cover a pixel are occluded.
 
-    window: side in pixels; None: an eighth of the image's shorter side. stride: None: half the window.
-    baseline: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the image under a Gaussian of
-    11 x 11 pixels and sigma 5.
-    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
-    Raises: UserError for a window larger than the image, or a stride that would leave pixels uncovered.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        window: side in pixels; None: an eighth of the image's shorter side.
+        stride: distance of windows in pixels; None: half the window.
+        baseline: what covers a window: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the
+            image under a Gaussian of 11 x 11 pixels and sigma 5.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+
+    Returns:
+        Maps (B, H, W), signed: positive where covering lowers the score.
+
+    Raises:
+        UserError: The window is larger than the image, or the stride would leave pixels uncovered.
     """
     height, width = images.shape[2:]
     window, stride = _resolved(window, stride, height, width)
@@ -54,6 +65,7 @@ def occlusion(
     covering = torch.cat([rows, torch.zeros_like(rows[:1])])  # the last covers nothing: the image itself
 
     def covered(samples: Tensor, pictures: Tensor) -> Images:
+        """Return pictures with a window covered."""
         hidden = covering[pictures // across][:, :, None] & columns[pictures % across][:, None, :]  # (n, H, W)
         return torch.where(hidden[:, None], background[samples], images[samples])
 
@@ -64,7 +76,7 @@ def occlusion(
 
 
 def passes(options: dict, height: int, width: int) -> int:
-    """One for each window, and one for the image itself."""
+    """Return the number of forward passes for one image: one for each window, and one for the image itself."""
     window, stride = _resolved(options["window"], options["stride"], height, width)
     return _count(height, window, stride) * _count(width, window, stride) + 1
 
@@ -72,6 +84,7 @@ def passes(options: dict, height: int, width: int) -> int:
 def check(
     *, window: int | None = None, stride: int | None = None, batch_size: int | None = None, **others: object
 ) -> None:
+    """Raise UserError if an option is out of range."""
     check_batch_size("occlusion", batch_size)
     if any(number is not None and number < 1 for number in (window, stride)):
         raise UserError("window and stride of occlusion must be at least 1")
@@ -80,17 +93,18 @@ def check(
 
 
 def _resolved(window: int | None, stride: int | None, height: int, width: int) -> tuple[int, int]:
+    """Return the window and the stride, with their defaults filled in."""
     window = window or max(1, min(height, width) // 8)
     return window, stride or max(1, window // 2)
 
 
 def _count(length: int, window: int, stride: int) -> int:
-    """How many windows there are along one side."""
+    """Return the number of windows along one side."""
     return -(-(length - window) // stride) + 1
 
 
 def _spans(length: int, window: int, stride: int) -> Tensor:
-    """Bool (N, length): which positions each of the N windows along one side covers."""
+    """Return which positions each of the N windows along one side covers, Bool (N, length)."""
     starts = stride * torch.arange(_count(length, window, stride))[:, None]
     positions = torch.arange(length)
     return (starts <= positions) & (positions < starts + window)

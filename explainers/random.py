@@ -21,7 +21,17 @@ BASELINE = True
 
 
 def random(classifier: Classifier, images: Images, target: Target, *, seeds: list[int]) -> Maps:
-    """Maps (B, H, W) in [0, 1)."""
+    """Return uniform noise.
+
+    Args:
+        classifier: not used.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits; part of the seed.
+        seeds: one per image; hashed with its pixels and target.
+
+    Returns:
+        Maps (B, H, W) in [0, 1).
+    """
     height, width = images.shape[2:]
     drawn = [
         uniform(seed_of(seed, "random", _hash(weights), _hash(image)), height * width).reshape(height, width)
@@ -31,8 +41,10 @@ def random(classifier: Classifier, images: Images, target: Target, *, seeds: lis
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 0
 
 
 def _hash(tensor: Tensor) -> str:
+    """Return a hash of a tensor's values."""
     return blake2b(tensor.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()

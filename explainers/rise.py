@@ -38,11 +38,24 @@ def rise(
     seed: int | None = None,
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), non-negative where the scores are.
+    """Return the mean of random masks, each weighted by the score of the image seen through it.
 
-    masks: N, how many are drawn. cells: along each side of a mask's grid. p: how likely a cell is to show the image.
-    seed: of the mask bank; None: the run's, else 0.
-    batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        masks: N, the number of masks.
+        cells: cells along each side of a mask's grid.
+        p: probability that a cell shows the image.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        seed: seed of the mask bank; None: the run's, else 0.
+        batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+
+    Returns:
+        Maps (B, H, W), non-negative where the scores are.
+
+    Raises:
+        UserError: masks, cells or batch_size is below 1, or p is not in (0, 1].
     """
     check(masks=masks, cells=cells, p=p, batch_size=batch_size)
     height, width = images.shape[2:]
@@ -50,9 +63,11 @@ def rise(
     background = classifier.mean
 
     def masks_of(numbers: Tensor) -> Tensor:
+        """Return masks by number, (n, 1, H, W)."""
         return enlarge(grids[numbers], rows[numbers], columns[numbers], height, width)  # (n, 1, H, W)
 
     def seen(samples: Tensor, numbers: Tensor) -> Images:
+        """Return images seen through masks."""
         return background + masks_of(numbers) * (images[samples] - background)
 
     scores = scores_of(classifier, images, target, masks, seen, on, batch_size)  # (B, N)
@@ -65,10 +80,12 @@ def rise(
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return options["masks"]
 
 
 def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_batch_size("rise", batch_size)
     if masks < 1 or cells < 1 or not 0 < p <= 1:
         raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
@@ -78,21 +95,21 @@ def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **
 def bank(
     masks: int, cells: int, p: float, seed: int, height: int, width: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Grids (N, cells, cells) of 0 and 1, and the shifts (N,) down and across, each below one cell's size.
+    """Return grids (N, cells, cells) of 0 and 1, and the shifts (N,) down and across, each below one cell's size.
 
-    On the device, once in a run.
+    They are made on the device, once in a run.
     """
     grids = uniform(seed_of(seed, "rise", "grid"), masks * cells * cells).reshape(masks, cells, cells) < p
     down, across = -(-height // cells), -(-width // cells)
     rows = random_bits(seed_of(seed, "rise", "rows"), masks) % np.uint64(down)
     columns = random_bits(seed_of(seed, "rise", "columns"), masks) % np.uint64(across)
     drawn = grids.astype(np.float32), rows.astype(np.int64), columns.astype(np.int64)
-    on_device = [torch.from_numpy(one).to(device) for one in drawn]
+    on_device = [torch.from_numpy(values).to(device) for values in drawn]
     return on_device[0], on_device[1], on_device[2]
 
 
 def enlarge(grids: Tensor, rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
-    """Float (n, 1, H, W) in [0, 1]: bilinear enlargement is linear in the grid, so it is two small matrix products."""
+    """Return masks (n, 1, H, W) in [0, 1] as two small matrix products: bilinear enlargement is linear in the grid."""
     cells, device = grids.shape[1], grids.device
     # (n, H, cells) and (n, W, cells)
     down = _interpolation(cells, height, device)[rows[:, None] + torch.arange(height, device=device)]
@@ -102,7 +119,7 @@ def enlarge(grids: Tensor, rows: Tensor, columns: Tensor, height: int, width: in
 
 @lru_cache(maxsize=4)
 def _interpolation(cells: int, length: int, device: torch.device) -> Tensor:
-    """((cells + 1) * size, cells): row r holds the weights with which the cells make up position r."""
+    """Return the weights with which the cells make up each position, ((cells + 1) * size, cells)."""
     size = -(-length // cells)
     table = F.interpolate(torch.eye(cells)[None], size=(cells + 1) * size, mode="linear", align_corners=False)[0].T
     return table.to(device)

@@ -25,10 +25,21 @@ TARGETED = False
 
 
 def rollout(classifier: Classifier, images: Images, target: Target, *, start: int = 0) -> Maps:
-    """Maps (B, H, W), in [0, 1]. `start`: the first block that counts, from 0.
+    """Return the attention of the class token, followed through all blocks and their residual paths.
 
     One forward pass; memory: the matrices of all blocks, 4 * blocks * heads * T^2 bytes per image.
-    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: not used: maps of all classes are the same.
+        start: the first block that counts, from 0.
+
+    Returns:
+        Maps (B, H, W), in [0, 1].
+
+    Raises:
+        UserError: The network has no attention, or its attention is not from all patches to all patches.
     """
     check(start=start)
     with torch.no_grad(), recording_attention(classifier, images, start) as seen:
@@ -38,8 +49,10 @@ def rollout(classifier: Classifier, images: Images, target: Target, *, start: in
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1
 
 
 def check(*, start: int) -> None:
+    """Raise UserError if an option is out of range."""
     check_start("rollout", start)

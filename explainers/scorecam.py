@@ -39,11 +39,22 @@ def scorecam(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W). `layer`: dotted name of a module that gives a feature map; default: the last one.
+    """Return feature maps weighted by the scores of the image seen through each of them.
 
-    align_corners: how masks are enlarged.
-    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
-    Raises: UserError where there is no such layer or it gives another shape.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        layer: dotted name of a module that gives a feature map; None: the last one.
+        align_corners: how masks are enlarged: whether corner pixels are aligned.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+
+    Returns:
+        Maps (B, H, W); non-negative for samples whose target has no negative weight.
+
+    Raises:
+        UserError: There is no such layer, or it does not give a feature map.
     """
     size = images.shape[2:]
     layer = layer or cam_layer(classifier, images)
@@ -53,6 +64,7 @@ def scorecam(
     activation = layout.channels_first(outputs[-1].detach())  # (B, C, h, w)
 
     def masked(samples: Tensor, pictures: Tensor) -> Images:
+        """Return images seen through their enlarged channels."""
         chosen = activation[samples, pictures][:, None]  # (n, 1, h, w)
         mask = F.interpolate(chosen, size=size, mode="bilinear", align_corners=align_corners)
         low, high = mask.amin(dim=(2, 3), keepdim=True), mask.amax(dim=(2, 3), keepdim=True)
@@ -65,9 +77,13 @@ def scorecam(
 
 
 def passes(options: dict, height: int, width: int, channels: int = 512) -> int:
-    """One for each channel of the layer (512 in ResNet-18, 2048 in ResNet-50), and one that finds the channels."""
+    """Return the number of forward passes for one image: one for each channel, and one that finds the channels.
+
+    The layer has 512 channels in ResNet-18, 2048 in ResNet-50.
+    """
     return channels + 1
 
 
 def check(*, batch_size: int | None = None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_batch_size("scorecam", batch_size)

@@ -34,24 +34,42 @@ def smoothgrad(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W): non-negative for reduction "max", signed for "sum". `batch_size`: noisy images per pass.
+    """Return the gradient averaged over noisy copies of the image.
 
-    `samples`: noisy copies per image. `sigma`: width of the noise as a share of the image's span.
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        seeds: one per image, for its noise.
+        samples: noisy copies per image.
+        sigma: width of the noise as a share of the image's span.
+        reduction: over channels: "max" of the absolute values, or signed "sum".
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        batch_size: noisy images per pass; None: 10 of 224 x 224, 256 on a GPU.
+
+    Returns:
+        Maps (B, H, W): non-negative for reduction "max", signed for "sum".
+
+    Raises:
+        UserError: samples or batch_size is below 1, or sigma is negative.
     """
     check(samples=samples, sigma=sigma, batch_size=batch_size)
     copies = noisy_copies(classifier, images, sigma, seeds, samples)
 
     def noisy(image: Tensor, step: Tensor) -> tuple[Tensor, float]:
+        """Return noisy copies and the factor of their gradients."""
         return copies(image, step), 1 / samples
 
     return over_channels(summed_gradients(classifier, images, target, on, samples, batch_size, noisy), reduction)
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return options["samples"]
 
 
 def check(*, samples: int, sigma: float, batch_size: int | None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_count("smoothgrad", "samples", samples)
     check_batch_size("smoothgrad", batch_size)
     if not sigma >= 0:

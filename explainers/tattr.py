@@ -64,13 +64,26 @@ ROUTED = {
 
 
 def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
-    """Maps (B, H, W), non-negative. `start`: the first block that counts, from 0. Relevance always starts at logits.
+    """Return relevance propagated to every attention, weighted by the gradients of the score.
 
-    One forward pass, a backward pass and a propagation of relevance (two with weights of both signs), image by image.
-    A linear layer's rule has four matrix products: all of it takes the time of about six forward passes (ten with
-    weights of both signs). Memory: about twice that of a training step for one image.
-    Raises: UserError for a network without attention, whose attention is not from all patches to all patches, or with
-    an operation that no rule is stated for (gated units, rotary positions).
+    Relevance always starts at logits. One forward pass, a backward pass and a propagation of relevance (two with
+    weights of both signs), image by image. A linear layer's rule has four matrix products: all of it takes the time of
+    about six forward passes (ten with weights of both signs). Memory: about twice that of a training step for one
+    image.
+
+    Args:
+        classifier: the network to explain.
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), weights over the logits.
+        start: the first block that counts, from 0.
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+
+    Returns:
+        Maps (B, H, W), non-negative.
+
+    Raises:
+        UserError: The network has no attention, its attention is not from all patches to all patches, or an operation
+            has no stated rule (gated units, rotary positions).
     """
     check(start=start)
     maps = [_alone(classifier, image[None], row[None], start, on) for image, row in zip(images, target, strict=True)]
@@ -78,14 +91,17 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
 
 
 def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
     return 1
 
 
 def check(*, start: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_start("tattr", start)
 
 
 def _alone(classifier: Classifier, image: Images, weights: Target, start: int, on: str) -> Maps:
+    """Return the map (1, H, W) of one image."""
     with recording_attention(
         classifier, image, start, Propagating, embedded=True, device=classifier.device.type
     ) as seen:
@@ -104,11 +120,13 @@ def _alone(classifier: Classifier, image: Images, weights: Target, start: int, o
 
 @dataclass
 class Switch:
+    """Whether the backward pass gives relevance instead of gradients."""
+
     propagating: bool = False
 
 
 class Propagating(AttentionRecorder):
-    """And the backward pass of what follows the patches gives relevance while `switch.propagating`."""
+    """AttentionRecorder whose backward pass gives relevance while `switch.propagating`, above the patches."""
 
     def __init__(self, start: int | None = None, embedded: bool = False, device: str = "cpu"):
         super().__init__(start, embedded)
@@ -117,17 +135,23 @@ class Propagating(AttentionRecorder):
         self.gate: tuple[Tensor | None, Tensor | None] = None, None  # the last sigmoid(c x), and x
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        """Compute a function without autocast."""
         with torch.autocast(self.device, enabled=False):
             return super().__torch_function__(function, types, args, kwargs)
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Compute a function with a rule for its backward pass.
+
+        Raises:
+            UserError: It depends on the patches and has no rule.
+        """
         depends = [value for value in _tensors((args, kwargs)) if value.requires_grad]
         name = _name(function)
         if not depends or name in ROUTED or name == "conv2d":
             return function(*args, **kwargs)
         rule = self._rule(name, depends, args, kwargs)
         if rule is not None:
-            inputs = [value for value in args if any(value is one for one in depends)]
+            inputs = [value for value in args if any(value is value_of_patches for value_of_patches in depends)]
             output = Ruled.apply(self.switch, rule, _of(function, args, kwargs), *inputs)
             self._note_gate(name, depends, output)
             return output
@@ -139,7 +163,7 @@ class Propagating(AttentionRecorder):
         return output  # a shape, a type
 
     def _rule(self, name: str, depends: list[Tensor], args: tuple, kwargs: dict[str, Any]) -> Rule | None:
-        """The rule of an operation with one or two inputs that depend on the patches; None where none is stated."""
+        """Return the rule of an operation with one or two inputs that depend on the patches; None if none is stated."""
         leads = len(args) > 0 and args[0] is depends[0]
         if len(depends) == 2 and leads and args[1] is depends[1]:
             if name in ("matmul", "bmm"):
@@ -154,6 +178,7 @@ class Propagating(AttentionRecorder):
         return _mean if name == "mean" else _unchanged if name in UNCHANGED else None
 
     def _note_gate(self, name: str, depends: list[Tensor], output: Tensor) -> None:
+        """Remember a sigmoid or a scaling, which may be part of a GELU."""
         if name == "sigmoid":
             scaled, x = self.scaled
             self.gate = output, x if depends[0] is scaled else depends[0]
@@ -162,10 +187,11 @@ class Propagating(AttentionRecorder):
 
 
 class Ruled(torch.autograd.Function):
-    """function(*inputs), whose backward pass is its gradient's or, while the switch says so, the rule's."""
+    """Computes function(*inputs); its backward pass is the gradient or, while the switch says so, the rule."""
 
     @staticmethod
     def forward(ctx: Any, switch: Switch, rule: Rule, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """Return the output of the function."""
         ctx.switch, ctx.rule = switch, rule
         with torch.enable_grad():
             ctx.inputs = tuple(value.detach().requires_grad_() for value in inputs)
@@ -174,6 +200,7 @@ class Ruled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *arriving: Tensor) -> Any:
+        """Return the gradients or relevance of the inputs."""
         if ctx.switch.propagating:
             passed = ctx.rule(arriving[0], ctx.inputs, ctx.output)
         else:
@@ -182,15 +209,17 @@ class Ruled(torch.autograd.Function):
 
 
 def _unchanged(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    """Return the relevance as it is."""
     return (relevance.to(inputs[0].dtype),)
 
 
 def _gate(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Of x * sigmoid(c x), an activation of x: unchanged."""
+    """Return the relevance of x * sigmoid(c x), an activation of x: unchanged."""
     return relevance.to(inputs[0].dtype), torch.zeros_like(inputs[1])
 
 
 def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    """Return the relevance of a linear layer's inputs: positive products only."""
     above, below = inputs[0].detach().clamp(min=0), inputs[0].detach().clamp(max=0)
     raising, lowering = weight.detach().clamp(min=0), weight.detach().clamp(max=0)
     ratio = _divided(relevance, F.linear(above, raising) + F.linear(below, lowering))
@@ -198,49 +227,55 @@ def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -
 
 
 def _mean(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    """Return the relevance of an average's inputs."""
     gradients = torch.autograd.grad(output, inputs, _divided(relevance, output.detach()), retain_graph=True)
     return tuple(value.detach() * gradient for value, gradient in zip(inputs, gradients, strict=True))
 
 
 def _product(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    """Return the relevance of a product's two factors, half to each."""
     return tuple(part / 2 for part in _mean(relevance, inputs, output))
 
 
 def _sum(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    """Return the relevance of a sum's terms, scaled so that they share it by their absolute sums."""
     ratio = _divided(relevance, output.detach())
     parts = [value.detach() * ratio for value in inputs]
     sums = [part.sum() for part in parts]
-    shares = [_divided(one.abs(), sums[0].abs() + sums[1].abs()) * relevance.sum() for one in sums]
-    return tuple(part * _divided(share, one) for part, share, one in zip(parts, shares, sums, strict=True))
+    shares = [_divided(total.abs(), sums[0].abs() + sums[1].abs()) * relevance.sum() for total in sums]
+    return tuple(part * _divided(share, total) for part, share, total in zip(parts, shares, sums, strict=True))
 
 
 def _divided(a: Tensor, b: Tensor) -> Tensor:
+    """Return a / (b + 1e-9), 0 where b = 0."""
     below = b + 1e-9
     below = torch.where(below == 0, 1e-9, below)
     return torch.where(b == 0, 0, a / below)
 
 
 def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Callable[..., Tensor]:
-    """The function of those of its arguments that depend on the patches alone; out of place."""
+    """Return the function of only those arguments that depend on the patches; out of place."""
     kept = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     places = [index for index, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
 
-    def of(*inputs: Tensor) -> Tensor:
+    def of_inputs(*inputs: Tensor) -> Tensor:
+        """Return the function of these inputs."""
         filled = list(args)
         for index, value in zip(places, inputs, strict=True):
             filled[index] = value
         return function(*filled, **kept)
 
-    return of
+    return of_inputs
 
 
 def _name(function: Any) -> str:
-    """Of an operator, its plain name; what works in place keeps its last underscore, and so has no rule."""
+    """Return an operator's plain name; in-place operators keep their last underscore, and so have no rule."""
     name = function.__name__
     return name.strip("_") if name.endswith("__") else name.lstrip("_")
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
+    """Yield all tensors in nested values."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, dict):

@@ -26,14 +26,14 @@ CLASSIFIER = "microsoft/resnet-18"
 
 
 def score(saliency, mask):
-    """The score of one map (H, W) and its mask, 0 to 255."""
+    """Return the score of one map (H, W) and its mask, 0 to 255."""
     if saliency is None or mask is None:
         raise gr.Error("give a saliency map and a mask")
     return computed(predictions=[saliency], references=[mask > 127])
 
 
 def score_curves(picture, saliency, model, chosen):
-    """(score, what the classifier sees): of one picture and its map, for a class or, where it is empty, the top one."""
+    """Return (score, what the classifier sees) of one picture and its map, for the chosen class or else the top one."""
     if picture is None or saliency is None:
         raise gr.Error("give a picture and its saliency map")
     if picture.size != saliency.size:
@@ -46,16 +46,17 @@ def score_curves(picture, saliency, model, chosen):
 
 
 def score_explainer(picture, model, explainer, chosen=""):
-    """(score, what the classifier sees): of an explainer on one picture."""
+    """Return (score, what the classifier sees) of an explainer on one picture."""
     if picture is None:
         raise gr.Error("give a picture")
     classifier = load(model)
     images, seen, target = read(classifier, picture, chosen)
-    asked = {"references": [target]} if OF_A_CLASS else {}
-    return computed(images=images, classifier=classifier, explainer=explainer.strip(), **asked), seen
+    inputs = {"references": [target]} if OF_A_CLASS else {}
+    return computed(images=images, classifier=classifier, explainer=explainer.strip(), **inputs), seen
 
 
 def computed(**inputs):
+    """Return the metric of these inputs as text; raise a message for the form where that fails."""
     try:
         metric = evaluate.load(str(HERE / f"{NAME}.py"))
         return f"{metric.compute(**inputs)[NAME]:.4f}"
@@ -65,7 +66,7 @@ def computed(**inputs):
 
 @lru_cache(maxsize=1)
 def load(model):
-    """A classifier of the Hub or of torchvision; no folder of the machine that this page runs on."""
+    """Return a classifier of the Hub or of torchvision; folders of the machine that serves the page are refused."""
     model = model.strip()
     if not re.fullmatch(r"\w[\w-]*/\w[\w.-]*|torchvision:\w+", model) or Path(model).exists():
         raise gr.Error(f"'{model}' is not a classifier on the Hub; give its id, such as {CLASSIFIER}")
@@ -78,7 +79,7 @@ def load(model):
 
 
 def read(classifier, picture, chosen):
-    """(the picture as the classifier takes it (1, 3, H, W), what it sees there, the number of the class)."""
+    """Return (the picture as the classifier takes it (1, 3, H, W), what it sees there, the number of the class)."""
     import torch
 
     from saliency_bench.target_weights import probabilities as activated
@@ -92,58 +93,67 @@ def read(classifier, picture, chosen):
         target = index_of(chosen, names, len(probabilities)) if chosen.strip() else best
     except ValueError as error:
         raise gr.Error(str(error)) from error
-    said = [f"{names[one] if names else one}: {probabilities[one]:.1%}" for one in dict.fromkeys((best, target))]
-    return images, ", ".join(said), target
+    lines = [
+        f"{names[label] if names else label}: {probabilities[label]:.1%}" for label in dict.fromkeys((best, target))
+    ]
+    return images, ", ".join(lines), target
 
 
 def asks():
-    """What the metric's function takes, but for its options."""
+    """Return the names of what the metric's function takes, without its options."""
     path = HERE / "score.py"
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
-    found = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == NAME]
-    return {argument.arg for arguments in found for argument in arguments.args}
+    arguments_of = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == NAME]
+    return {argument.arg for arguments in arguments_of for argument in arguments.args}
 
 
 def example():
-    """A map that is highest beside the middle of a round mask."""
+    """Return a map that is highest beside the middle of a round mask, and the mask."""
     saliency = np.exp(-((UP - 0.45) ** 2 + (LEFT - 0.5) ** 2) / 0.02)
     return (255 * saliency).astype(np.uint8), 255 * DISC.astype(np.uint8)
 
 
 def drawing():
-    """A ball under a blue sky."""
+    """Return a picture of a ball under a blue sky."""
     sky = np.stack([110 + 90 * UP, 160 + 60 * UP, 0 * UP + 230], axis=-1)
     ball = np.array([235, 120, 30]) * (1.15 - UP[..., None])
     return Image.fromarray(np.where(DISC[..., None], ball, sky).clip(0, 255).astype(np.uint8))
 
 
 def an_image(value, label, mode, type):
+    """Return a form field for an image."""
     return gr.Image(value, label=label, image_mode=mode, type=type, format="png")  # by default it would lose something
 
 
 def a_map(value, type):
+    """Return a form field for a saliency map."""
     return an_image(value, "saliency map, brighter = more salient", "L", type)
 
 
 def a_picture():
+    """Return a form field for a picture."""
     return an_image(drawing(), "picture", "RGB", "pil")
 
 
 def a_classifier():
+    """Return a form field for a classifier."""
     return gr.Textbox(CLASSIFIER, label="classifier: an id of the Hub, or torchvision:NAME")
 
 
 def a_class():
+    """Return a form field for a class."""
     return gr.Textbox("", label="class: name or number; empty: the predicted one")
 
 
 def an_explainer():
+    """Return a form field for an explainer."""
     known = explainers()
     first = "gradcam" if "gradcam" in known else known[0]
     return gr.Dropdown(known, value=first, label="explainer, with options as rise:masks=500", allow_custom_value=True)
 
 
 def explainers():
+    """Return the names of the explainers."""
     from saliency_bench.explainer import list_explainers
 
     return list_explainers()

@@ -24,46 +24,50 @@ MODELS = ("object model", "scene model")  # the run's own and the other: the par
 
 
 def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
+    """Return the names of the two parts of a score."""
     return MODELS
 
 
 def difference(means: np.ndarray, options: dict[str, object]) -> np.ndarray:
-    """(D,) of (D, 2): the object model's minus the scene model's."""
+    """Return the object model's means minus the scene model's, (D,) of (D, 2)."""
     return means[:, 0] - means[:, 1]
 
 
 def is_of_means(options: dict[str, object]) -> bool:
-    """Whether the difference is one of two means over different images."""
+    """Return whether the difference is between two means over different images."""
     return options["filter"] == "each"
 
 
 def preprocessed(maps: np.ndarray) -> np.ndarray:
-    """Float64 (B, H, W) in [0, 1]; zeros for a map with positive values in less than 1 % of its pixels."""
+    """Return Float64 (B, H, W) in [0, 1]; zeros for a map with positive values in less than 1 % of its pixels."""
     positive = np.maximum(maps, 0).astype(np.float64)
     return normalise(np.minimum(positive, np.percentile(positive, HIGHEST, axis=(1, 2), keepdims=True)))
 
 
 def maps_of_both(images: Images, labels: np.ndarray, other: Other, explain: MapProvider) -> tuple[np.ndarray, ...]:
-    """(maps of the object model for the object, of the scene model for the scene), preprocessed."""
-    own = explain(images, torch.from_numpy(labels).float().to(images.device))
-    return preprocessed(own), preprocessed(explain(images, other.target, classifier=other.classifier))
+    """Return preprocessed (maps of the object model for the object, maps of the scene model for the scene)."""
+    object_maps = explain(images, torch.from_numpy(labels).float().to(images.device))
+    return preprocessed(object_maps), preprocessed(explain(images, other.target, classifier=other.classifier))
 
 
 def is_right(classifier: nn.Module, logits: Tensor, labels: np.ndarray) -> np.ndarray:
-    """Bool (B,): whether a classifier is right. labels: bool (B, K), its right classes."""
+    """Return whether a classifier is right, Bool (B,); `labels` (B, K) are its right classes."""
     activation = activation_of(classifier)
     p = probabilities(logits.double(), activation).numpy()
     return recognised(p, labels, activation) & ~no_probabilities(logits, activation)
 
 
 def mean_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Float64 (B,), NaN for an empty mask."""
+    """Return each map's mean inside its mask, Float64 (B,); NaN for an empty mask."""
     count = masks.sum(axis=(1, 2))
     return np.where(count > 0, (maps * masks).sum(axis=(1, 2)) / np.maximum(count, 1), np.nan)
 
 
 def share_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Float64 (B,): the share of a map's sum that lies inside; 0 where the sum is 0, NaN for an empty mask."""
+    """Return the share of each map's sum that lies inside its mask, Float64 (B,).
+
+    It is 0 where the sum is 0, and NaN for an empty mask.
+    """
     whole = maps.sum(axis=(1, 2))
     shares = (maps * masks).sum(axis=(1, 2)) / np.where(whole > 0, whole, 1)
     return np.where(masks.any(axis=(1, 2)), shares, np.nan)
@@ -73,7 +77,7 @@ def where_right(
     values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: Other,
     each: bool,
 ) -> np.ndarray:  # fmt: skip
-    """(B, 2) of what the maps of both models give: NaN where one of them is wrong, or with `each` where its own is."""
+    """Return (B, 2), the values of both models; NaN where one of them is wrong or, with `each`, where that model is."""
     right = np.stack([is_right(classifier, logits, labels), is_right(other.classifier, other.logits, other.labels)])
     kept = right if each else right.all(axis=0, keepdims=True)
     return np.where(kept, np.stack(values), np.nan).T

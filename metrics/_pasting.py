@@ -27,55 +27,66 @@ NO_FIVE = "five classes or fewer, or no softmax"
 
 
 def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[int]]:
-    """{image of L: the image of H that it is paired with, in each pairing}.
+    """Return {image of L: the image of H that it is paired with, in each pairing}.
 
     The classes of an image are those that are right for it. Of a class with n images, L and H have min(k, n // 2) each;
-    equal probabilities are ordered by the ids of the images.
+    images of equal probability are ordered by their ids.
     """
     p = true_probability(predictions.probabilities, predictions.right, predictions.activation)
     members: dict[tuple[int, ...], list[int]] = {}
     for sample in np.flatnonzero(np.isfinite(p) & predictions.right.any(axis=1)).tolist():
         members.setdefault(tuple(np.flatnonzero(predictions.right[sample]).tolist()), []).append(sample)
     partners: dict[int, list[int]] = {}
-    for classes, own in members.items():
-        ordered = sorted(own, key=lambda sample: (-p[sample], predictions.ids[sample]))
-        count = min(options["k"], len(own) // 2)
-        high, low = ordered[:count], ordered[len(own) - count :]
+    for classes, samples in members.items():
+        ordered = sorted(samples, key=lambda sample: (-p[sample], predictions.ids[sample]))
+        count = min(options["k"], len(samples) // 2)
+        high, low = ordered[:count], ordered[len(samples) - count :]
         drawn = [_bijection(count, predictions.seed, pairing, classes) for pairing in range(options["pairings"])]
-        partners |= {sample: [high[one[place]] for one in drawn] for place, sample in enumerate(low)}
+        partners |= {sample: [high[order[place]] for order in drawn] for place, sample in enumerate(low)}
     return partners
 
 
 def _bijection(count: int, seed: int, pairing: int, classes: Sequence[int]) -> np.ndarray:
+    """Return a random order of `count` images, which pairs H with L."""
     return np.argsort(random_bits(seed_of(seed, "pairing", pairing, *classes), count), kind="stable")
 
 
 def true_probability(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
-    """Float64 (...) of p (..., K): of the classes that are right, together; with a sigmoid of the likeliest of them."""
-    own = np.where(right, p.astype(np.float64), 0)
-    return own.max(axis=-1) if activation == "sigmoid" else own.sum(axis=-1)
+    """Return the summed probability of the right classes, Float64 (...) of p (..., K).
+
+    With a sigmoid it is that of the likeliest of them.
+    """
+    probability = np.where(right, p.astype(np.float64), 0)
+    return probability.max(axis=-1) if activation == "sigmoid" else probability.sum(axis=-1)
 
 
 @dataclass(frozen=True)
 class Pasted:
-    """p: float64 (B, 2, R, K), probabilities of R pairings, normal and inverse. size: (B, R), the share of S."""
+    """Probabilities of the pasted pictures, and the size of what was pasted.
+
+    Attributes:
+        p: float64 (B, 2, R, K), probabilities for R pairings, normal and inverse.
+        size: (B, R), the share of S in the pixels.
+    """
 
     p: np.ndarray
     size: np.ndarray
 
 
 def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold: float, by: By) -> Pasted:
-    """What the classifier says of the pictures that are pasted together; images: of L."""
+    """Return the classifier's probabilities for the pasted pictures; `images` are those of L."""
     salient = salient_pixels(partners.maps(torch.from_numpy(partners.right).float().to(images.device)), threshold, by)
     index = torch.tensor(partners.places, device=images.device)  # (B, R)
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
+        """Return the pictures: S of H on L in the first R, the rest of H on L in the others."""
         chosen = index[samples, pictures % pairings]
         from_high = inside[chosen] ^ (pictures >= pairings)[:, None, None]
         return torch.where(from_high[:, None], partners.images[chosen], images[samples])
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
+        """Return probabilities; NaN where the logits have none."""
         p = probabilities(logits.double(), activation_of(classifier))
         broken = torch.from_numpy(no_probabilities(logits, activation_of(classifier))).to(p.device)
         return torch.where(broken[:, None], torch.nan, p)
@@ -87,7 +98,7 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
-    """Bool (N, H, W) of maps: those above the threshold of the range, or above this percentile of the map's pixels.
+    """Return the pixels above the threshold of a map's range or above this percentile of its pixels, Bool (N, H, W).
 
     The number of the latter is exact; ties are in the order of `saliency_bench.maps`. A constant map has none.
     """
@@ -98,7 +109,7 @@ def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
 
 
 def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
-    """Float64 (..., 2) of p (..., K): whether a right class comes first, and whether one is among the first five."""
+    """Return whether a right class comes first, and whether one is in the top five: Float64 (..., 2) of p (..., K)."""
     first = recognised(p, right, activation).astype(float)
     if not has_five(activation, p.shape[-1]):
         return np.stack([first, np.full(first.shape, np.nan)], axis=-1)
@@ -108,19 +119,19 @@ def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
 
 
 def has_five(activation: str, classes: int) -> bool:
-    """Whether it says something that a class is among the first five."""
+    """Return whether it is informative that a class is among the first five."""
     return activation == "softmax" and classes > 5
 
 
 def check(*, k: int, pairings: int, threshold: float, by: By, **others: object) -> None:
-    """Raises: UserError for values that make no picture."""
+    """Raise UserError if an option is out of range."""
     if k < 1 or pairings < 1:
         raise UserError(f"k and pairings are at least 1; got k={k}, pairings={pairings}")
     check_threshold(threshold, by)
 
 
 def check_threshold(threshold: float, by: By) -> None:
-    """Raises: UserError for one that is no share of a range, or no percentile."""
+    """Raise UserError if the threshold is not a share of a range or not a percentile, as `by` says."""
     low, high = (0, 1) if by == "value" else (0, 100)
     if not low <= threshold < high:
         further = "; by=percentile takes 0 to 100" if by == "value" else ""

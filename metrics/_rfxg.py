@@ -26,7 +26,12 @@ SHARES = np.linspace(0.1, 0.9, 9)
 
 @dataclass(frozen=True)
 class Question:
-    """What a sample's map is to explain (1, K), and the value of probabilities f (N, K) where the whole image has g."""
+    """A sample's question to the explainer, and what its answer is worth.
+
+    Attributes:
+        target: (1, K), what the map explains.
+        value: the value of probabilities f (N, K) where the whole image has g.
+    """
 
     target: Target
     value: Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -38,11 +43,12 @@ Sides = Callable[[ClassGroups, int, np.ndarray], TargetTerms | None]
 
 
 def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[tuple[TargetTerms, ...]]]:
-    """`question` of a metric, see `saliency_bench.metric`."""
+    """Return the `question` of a metric, see `saliency_bench.metric`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
-        asked = [None if np.isnan(p).any() else sides(groups, int(p.argmax()), p) for p in probabilities]
-        return [() if terms is None else (terms,) for terms in asked]
+        """Return the classes that the metric asks about, of each sample."""
+        terms_of_samples = [None if np.isnan(p).any() else sides(groups, int(p.argmax()), p) for p in probabilities]
+        return [() if terms is None else (terms,) for terms in terms_of_samples]
 
     return question
 
@@ -57,18 +63,19 @@ def scores(
     reference: str,
     published: bool,
 ) -> np.ndarray:
-    """Float64 (B,): the area under a question's value, divided by 0.8; NaN where there is none, or no probabilities.
+    """Return the area under a question's value, divided by 0.8, Float64 (B,); NaN where it is undefined.
 
-    published: as the authors' code, the area is not divided, and the number of pixels is rounded down.
+    It is undefined for a sample without a question or without probabilities. With `published`, as in the authors' code,
+    the area is not divided and the number of pixels is rounded down.
     """
     activation = activation_of(classifier)
     whole, broken = probabilities(logits.double(), activation).cpu().numpy(), no_probabilities(logits, activation)
-    asked = [None if without else ask(int(p.argmax()), p) for p, without in zip(whole, broken, strict=True)]
-    kept = [index for index, question in enumerate(asked) if question is not None]
-    questions = [question for question in asked if question is not None]
-    found = np.full(len(images), np.nan)
+    all_questions = [None if without else ask(int(p.argmax()), p) for p, without in zip(whole, broken, strict=True)]
+    kept = [index for index, question in enumerate(all_questions) if question is not None]
+    questions = [question for question in all_questions if question is not None]
+    results = np.full(len(images), np.nan)
     if not kept:
-        return found
+        return results
     images = images if len(kept) == len(images) else images[kept]
     target = torch.cat([question.target for question in questions]).to(images.device)
     maps = explain(images, target, kept)
@@ -78,10 +85,10 @@ def scores(
     along = curves.probabilities("rest", reference, counts.astype(int)).astype(np.float64)
     values = np.stack([q.value(f, g) for q, f, g in zip(questions, along, whole[kept], strict=True)])
     explain.faulty |= {kept[place]: NO_PROBABILITIES_CHANGED for place in np.flatnonzero(curves.undefined)}
-    found[kept] = area(values, SHARES) * (SHARES[-1] - SHARES[0] if published else 1)
-    return found
+    results[kept] = area(values, SHARES) * (SHARES[-1] - SHARES[0] if published else 1)
+    return results
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
-    """Of the scores whose sign in the authors' code is such that better maps score lower: all but PGS."""
+    """Return whether better maps score higher: with the sign of the authors' code, they score lower in all but PGS."""
     return not options["published"]

@@ -79,12 +79,9 @@ def _meaning(option: dict[str, Any]) -> str:
 
 def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, Any]]:
     """Return {option: its default, the values it is one of where these are few, what it means}."""
-    from saliency_bench.explainers._options import COMMON
-
     function = module.samples if kind == "datasets" else getattr(module, name)
     known = options.defaults(function)
     described = options.meanings(function.__doc__ or "", [*options.positional(function), "seeds", *known])
-    described = (COMMON if kind == "explainers" else {}) | described
     return {
         key: {"default": default, "choices": list(options.choices(function, key)), "about": described.get(key, "")}
         for key, default in known.items()

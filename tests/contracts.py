@@ -102,12 +102,14 @@ def explainer_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
 
 
 def of_options(name: str, function: Callable, path: Path) -> Iterator[str]:
-    hints = get_type_hints(function)
+    hints, described = get_type_hints(function), options.meanings(function.__doc__ or "", options.defaults(function))
     for option, default in options.defaults(function).items():
         if option not in hints:
             yield f"option {option} of {name} in {where(path)} has no type: add it, so that other values are refused"
         elif isinstance(default, str) and default not in options.choices(function, option):
             yield f"option {option} of {name} in {where(path)} is any text: write Literal[...] of the texts it takes"
+        if option not in described:
+            yield f"option {option} of {name} in {where(path)} is not described: add a line under Args in its docstring"
 
 
 def of_metric(name: str) -> Iterator[str]:

@@ -1,9 +1,11 @@
 """The page of explainers: what their docstrings say, and the map of each for one drawn image.
 
-The maps need shapes-xai and two small networks that are trained on it, which takes some minutes.
+The maps need shapes-xai and two small networks that are trained on it, which takes up to an hour on two cores.
 """
 
 import ast
+import re
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -50,7 +52,7 @@ def write(folder: Path, models: Path | None) -> None:
 def with_picture(
     shown: list[str], left_out: dict[str, str], network: str, classifier: Classifier, models: Path, folder: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """(the page so far, whatever this network has no map for with the reason), after adding what it has."""
+    """Return the page with the maps of a network, and the explainers that have no map for it with the reasons."""
     batch = classifier.prepare(load_dataset(str(models / "shapes-xai"), split="test"))
     with torch.no_grad():
         probabilities = classifier(batch.images).softmax(dim=1)
@@ -77,35 +79,49 @@ In the picture: {", ".join(maps)}."""
 
 
 def page(shown: list[str], left_out: dict[str, str]) -> str:
+    """Return the text of the page."""
     reasons = [f"- {name}: {reason}" for name, reason in left_out.items()]
     parts = [*shown, "In no picture:\n\n" + "\n".join(reasons)] if reasons else shown
     return "\n\n".join([*parts, *map(section, registry.names("explainers"))]) + "\n"
 
 
 def section(name: str) -> str:
-    """The docstrings of an explainer's module and function, its options and what it costs."""
+    """Return the docstrings of an explainer's module and function, its options and what it costs, as Markdown."""
     tree = ast.parse(registry.files("explainers")[name].read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     loaded = getattr(registry.load("explainers", name), name)
-    listed = ", ".join(spelled(loaded, *option) for option in options.defaults(loaded).items()) or "none"
+    docstring, defaults = ast.get_docstring(function) or "", options.defaults(loaded)
+    meanings = options.meanings(docstring, [*options.positional(loaded), "seeds", *defaults])
+    lines = [f"- {spelled(loaded, *option)}: {meanings.get(option[0], '')}" for option in defaults.items()]
+    listed = "\n".join(textwrap.fill(line, 120, subsequent_indent="  ", break_long_words=False) for line in lines)
     needs, _, passes = costs(name).partition("; ")
-    return "\n\n".join([f"## {name}", ast.get_docstring(tree) or "", ast.get_docstring(function) or "",
-                        f"Options: {listed}", f"Needs: {needs}; forward passes: {passes}"])  # fmt: skip
+    return "\n\n".join([f"## {name}", ast.get_docstring(tree) or "", *prose(docstring),
+                        f"Options:\n\n{listed}" if listed else "Options: none",
+                        f"Needs: {needs}; forward passes: {passes}"])  # fmt: skip
+
+
+def prose(docstring: str) -> list[str]:
+    """Return the paragraphs of a Google docstring but for its summary and arguments; what is raised in a sentence."""
+    paragraphs = [part for part in docstring.split("\n\n")[1:] if not part.startswith("Args:\n")]
+    joined = [re.sub("\n +", "\n", part).replace("Returns:\n", "Returns: ") for part in paragraphs]
+    return [re.sub(r"^Raises:\n", "Raises ", part) for part in joined]
 
 
 def spelled(function: Callable, key: str, value: object) -> str:
-    """An option with its default, and what else it may be where that is one of a few."""
+    """Return an option with its default and the other values that it is one of."""
     others = [f"`{choice}`" for choice in options.choices(function, key) if choice != value]
     return f"`{key}={value!r}`" + (f" (or {', '.join(others)})" if others else "")
 
 
 def resnet():
+    """Return the configuration of a small ResNet."""
     from transformers import ResNetConfig
 
     return ResNetConfig(embedding_size=32, hidden_sizes=[32, 64], depths=[2, 2], layer_type="basic")
 
 
 def vit():
+    """Return the configuration of a small vision transformer."""
     from transformers import ViTConfig
 
     # With the usual range of initial weights so small a network does not begin to learn.
@@ -114,7 +130,7 @@ def vit():
 
 
 def trained(folder: Path, network: str, config) -> Classifier:
-    """A network of this kind, trained on shapes-xai; an earlier one, where the folder has it."""
+    """Return a network of this kind, trained on shapes-xai; an earlier one if the folder has it."""
     dataset, model = folder / "shapes-xai", folder / network
     if not dataset.exists():
         build("shapes-xai", dataset, size=SIZE, count=COUNT)
@@ -124,7 +140,7 @@ def trained(folder: Path, network: str, config) -> Classifier:
 
 
 def telling(batch: Batch, right: Tensor) -> list[int]:
-    """Samples by how far from the middle their object lies, of those seen rightly and lying whole in the image."""
+    """Return correctly classified samples whose object lies whole in the image, farthest from the middle first."""
     rows, columns = (torch.linspace(-1, 1, length) for length in batch.masks.shape[1:])
     places = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))  # (2, H, W)
     middle = (batch.masks[:, None] * places).sum(dim=(2, 3)) / batch.masks.sum(dim=(1, 2))[:, None]
@@ -136,7 +152,7 @@ def telling(batch: Batch, right: Tensor) -> list[int]:
 def maps_of(
     classifier: Classifier, image: Images, target: Target, names: list[str]
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """({explainer: its map (H, W)}, {explainer: why it refuses this network})."""
+    """Return ({explainer: its map (H, W)}, {explainer: why it refuses this network})."""
     maps, reasons = {}, {}
     for name in names:
         try:
@@ -147,7 +163,7 @@ def maps_of(
 
 
 def draw(path: Path, image: Tensor, mask: Tensor, maps: dict[str, np.ndarray]) -> None:
-    """The image, and every map in its own scale: diverging around zero if it is signed."""
+    """Draw the image, and every map in its own scale: diverging around zero if it is signed."""
     from matplotlib.figure import Figure
 
     rows = -(-(len(maps) + 1) // COLUMNS)

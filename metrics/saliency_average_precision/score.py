@@ -14,33 +14,36 @@ ALSO_CALLED = ("ap", "map", "auprc")
 
 
 def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
-    """Area under the steps of precision over recall, as the threshold goes through all values of a map.
+    """Return the area under the precision-recall steps of each map, over all its thresholds.
 
         AP = sum_n (R_n - R_(n-1)) P_n    over the distinct values v_1 > v_2 > ...;  P_n, R_n: of {map >= v_n}
 
-    Values are rounded to 1/32768 of the map's range (`saliency_bench.maps`). Pixels of one value come together, as in
-    scikit-learn's average_precision_score. No threshold is chosen.
+    Values are rounded to 1/32768 of the map's range (`saliency_bench.maps`). Pixels of equal value enter together, as
+    in scikit-learn's average_precision_score. There is no threshold to choose.
 
     Args:
-        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
+        maps: (B, H, W), finite.
+        masks: (B, H, W), bool or 0 and one other value.
 
     Returns:
         Float64 (B,) in (0, 1], higher is better; a constant map gets the mask's share of the image; NaN for an empty
         mask.
 
-    Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
+    Raises:
+        ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
-        0 0 0 0     0 0 0 0     v    8    7    6    4    2    0
-        0 8 0 0     0 0 0 0     P    0   1/2  2/3  3/4  4/5  4/16
-        0 0 6 7     0 0 1 1     R    0   1/4  2/4  3/4   1    1
-        0 0 4 2     0 0 1 1     AP = 1/4 (1/2 + 2/3 + 3/4 + 4/5) = 0.679
+    Example:
+        One 4 x 4 map (left) whose mask is the lower right quarter (right):
 
-    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
-    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
-    >>> saliency_average_precision(maps, masks).round(3).tolist()
-    [0.679]
+            0 0 0 0     0 0 0 0     v    8    7    6    4    2    0
+            0 8 0 0     0 0 0 0     P    0   1/2  2/3  3/4  4/5  4/16
+            0 0 6 7     0 0 1 1     R    0   1/4  2/4  3/4   1    1
+            0 0 4 2     0 0 1 1     AP = 1/4 (1/2 + 2/3 + 3/4 + 4/5) = 0.679
 
-    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+        >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+        >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+        >>> saliency_average_precision(maps, masks).round(3).tolist()
+        [0.679]
     """
     values, inside = read_pair(maps, masks)
     return np.array(
@@ -49,6 +52,7 @@ def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
 
 
 def _average_precision(ranked: np.ndarray, inside: np.ndarray) -> float:
+    """Return the average precision of a sample's levels (H, W); NaN for an empty mask."""
     if not inside.any():
         return np.nan
     above, hits = (np.bincount(each, minlength=LEVELS + 1)[::-1] for each in (ranked.ravel(), ranked[inside]))

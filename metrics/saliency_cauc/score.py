@@ -14,63 +14,65 @@ VERSION = 2
 def saliency_cauc(
     curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: Salient = "range", reference: Reference = "mean"
 ) -> np.ndarray:
-    """Contrastive AUC: area under s while the salient pixels leave, as a share of the whole image's path.
+    """Return the contrastive AUC: the area under s as the salient pixels are removed.
 
         CAUC = trapezoid sum of s_0 ... s_(m-1) / (ceil(H W / step) + 1),    m = max(1, ceil(n / step))
 
-    for n salient pixels, as the published code computes it.
+    for n salient pixels: a share of the whole image's path, as in the published code.
 
-    s = p_A (1 - p_B), softmax probabilities. A are the classes that the target weighs positively, B those that it
-    weighs negatively; where it has none of those, B is the most probable other class of the whole image.
-
-    Args:
-        curves: `perturbation.Curves` of the images, the target and the maps.
-        step: pixels that leave together. The area needs every point of a path: a forward pass per sample for each
-            step of the longest path in the batch, H W / step at most (3,136 for 224 x 224).
-        threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
-        salient: "range": above min + threshold (max - min), as the published code counts. "maximum": at least
-            threshold * max, as its paper says, none where max <= 0.
-        reference: "mean": the classifier's normalisation mean, which is zero for the network, as published; "black": 0
-            in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
-            "noise": uniform in [0, 1); "inpaint": filled in from what stays; "linear":
-            imputed from it (ROAD).
-
-    Returns:
-        Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map.
+    s = p_A (1 - p_B), softmax probabilities. A are the classes with positive target weight, B those with negative
+    weight; if there are none, B is the most probable other class of the whole image.
 
     Caveat: what is not salient is never deleted, so the fewer pixels are salient the smaller the score: a spiky map
     looks perfect whatever it points at. Compare maps of like numbers of salient pixels, or use a metric that deletes
     equal shares (saliency_deletion).
 
-    Example: a 4 x 4 image, and a classifier whose p_A is the share of white among the four pixels in the upper left
-    corner and p_B = 1 - p_A. The image is white and the map ranks the pixels row by row from 16 to 1; the 8 above 8.5
-    are salient, with step=2 a path of 4 points of the 9 to the whole image:
+    Args:
+        curves: `perturbation.Curves` of the images, the target and the maps.
+        step: pixels removed together. The area needs every point of a path: a forward pass per sample for each step of
+            the longest path in the batch, at most H W / step (3,136 for 224 x 224).
+        threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
+        salient: "range": salient pixels are above min + threshold (max - min), as in the published code. "maximum":
+            they are at least threshold * max, as in its paper; none where max <= 0.
+        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
+            which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
+            uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
+            pixels that stay (ROAD).
 
-        pixels gone     0   2     4     6
-        p_A             1   1/2   1/2   0
-        s = p_A^2       1   1/4   1/4   0      CAUC = (1/2 + 1/4 + 1/4 + 0) / 9 = 1/9
+    Returns:
+        Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map.
 
-    >>> import torch
-    >>> class Corner(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
-    ...         return torch.stack([1 - white, white], 1).log()
-    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
-    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> saliency_cauc(curves, step=2, reference="black").round(4).tolist()
-    [0.1111]
+    Raises:
+        UserError: An option is out of range.
 
-    Raises: UserError for an option out of range.
+    Example:
+        A 4 x 4 image, and a classifier whose p_A is the share of white among the four pixels in the upper left corner
+        and p_B = 1 - p_A. The image is white and the map ranks the pixels row by row from 16 to 1; the 8 above 8.5 are
+        salient, with step=2 a path of 4 points of the 9 to the whole image:
+
+            pixels gone     0   2     4     6
+            p_A             1   1/2   1/2   0
+            s = p_A^2       1   1/4   1/4   0      CAUC = (1/2 + 1/4 + 1/4 + 0) / 9 = 1/9
+
+        >>> import torch
+        >>> class Corner(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+        ...         return torch.stack([1 - white, white], 1).log()
+        >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+        >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+        >>> saliency_cauc(curves, step=2, reference="black").round(4).tolist()
+        [0.1111]
     """
     check(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
     scores = path.scores([np.arange(points) for points in path.points])
-    return np.array([own.sum() - (own[0] + own[-1]) / 2 for own in scores]) / (path.steps + 1)
+    return np.array([curve.sum() - (curve[0] + curve[-1]) / 2 for curve in scores]) / (path.steps + 1)
 
 
 check = check_deletion
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return height * width // options["step"] + 2, 0

@@ -22,6 +22,7 @@ UNDEFINED = "no other class in the group of the predicted one"
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
+    """Return A and the most probable other class of its group; None if it has none."""
     b = groups.runner_up(a, p)
     return None if b is None else TargetTerms((a,), (b,))
 
@@ -40,42 +41,49 @@ def saliency_ccs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Contrastive contrastivity score (P3 eq. 2): by how much A leads B once the evidence for B is taken out.
+    """Return the contrastive contrastivity score (P3 eq. 2): how far A leads B as the evidence for B is removed.
 
         CCS = 1/0.8 * integral of f_A(x_s) - f_B(x_s) ds over [0.1, 0.9], trapezoid rule on 0.1, 0.2, ..., 0.9
 
     f are the probabilities, A the top class, B the most probable other member of A's group. x_s is the image without
-    the top share s of the pixels of the map for the target contrast(B, A): what speaks for B and not for A.
+    the top share s of the pixels of the map for the target contrast(B, A): the evidence for B and not for A.
 
     Args:
-        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
-        explain: makes the map for the target above. seeds: of each image, for the reference "noise".
-        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
+        images: (B, 3, H, W) in [0, 1].
+        classifier: the network whose probabilities are read.
+        logits: (B, K), the classifier's logits for these images.
+        groups: groups of the classifier's classes.
+        explain: makes the map for the target above.
+        seeds: one per image, for the reference "noise".
+        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
             "linear".
-        published: as the authors' code: the map is that for contrast(A, B); the area is not divided by 0.8
-            and the number of pixels is rounded down. Lower is then better.
+        published: follow the authors' code: the map is for contrast(A, B), the area is not divided by 0.8 and the
+            number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in
-        its group, or in none.
+        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in its
+        group, or in none.
 
-    Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
-    p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
-    for B against A ranks the lower half first, so B falls before A does:
+    Raises:
+        UserError: The reference is unknown.
 
-        removed        2        3        5        6        8        10       11       13       14 pixels
-        f_A - f_B      0.275    0.3125   0.3875   0.425    0.5      0.375    0.3125   0.1875   0.125
+    Example:
+        A white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says p_A =
+        u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
+        for B against A ranks the lower half first, so B falls before A does:
 
-    and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.9 - 0.2) = 0.3375.
+            removed        2        3        5        6        8        10       11       13       14 pixels
+            f_A - f_B      0.275    0.3125   0.3875   0.425    0.5      0.375    0.3125   0.1875   0.125
 
-    Raises: UserError for an unknown reference.
+        and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.9 - 0.2) = 0.3375.
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:
-        asked = sides(groups, a, p)
-        if asked is None:
+        """Return the question about class A; None if it has no rival in its group."""
+        terms = sides(groups, a, p)
+        if terms is None:
             return None
-        b = asked.minus[0]
+        b = terms.minus[0]
         target = contrast(a, b, len(p)) if published else contrast(b, a, len(p))
         return Question(target, lambda f, g: f[:, a] - f[:, b])
 
@@ -83,5 +91,5 @@ def saliency_ccs(
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 10, 1

@@ -15,7 +15,7 @@ SMOOTHED = 3  # last points of the path that are averaged
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """The difference of two scores, divided by 1 or more."""
+    """Return the range of the difference of two scores, divided by 1 or more."""
     low, high = score_range(options, target)
     return low - high, high - low
 
@@ -26,67 +26,69 @@ RANGE = limits
 def saliency_cdrop(
     curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: Salient = "range", reference: Reference = "mean"
 ) -> np.ndarray:
-    """Weighted drop in the contrastive score s as the salient pixels leave, less the more pixels it takes.
+    """Return the drop in the contrastive score s as the salient pixels are removed, discounted by their number.
 
         CDROP = (s_0 - mean of the last three of s_0 ... s_(m-1)) / log2(1 + max(n, tau) / tau)
 
-    for n salient pixels, m = max(1, ceil(n / step)), tau = 0.05 H W, as the published code computes it: where m < 3 the
-    last point stands for the mean.
+    for n salient pixels, m = max(1, ceil(n / step)), tau = 0.05 H W, as the published code computes it: where m < 3,
+    the last point replaces the mean.
 
-    s = p_A (1 - p_B), softmax probabilities. A are the classes that the target weighs positively, B those that it
-    weighs negatively; where it has none of those, B is the most probable other class of the whole image.
+    s = p_A (1 - p_B), softmax probabilities. A are the classes with positive target weight, B those with negative
+    weight; if there are none, B is the most probable other class of the whole image.
+
+    Caveat: what is not salient is never deleted, so the score depends on how many pixels exceed the threshold as much
+    as on which; below tau it does not matter how few.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        step: pixels that leave together. Only the whole image and the last three points of each path in the batch are
+        step: pixels removed together. Only the whole image and the last three points of each path in the batch are
             classified.
         threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
-        salient: "range": above min + threshold (max - min), as the published code counts. "maximum": at least
-            threshold * max, as its paper says, none where max <= 0.
-        reference: "mean": the classifier's normalisation mean, which is zero for the network, as published; "black": 0
-            in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
-            "noise": uniform in [0, 1); "inpaint": filled in from what stays; "linear":
-            imputed from it (ROAD).
+        salient: "range": salient pixels are above min + threshold (max - min), as in the published code. "maximum":
+            they are at least threshold * max, as in its paper; none where max <= 0.
+        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
+            which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
+            uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
+            pixels that stay (ROAD).
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better; 0 for at most `step` salient pixels, so also for a constant map (for
         which the published code gives NaN).
 
-    Caveat: what is not salient is never deleted, so the score depends on how many pixels exceed the threshold as much
-    as on which; below tau it does not matter how few.
+    Raises:
+        UserError: An option is out of range.
 
-    Example: a 4 x 4 image, and a classifier whose p_A is the share of white among the four pixels in the upper left
-    corner and p_B = 1 - p_A. The image is white and the map ranks the pixels row by row from 16 to 1; the 8 above 8.5
-    are salient, with step=2 a path of 4 points; tau = 0.8:
+    Example:
+        A 4 x 4 image, and a classifier whose p_A is the share of white among the four pixels in the upper left corner
+        and p_B = 1 - p_A. The image is white and the map ranks the pixels row by row from 16 to 1; the 8 above 8.5 are
+        salient, with step=2 a path of 4 points; tau = 0.8:
 
-        pixels gone     0   2     4     6
-        p_A             1   1/2   1/2   0
-        s = p_A^2       1   1/4   1/4   0      CDROP = (1 - 1/6) / log2(1 + 8 / 0.8) = 0.2409
+            pixels gone     0   2     4     6
+            p_A             1   1/2   1/2   0
+            s = p_A^2       1   1/4   1/4   0      CDROP = (1 - 1/6) / log2(1 + 8 / 0.8) = 0.2409
 
-    >>> import torch
-    >>> class Corner(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
-    ...         return torch.stack([1 - white, white], 1).log()
-    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
-    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> saliency_cdrop(curves, step=2, reference="black").round(4).tolist()
-    [0.2409]
-
-    Raises: UserError for an option out of range.
+        >>> import torch
+        >>> class Corner(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+        ...         return torch.stack([1 - white, white], 1).log()
+        >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+        >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+        >>> saliency_cdrop(curves, step=2, reference="black").round(4).tolist()
+        [0.2409]
     """
     check(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
     last = [_last(points) for points in path.points]
-    scores = path.scores([np.union1d(0, own) for own in last])
-    starts = np.array([own[0] for own in scores])
-    ends = np.array([own[-len(points) :].mean() for own, points in zip(scores, last, strict=True)])
+    scores = path.scores([np.union1d(0, curve) for curve in last])
+    starts = np.array([curve[0] for curve in scores])
+    ends = np.array([curve[-len(points) :].mean() for curve, points in zip(scores, last, strict=True)])
     tau = TAU * curves.height * curves.width
     return (starts - ends) / np.log2(1 + np.maximum(path.salient, tau) / tau)
 
 
 def _last(points: int) -> np.ndarray:
-    """The points at the end of a path whose mean is taken: the last alone where there are too few."""
+    """Return the points at the end of a path whose mean is taken: only the last one if there are too few."""
     return np.arange(points - (SMOOTHED if points >= SMOOTHED else 1), points)
 
 
@@ -94,5 +96,5 @@ check = check_deletion
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 4, 0

@@ -14,7 +14,7 @@ FRACTIONS = tuple(np.arange(1, 10) / 10)
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """[-1, 1]; with a sigmoid p_A of several classes may fall further."""
+    """Return the range, [-1, 1] for one class; with a sigmoid, p_A of several classes may fall further."""
     return -target.a, target.a
 
 
@@ -22,47 +22,49 @@ RANGE = limits
 
 
 def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarray:
-    """Class deviation score: the shift of the target class's probability after masking, over growing masks.
+    """Return the class deviation score: the mean drop of the target class's probability over growing masks.
 
         CDS = integral of [p_A(x) - p_A(x_r)] dr over [0.1, 0.9] / 0.8,    by the trapezoid rule at r = 0.1, 0.2 ... 0.9
 
-    where the top share r of the pixels is masked in x_r. A are the classes that the target weighs positively; the score
-    looks at no other, whatever the target contrasts them with.
+    where the top share r of the pixels is masked in x_r. A are the classes with positive target weight; the score
+    ignores all others, whatever the target contrasts them with.
 
-    No formula and no code of this score were found: this is its description by Elisha et al. ("prediction shifts after
-    masking", of "only the target class") with the masking of their own metrics, and no parity is claimed with the
-    numbers they report.
+    Neither a formula nor code of this score was found: this follows its description by Elisha et al. ("prediction
+    shifts after masking", of "only the target class") with the masking of their own metrics, and no parity is claimed
+    with the numbers they report.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: what takes the pixels' place. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean.
-            "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
-            "noise": uniform in [0, 1); "inpaint": filled in from what stays; "linear":
-            imputed from it (ROAD).
+        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
+            which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
+            uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
+            pixels that stay (ROAD).
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better.
 
-    Example: a 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left
-    corner. The image is white and the map ranks the pixels row by row:
+    Raises:
+        UserError: The reference is unknown.
 
-        r             0.1   0.2   0.3   0.4   0.5   0.6   0.7   0.8   0.9
-        pixels gone   2     3     5     6     8     10    11    13    14
-        p_A           1/2   1/2   1/4   0     0     0     0     0     0
+    Example:
+        A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
+        The image is white and the map ranks the pixels row by row:
 
-        CDS = 0.1 (0.5/2 + 0.5 + 0.75 + 5 * 1 + 1/2) / 0.8 = 0.875
+            r             0.1   0.2   0.3   0.4   0.5   0.6   0.7   0.8   0.9
+            pixels gone   2     3     5     6     8     10    11    13    14
+            p_A           1/2   1/2   1/4   0     0     0     0     0     0
 
-    >>> import torch
-    >>> class Corner(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
-    ...         return torch.stack([1 - white, white], 1).log()
-    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
-    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> saliency_cds(curves).round(6).tolist()
-    [0.875]
+            CDS = 0.1 (0.5/2 + 0.5 + 0.75 + 5 * 1 + 1/2) / 0.8 = 0.875
 
-    Raises: UserError for an unknown reference.
+        >>> import torch
+        >>> class Corner(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+        ...         return torch.stack([1 - white, white], 1).log()
+        >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+        >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+        >>> saliency_cds(curves).round(6).tolist()
+        [0.875]
     """
     counts = fraction_counts(curves.height, curves.width, FRACTIONS)
     p = curves.weighted(curves.target > 0, "rest", reference, [0, *counts])
@@ -70,5 +72,5 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 10, 0

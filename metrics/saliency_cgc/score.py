@@ -22,6 +22,7 @@ UNDEFINED = "no other class in the group of the predicted one"
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
+    """Return A and the other classes of its group; None if it has none."""
     others = tuple(member for member in groups.group_of(a) if member != a)
     return TargetTerms((a,), others) if others else None
 
@@ -40,7 +41,7 @@ def saliency_cgc(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Class group contrastivity (P3 eq. 3): A falls and the others of its group rise once what sets A apart is out.
+    """Return class group contrastivity (P3 eq. 3): how A falls and its group rises as A's evidence is removed.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
 
@@ -48,34 +49,41 @@ def saliency_cgc(
     without A. x_s is the image without the top share s of the pixels of the map for class_vs_group(A, G_A).
 
     Args:
-        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
-        explain: makes the map for the target above. seeds: of each image, for the reference "noise".
-        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
+        images: (B, 3, H, W) in [0, 1].
+        classifier: the network whose probabilities are read.
+        logits: (B, K), the classifier's logits for these images.
+        groups: groups of the classifier's classes.
+        explain: makes the map for the target above.
+        seeds: one per image, for the reference "noise".
+        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
             "linear".
-        published: as the authors' code: the term of A has the opposite sign; the area is not divided by 0.8
-            and the number of pixels is rounded down. Lower is then better.
+        published: follow the authors' code: the term of A has the opposite sign, the area is not divided by 0.8 and the
+            number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in
-        its group, or in none.
+        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in its
+        group, or in none.
 
-    Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
-    p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
-    for A against B ranks the upper half first, so A falls first, then B:
+    Raises:
+        UserError: The reference is unknown.
 
-        removed        2        3        5        6        8        10       11       13       14 pixels
-        value          0.0625   0.09375  0.15625  0.1875   0.25     0.2125   0.19375  0.15625  0.1375
+    Example:
+        A white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says p_A =
+        u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
+        for A against B ranks the upper half first, so A falls first, then B:
 
-    and the area is 1/8 (sum - (first + last) / 2) = 1/8 (1.45 - 0.1) = 0.16875.
+            removed        2        3        5        6        8        10       11       13       14 pixels
+            value          0.0625   0.09375  0.15625  0.1875   0.25     0.2125   0.19375  0.15625  0.1375
 
-    Raises: UserError for an unknown reference.
+        and the area is 1/8 (sum - (first + last) / 2) = 1/8 (1.45 - 0.1) = 0.16875.
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:
-        asked = sides(groups, a, p)
-        if asked is None:
+        """Return the question about class A; None if it is alone in its group."""
+        terms = sides(groups, a, p)
+        if terms is None:
             return None
-        others = list(asked.minus)
+        others = list(terms.minus)
         sign = -1 if published else 1
         return Question(
             class_vs_group(a, others, len(p)),
@@ -86,5 +94,5 @@ def saliency_cgc(
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 10, 1

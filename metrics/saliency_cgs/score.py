@@ -22,6 +22,7 @@ UNDEFINED = "the predicted class is in no group, or none is disjoint from it"
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
+    """Return the group of A and the most probable disjoint group; None if there is none."""
     rival = groups.rival(a, p)
     return TargetTerms(groups.group_of(a), rival) if rival else None
 
@@ -40,7 +41,7 @@ def saliency_cgs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Contrastive group score (P3 eq. 5): G_A falls and G_B rises once what sets them apart is out.
+    """Return the contrastive group score (P3 eq. 5): how G_A falls and G_B rises as their difference is removed.
 
         CGS = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x) - f_k(x_s))
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
@@ -50,43 +51,50 @@ def saliency_cgs(
     map for the target group_vs_group(G_A, G_B).
 
     Args:
-        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
-        explain: makes the map for the target above. seeds: of each image, for the reference "noise".
-        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
+        images: (B, 3, H, W) in [0, 1].
+        classifier: the network whose probabilities are read.
+        logits: (B, K), the classifier's logits for these images.
+        groups: groups of the classifier's classes.
+        explain: makes the map for the target above.
+        seeds: one per image, for the reference "noise".
+        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
             "linear".
-        published: as the authors' code: the term of G_A has the opposite sign; the area is not divided by 0.8
-            and the number of pixels is rounded down. Lower is then better.
+        published: follow the authors' code: the term of G_A has the opposite sign, the area is not divided by 0.8 and
+            the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is in no
-        group, or in one that overlaps with all others.
+        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is in no group,
+        or in one that overlaps with all others.
 
-    Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
-    p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
-    for {A, B} against {C, D} ranks the upper half first:
+    Raises:
+        UserError: The reference is unknown.
 
-        removed        2        3        5        6        8        10       11       13       14 pixels
-        value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625
+    Example:
+        A white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says p_A =
+        u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
+        for {A, B} against {C, D} ranks the upper half first:
 
-    and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
+            removed        2        3        5        6        8        10       11       13       14 pixels
+            value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625
 
-    Raises: UserError for an unknown reference.
+        and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:
-        asked = sides(groups, a, p)
-        if asked is None:
+        """Return the question about the group of class A; None if it has no rival."""
+        terms = sides(groups, a, p)
+        if terms is None:
             return None
-        own, rival = list(asked.plus), list(asked.minus)
+        members, rival = list(terms.plus), list(terms.minus)
         sign = -1 if published else 1
         return Question(
-            group_vs_group(own, rival, len(p)),
-            lambda f, g: (sign * (g - f)[:, own].mean(axis=1) + (f - g)[:, rival].mean(axis=1)) / 2,
+            group_vs_group(members, rival, len(p)),
+            lambda f, g: (sign * (g - f)[:, members].mean(axis=1) + (f - g)[:, rival].mean(axis=1)) / 2,
         )
 
     return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 10, 1

@@ -17,33 +17,38 @@ VERSION = 3
 
 
 def question(options: dict, probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
-    """The most and the least likely class."""
+    """Return the most and the least likely class of each sample."""
     ends = zip(probabilities.argmax(axis=1), probabilities.argmin(axis=1), strict=True)
     return [(TargetTerms((int(most),)), TargetTerms((int(least),))) for most, least in ends]
 
 
 def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvider) -> np.ndarray:
-    """Pearson correlation of the maps for the most and for the least likely class (P1 eq. 15).
+    """Return the Pearson correlation of the maps for the most and the least likely class (P1 eq. 15).
 
         score = pearson(E(x, argmax_k logit_k), E(x, argmin_k logit_k)), over the pixels
 
-    Near 0 or below is what a map that tells classes apart has; 1 has a map that does not look at the class. Of equal
-    logits the first class counts.
+    A map that distinguishes classes scores near 0 or below; a map that ignores the class scores 1. Among equal logits,
+    the first class counts.
 
     Args:
-        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images.
+        images: (B, 3, H, W) in [0, 1].
+        logits: (B, K), the classifier's logits for these images.
         explain: makes both maps.
 
     Returns:
-        Float64 (B,) in [-1, 1], lower is better; NaN where one of the maps is constant, which has a correlation of 0
-        by convention, better than most maps, and is not ranked; NaN where logits are NaN or infinite.
+        Float64 (B,) in [-1, 1], lower is better; NaN where one of the maps is constant, which has a correlation of 0 by
+        convention, better than most maps, and is not ranked; NaN where logits are NaN or infinite.
 
-    Example, 4 x 4 maps for the most likely class (left) and for the least likely (right):
+    Raises:
+        UserError: The model has one logit.
 
-        1 1 1 1     1 1 1 1     means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances 3/16 and 1/4:
-        0 0 0 0     1 1 1 1     1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774
-        0 0 0 0     0 0 0 0
-        0 0 0 0     0 0 0 0
+    Example:
+        4 x 4 maps for the most likely class (left) and for the least likely (right):
+
+            1 1 1 1     1 1 1 1     means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances 3/16 and 1/4:
+            0 0 0 0     1 1 1 1     1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774
+            0 0 0 0     0 0 0 0
+            0 0 0 0     0 0 0 0
     """
     classes = logits.shape[1]
     if classes < 2:
@@ -54,13 +59,13 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Float64 (B,) of maps (B, H, W); 0 where one is constant."""
-    one, two = (_unit(maps.reshape(len(maps), -1).astype(np.float64)) for maps in (first, second))
-    return np.clip((one * two).sum(axis=1), -1, 1)
+    """Return Pearson correlations, Float64 (B,), of maps (B, H, W); 0 where one is constant."""
+    first_unit, second_unit = (_unit(maps.reshape(len(maps), -1).astype(np.float64)) for maps in (first, second))
+    return np.clip((first_unit * second_unit).sum(axis=1), -1, 1)
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Rows without their mean, of length 1; zeros for a constant one."""
+    """Return rows without their mean and of length 1; zeros for a constant row."""
     constant = rows.max(axis=1, keepdims=True) == rows.min(axis=1, keepdims=True)
     # A row of tiny or huge values would lose its squares; its own scale is taken out first.
     centred = np.where(constant, 0, rows - rows.mean(axis=1, keepdims=True))
@@ -69,5 +74,5 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 0, 2

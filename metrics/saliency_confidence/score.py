@@ -21,7 +21,7 @@ check, plan = _pasting.check, _pasting.plan
 
 
 def range_of(options: dict[str, Any]) -> tuple[float, float]:
-    """Entropies grow with the number of classes."""
+    """Return the range; entropies grow with the number of classes."""
     return (-1.0, 1.0) if options["of"] == "probability" else (-inf, inf)
 
 
@@ -29,17 +29,17 @@ RANGE = range_of
 
 
 def higher_is_better(options: dict[str, Any]) -> bool:
-    """The salient region should raise the probability and lower the entropy."""
+    """Return True for the probability: the salient region should raise it, and lower the entropy."""
     return options["of"] == "probability"
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """The change where S is pasted and where the rest is, and the share of the pixels that S has."""
+    """Return the parts: the change with S pasted, the change with the rest pasted, and the share of S in the pixels."""
     return ["normal", "inverse", "size"]
 
 
 def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """The change where S is pasted."""
+    """Return the change with S pasted, which is the score."""
     return values[:, 0]
 
 
@@ -56,37 +56,43 @@ def saliency_confidence(
     threshold: float = 0.5,
     by: By = "value",
 ) -> np.ndarray:
-    """Change of the class's probability, or of the entropy, where the salient region is pasted into a picture (P4).
+    """Return the change in class probability, or entropy, when the salient region is pasted into a picture (P4).
 
         score = p_c(S of H pasted into L) - p_c(L),    entropy: -sum_k p_k ln p_k of the same pictures
 
-    in the pictures of saliency_correctness: of each class, the salient regions S of the k images of the highest
-    probability (H) in those of the lowest (L). The parts are normal, which is the score; inverse, the change where the
-    rest of H is pasted instead; and size, the share of the pixels that S has. A map that marks everything has the best
-    score there is, so look at the three together.
+    in the pictures of saliency_correctness: for each class, the salient regions S of the k images with the highest
+    probability (H) are pasted into the k with the lowest (L). The parts are normal, which is the score; inverse, the
+    change where the rest of H is pasted instead; and size, the share of the pixels that S has. A map that marks
+    everything has the best score there is, so look at the three together.
 
     Args:
-        images, logits, labels: of L. partners: for each of them its images of H.
+        images: (B, 3, H, W) in [0, 1], the images of L.
+        logits: (B, K), the classifier's logits for them.
+        labels: Bool (B, K), their right classes.
+        classifier: the network that judges the pasted pictures.
+        partners: the images of H that each of them is paired with.
         of: "probability" of the right class, higher is better; "entropy" in nats, lower is better.
-        k: images of each class; of a class with n images at most n // 2.
+        k: images of each class; at most n // 2 of a class with n images.
         pairings: random pairings within a class.
-        threshold: of the map's range, from 0 to 1; with by="percentile" the percentile of the map's own pixels above
-            which S begins.
-        by: what the threshold is of.
+        threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
+            percentile of the map's own pixels, from 0 to 100.
+        by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
 
     Returns:
         Float64 (B, 3): normal, inverse, size, means over the pairings. Images that are in no L take no part.
 
-    Example, one pairing, 4 x 4: the map of H is 8 in its upper left quarter, else 0, so that S has 4 / 16 of the
-    pixels. The classifier's logits are 2 ln 3 times the share of white in the upper left quarter, and 0; H is white
-    there, L is black:
+    Raises:
+        UserError: of="entropy" with a sigmoid, whose classes are not exclusive.
 
-        8 8 0 0     p of L: 1 / 2
-        8 8 0 0     normal: white, 9 / (9 + 1) = 0.9;  0.9 - 0.5 = 0.4
-        0 0 0 0     inverse: black as in L;            0.5 - 0.5 = 0
-        0 0 0 0     size: 4 / 16 = 0.25
+    Example:
+        One pairing, 4 x 4: the map of H is 8 in its upper left quarter, else 0, so that S has 4 / 16 of the pixels. The
+        classifier's logits are 2 ln 3 times the share of white in the upper left quarter, and 0; H is white there, L is
+        black:
 
-    Raises: UserError for the entropy of a sigmoid, whose classes do not exclude each other.
+            8 8 0 0     p of L: 1 / 2
+            8 8 0 0     normal: white, 9 / (9 + 1) = 0.9;  0.9 - 0.5 = 0.4
+            0 0 0 0     inverse: black as in L;            0.5 - 0.5 = 0
+            0 0 0 0     size: 4 / 16 = 0.25
     """
     activation = activation_of(classifier)
     if of == "entropy" and activation == "sigmoid":
@@ -105,5 +111,5 @@ def saliency_confidence(
 
 
 def entropy(p: np.ndarray) -> np.ndarray:
-    """Nats (...) of p (..., K)."""
+    """Return the entropy in nats (...) of p (..., K)."""
     return -(p * np.log(np.where(p > 0, p, 1))).sum(axis=-1)

@@ -36,24 +36,28 @@ def saliency_consistency(
     radius: int = 1,
     series: Literal["rows", "columns", "vectors"] = "rows",
 ) -> np.ndarray:
-    """Distance by time warping of a map and the back-transformed map of the transformed image (P4 3.2.2, A.4).
+    """Return the time-warping distances of a map and the back-transformed maps of transformed images (P4 3.2.2).
 
         score = mean over transforms t of FastDTW(s(E(x)), s(t^-1(E(t(x)))))
 
-    over the transforms under which the predicted class stays. s takes the pixels of the map that the frame still holds
-    after t, row by row; min-max, then divided by the sum (a constant series becomes uniform). FastDTW (Salvador and
-    Chan, 2007) has radius 1 and absolute differences of single values, as the library fastdtw has for 1-D series. The
-    paper says neither region, radius nor how a map becomes a series: these are options.
+    (see also P4 A.4) over the transforms that keep the predicted class. s takes the pixels of the map that the frame
+    still holds after t, row by row; min-max, then divided by the sum (a constant series becomes uniform). FastDTW
+    (Salvador and Chan, 2007) has radius 1 and absolute differences of single values, as the library fastdtw has for 1-D
+    series. The paper says neither region, radius nor how a map becomes a series: these are options.
 
     Args:
-        maps: (B, H, W), E(x). images: (B, 3, H, W) in [0, 1]. target: (B, K), of the maps.
-        logits: (B, K), the classifier's for these images. explain: makes the maps of the transformed images.
+        maps: (B, H, W), E(x).
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), target of the maps.
+        logits: (B, K), the classifier's logits for these images.
+        classifier: the network that the maps explain.
+        explain: makes the maps of the transformed images.
         transform: "all", or one of "right", "left", "down", "up" (by 0.2 of the width or height, rounded to whole
             pixels), "rotate-15", "rotate-10", "rotate-5", "rotate+5", "rotate+10", "rotate+15" (degrees,
             counter-clockwise, bilinear), "flip_horizontal", "flip_vertical". Images are filled with black.
-        region: "common": the pixels that the frame still holds after t. "frame": all; what t has cut off is 0 in the
-            map that comes back, so also a map that moves exactly with the image has a distance.
-        radius: of FastDTW, at least 1: how far a path may leave that of the coarser pair.
+        region: "common": the pixels that the frame still holds after t. "frame": all pixels; those that t has cut off
+            are 0 in the map that comes back, so a map that moves exactly with the image has a distance as well.
+        radius: radius of FastDTW, at least 1: how far a path may leave that of the coarser pair.
         series: "rows": the pixels row by row. "columns": column by column. "vectors": the rows of pixels as vectors,
             compared by the sum of absolute differences; pixels outside the region are 0, rows without any left out.
 
@@ -62,15 +66,17 @@ def saliency_consistency(
         where the prediction does not stay or both series are constant, for a constant map, which would be the best
         possible and is not ranked, and for an image for which the classifier gives NaN.
 
-    Example: a 4 x 4 map that always points at the upper left corner, also of the mirrored image. Mirrored back it
-    points at the upper right one. Row by row, with a sum of 1:
+    Raises:
+        UserError: The transform is unknown, the radius is below 1, or numba, which compiles FastDTW, is not installed.
 
-        1 0 0 0     0 0 0 1     Ends are aligned with ends, so the 1 at the beginning of the first series costs 1 and
-        0 0 0 0     0 0 0 0     the 1 of the second one costs 1: transform="flip_horizontal" gives 2.
-        0 0 0 0     0 0 0 0
-        0 0 0 0     0 0 0 0
+    Example:
+        A 4 x 4 map that always points at the upper left corner, also of the mirrored image. Mirrored back it points at
+        the upper right one. Row by row, with a sum of 1:
 
-    Raises: UserError for an unknown transform or a radius below 1, or where numba, which compiles FastDTW, is missing.
+            1 0 0 0     0 0 0 1     Ends are aligned with ends, so the 1 at the beginning of the first series
+            0 0 0 0     0 0 0 0     costs 1 and the 1 of the second one costs 1:
+            0 0 0 0     0 0 0 0     transform="flip_horizontal" gives 2.
+            0 0 0 0     0 0 0 0
     """
     check(radius=radius)
     chosen = chosen_transforms(transform)
@@ -80,65 +86,70 @@ def saliency_consistency(
     for column, way in enumerate(chosen.values()):
         changed = way.there(images)
         with untouched(classifier), torch.inference_mode():
-            said = classifier(changed).cpu()
-        stays = (_predicted(said) == predicted).numpy() & ~no_probabilities(said, activation)
+            outputs = classifier(changed).cpu()
+        stays = (_predicted(outputs) == predicted).numpy() & ~no_probabilities(outputs, activation)
         kept = np.flatnonzero(stays & ranked)
         if len(kept):
             there = torch.from_numpy(explain(changed[kept], target[kept], kept.tolist()))
             back = way.back(there[:, None])[:, 0].numpy()
-            held = way.region(*maps.shape[1:]).numpy() if region == "common" else np.ones(maps.shape[1:], dtype=bool)
+            inside = way.region(*maps.shape[1:]).numpy() if region == "common" else np.ones(maps.shape[1:], dtype=bool)
             for index, here, there in zip(kept, maps[kept], back, strict=True):
-                distances[index, column] = distance(here, there, held, radius, series)
+                distances[index, column] = distance(here, there, inside, radius, series)
     return distances
 
 
 def _predicted(logits: torch.Tensor) -> torch.Tensor:
-    """(B,): the class with the highest logit; of a single logit, whether its probability is above one half."""
+    """Return the class with the highest logit (B,); for a single logit, whether its probability is above one half."""
     return logits.argmax(dim=1) if logits.shape[1] > 1 else logits[:, 0] > 0
 
 
 def parts(options: dict, classifier: object) -> list[str]:
-    """The transforms; the score is their mean."""
+    """Return the names of the transforms; the score is the mean over them."""
     return list(chosen_transforms(options["transform"]))
 
 
 def chosen_transforms(transform: str) -> dict[str, Transform]:
+    """Return {name: transform} of one transform or, for "all", of all."""
     return TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
 
 
 def check(*, radius: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     if radius < 1:
         raise UserError(f"radius={radius} of saliency_consistency must be 1 or more")
 
 
-def distance(one: np.ndarray, two: np.ndarray, held: np.ndarray, radius: int = 1, series: str = "rows") -> float:
-    """FastDTW of two maps (H, W) where `held`; NaN if both are constant there, or nothing is held."""
+def distance(first: np.ndarray, second: np.ndarray, inside: np.ndarray, radius: int = 1, series: str = "rows") -> float:
+    """Return FastDTW of two maps (H, W) where `inside`; NaN if both are constant there, or nothing is inside."""
     try:
         from saliency_bench.metrics.saliency_consistency.warping import fastdtw
     except ModuleNotFoundError as error:
         raise UserError(f"saliency_consistency needs numba: {install_hint('consistency')}") from error
-    if not held.any() or np.ptp(one[held]) == np.ptp(two[held]) == 0:
+    if not inside.any() or np.ptp(first[inside]) == np.ptp(second[inside]) == 0:
         return float("nan")
-    return fastdtw(series_of(one, held, series), series_of(two, held, series), radius)[0]
+    return fastdtw(series_of(first, inside, series), series_of(second, inside, series), radius)[0]
 
 
-def series_of(values: np.ndarray, held: np.ndarray, series: str) -> np.ndarray:
-    """Float64 (N,) of a map (H, W), or (N, W) of "vectors": what is held, min-max and divided by the sum."""
+def series_of(values: np.ndarray, inside: np.ndarray, series: str) -> np.ndarray:
+    """Return the values inside, min-max and divided by their sum.
+
+    Float64 (N,) of a map (H, W); of "vectors", (N, W).
+    """
     if series == "columns":
-        return shares(values.T[held.T])
+        return shares(values.T[inside.T])
     if series == "rows":
-        return shares(values[held])
+        return shares(values[inside])
     placed = np.zeros(values.shape)
-    placed[held] = shares(values[held])
-    return placed[held.any(axis=1)]
+    placed[inside] = shares(values[inside])
+    return placed[inside.any(axis=1)]
 
 
 def shares(values: np.ndarray) -> np.ndarray:
-    """Float64 (N,) of sum 1."""
+    """Return values min-max and divided by their sum, Float64 (N,); uniform if they are constant."""
     normal = normalise(values.astype(np.float64).reshape(1, 1, -1)).ravel()
     return normal / normal.sum() if normal.any() else np.full(len(normal), 1 / len(normal))
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return len(chosen_transforms(options["transform"])), len(chosen_transforms(options["transform"]))

@@ -19,7 +19,7 @@ UP, LEFT, BOTH = 1, 2, 3  # how the best way reaches a cell
 
 @njit
 def halved(x):
-    """Means of neighbours (N, D); an odd last one is dropped."""
+    """Return the means of neighbours (N, D); an odd last one is dropped."""
     half = np.empty((len(x) // 2, x.shape[1]))
     for i in range(len(half)):
         for d in range(x.shape[1]):
@@ -29,7 +29,7 @@ def halved(x):
 
 @njit
 def warped(x, y, low, high):
-    """(distance, path (n, 2)) of the best alignment whose row i stays in columns low[i] to high[i], both included."""
+    """Return (distance, path (n, 2)) of the best alignment whose row i stays in columns low[i] to high[i], both included."""
     start = np.zeros(len(x) + 1, np.int64)
     for i in range(len(x)):
         start[i + 1] = start[i] + high[i] - low[i] + 1
@@ -68,7 +68,7 @@ def warped(x, y, low, high):
 
 @njit
 def window(path, rows, columns, radius):
-    """(low, high): the columns that each row of the finer level may use, `radius` cells around the coarser path."""
+    """Return (low, high): the columns that each row of the finer level may use, `radius` cells around the coarser path."""
     low, high = np.full(rows, columns), np.full(rows, -1)
     for step in range(len(path)):
         for row in range(2 * (path[step, 0] - radius), 2 * (path[step, 0] + radius + 1)):
@@ -79,12 +79,13 @@ def window(path, rows, columns, radius):
 
 
 def fastdtw(x, y, radius=1):
-    """(distance, path (n, 2) of indices into x and y) of Float64 series (N,) or (N, D), N at least 1."""
+    """Return (distance, path (n, 2) of indices into x and y) of Float64 series (N,) or (N, D), N at least 1."""
     return _fastdtw(x.reshape(len(x), -1), y.reshape(len(y), -1), radius)
 
 
 @njit
 def _fastdtw(x, y, radius):
+    """Return the same for series (N, D)."""
     xs, ys = [x], [y]
     while len(xs[-1]) >= radius + 2 and len(ys[-1]) >= radius + 2:
         xs.append(halved(xs[-1]))

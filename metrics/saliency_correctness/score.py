@@ -25,12 +25,12 @@ check, plan = _pasting.check, _pasting.plan
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Accuracies, of top 1 and of top 5: where S is pasted, where the rest is, and of the image itself."""
+    """Return the accuracies, top 1 and top 5 each: with S pasted, with the rest pasted, and of the image itself."""
     return [f"{kind}@{top}" for kind in ("normal", "inverse", "plain") for top in TOPS]
 
 
 def pseudo_f1(means: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Float64 (D,): 2 / (1 / (1 - inverse) + 1 / normal) of mean accuracies (D, 6); 0 if one of the terms is 0.
+    """Return 2 / (1 / (1 - inverse) + 1 / normal), Float64 (D,), of mean accuracies (D, 6); 0 if one of the terms is 0.
 
     >>> pseudo_f1(np.array([[0.8, 1, 0.4, 1, 0.1, 1], [0.0, 1, 0.0, 1, 0.0, 1]]), {"top": 1}).round(4).tolist()
     [0.6857, 0.0]
@@ -56,22 +56,31 @@ def saliency_correctness(
     by: By = "value",
     top: Literal[1, 5] = 1,
 ) -> np.ndarray:
-    """Pseudo-F1 of two accuracies: with the salient region pasted into a picture of the class, and with the rest (P4).
+    """Return accuracies with the salient region, or the rest, pasted into a picture of the class (P4).
 
         score = 2 / (1 / (1 - acc_inverse) + 1 / acc_normal)
 
-    Of each class, the k images of the highest probability of that class (H) and the k of the lowest (L), disjoint, are
-    paired one to one at random, `pairings` times. S are the salient pixels of H's map for its class, min-max, above the
-    threshold. Normal: S of H on L; inverse: the rest of H on L, which should not be recognised. The accuracies are
-    means over L and the pairings, and the score is made of them, not of scores of single images.
+    The score is the pseudo-F1 of two mean accuracies. Of each class, the k images with the highest probability of that
+    class (H) and the k with the lowest (L), disjoint, are paired one to one at random, `pairings` times. S are the
+    salient pixels of H's map for its class, min-max, above the threshold. Normal: S of H on L; inverse: the rest of H
+    on L, which should not be recognised. The accuracies are means over L and the pairings, and the score is made of
+    them, not of scores of single images.
+
+    The paper says "a fixed threshold" for S and Th(1 - E) for the rest, which overlap or leave holes at thresholds
+    other than 0.5: the rest is what is not in S.
 
     Args:
-        images, logits, labels: of L. partners: for each of them its images of H.
-        k: images of each class; of a class with n images at most n // 2.
+        images: (B, 3, H, W) in [0, 1], the images of L.
+        logits: (B, K), the classifier's logits for them.
+        labels: Bool (B, K), their right classes.
+        classifier: the network that judges the pasted pictures.
+        partners: the images of H that each of them is paired with.
+        k: images of each class; at most n // 2 of a class with n images.
         pairings: random pairings within a class.
-        threshold: of the map's range, from 0 to 1; with by="percentile" the percentile of the map's own pixels above
-            which S begins, such as 20, 40, 60, 80: S then has the same number of pixels for every map.
-        by: what the threshold is of.
+        threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
+            percentile of the map's own pixels, from 0 to 100, such as 20, 40, 60, 80, which gives S the same number of
+            pixels for every map.
+        by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
         top: whether the class must come first (1) or be among the first five (5).
 
     Returns:
@@ -79,18 +88,17 @@ def saliency_correctness(
         inverse@1, inverse@5, and of L itself plain@1, plain@5. @5 is NaN with five classes or fewer, or no softmax.
         Images that are in no L take no part. Higher is better.
 
-    The paper says "a fixed threshold" for S and Th(1 - E) for the rest, which overlap or leave holes at thresholds
-    other than 0.5: the rest is what is not in S.
+    Raises:
+        UserError: top=5 with five classes or fewer, or without a softmax.
 
-    Example, one pairing, 4 x 4: the map of H is 8 in its upper left quarter, 3 in its lower right, else 0. The
-    classifier sees the class where the upper left quarter is white, as it is in H and not in L:
+    Example:
+        One pairing, 4 x 4: the map of H is 8 in its upper left quarter, 3 in its lower right, else 0. The classifier
+        sees the class where the upper left quarter is white, as it is in H and not in L:
 
-        8 8 0 0     S, above 0.5 of the range, is the upper left quarter.
-        8 8 0 0     normal: white there, recognised: 1
-        0 0 3 3     inverse: L's own upper left quarter stays, not recognised: 0
-        0 0 3 3     score = 2 / (1 / (1 - 0) + 1 / 1) = 1
-
-    Raises: UserError for top=5 where that is not defined.
+            8 8 0 0     S, above 0.5 of the range, is the upper left quarter.
+            8 8 0 0     normal: white there, recognised: 1
+            0 0 3 3     inverse: L's own upper left quarter stays, not recognised: 0
+            0 0 3 3     score = 2 / (1 / (1 - 0) + 1 / 1) = 1
     """
     activation, classes = activation_of(classifier), logits.shape[1]
     if top == 5 and not _pasting.has_five(activation, classes):
@@ -100,7 +108,9 @@ def saliency_correctness(
         )
     pictures = _pasting.pasted(images, classifier, partners, threshold, by)
     plain = probabilities(logits.double(), activation).cpu().numpy()
-    found = [_pasting.accuracies(pictures.p[:, which], labels[:, None], activation).mean(axis=1) for which in (0, 1)]
-    values = np.concatenate([*found, _pasting.accuracies(plain, labels, activation)], axis=1)
+    recognised = [
+        _pasting.accuracies(pictures.p[:, which], labels[:, None], activation).mean(axis=1) for which in (0, 1)
+    ]
+    values = np.concatenate([*recognised, _pasting.accuracies(plain, labels, activation)], axis=1)
     undefined = np.isnan(pictures.p).any(axis=(1, 2, 3)) | no_probabilities(logits, activation)
     return np.where(undefined[:, None], np.nan, values)

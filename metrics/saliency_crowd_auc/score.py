@@ -17,7 +17,7 @@ ALSO_CALLED = ("peekaboom", "crowd auc")
 
 
 def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Area under a(r): whether people name the class of a picture that shows the top share r of a map's pixels.
+    """Return the area under a(r): whether people name the class when they see a map's top share r of a picture.
 
         score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and the R exposures
 
@@ -26,29 +26,32 @@ def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = 
     over judgements is the area under the accuracy of people, the share of judgements that are right at or before r.
 
     Args:
-        first_right: Float (B,), of each judgement, one person on one picture by one map, the exposure of the first
-            right answer; NaN where it ended without ("I don't know" at 100 %).
-        exposures: the shares of the pixels at which people were asked, above 0 and at most 1, increasing.
+        first_right: Float (B,), for each judgement (one person, one picture, one map) the exposure of the first right
+            answer; NaN where it ended without one ("I don't know" at 100 %).
+        exposures: shares of the pixels at which people were asked, increasing, above 0 and at most 1.
 
     Returns:
         Float64 (B,): in [0, 1], higher is better; 0 without a right answer.
 
-    Example: a 4 x 4 picture of which people see the top 4, then 8, then all 16 pixels: r = 0.25, 0.5, 1
+    Raises:
+        ValueError: The exposures are not increasing shares.
 
-        right at 0.25   a = 0 1 1 1   area = 0.25 / 2 + 0.25 + 0.5 = 0.875
-        right at 0.5    a = 0 0 1 1   area = 0.25 / 2 + 0.5        = 0.625
-        right at 1      a = 0 0 0 1   area = 0.5 / 2               = 0.25
-        never           a = 0 0 0 0   area = 0
+    Example:
+        A 4 x 4 picture of which people see the top 4, then 8, then all 16 pixels: r = 0.25, 0.5, 1
 
-    >>> first_right = np.array([0.25, 0.5, 1, np.nan])
-    >>> saliency_crowd_auc(first_right, exposures=[0.25, 0.5, 1]).tolist()
-    [0.875, 0.625, 0.25, 0.0]
+            right at 0.25   a = 0 1 1 1   area = 0.25 / 2 + 0.25 + 0.5 = 0.875
+            right at 0.5    a = 0 0 1 1   area = 0.25 / 2 + 0.5        = 0.625
+            right at 1      a = 0 0 0 1   area = 0.5 / 2               = 0.25
+            never           a = 0 0 0 0   area = 0
 
-    Raises: ValueError for exposures that are none.
+        >>> first_right = np.array([0.25, 0.5, 1, np.nan])
+        >>> saliency_crowd_auc(first_right, exposures=[0.25, 0.5, 1]).tolist()
+        [0.875, 0.625, 0.25, 0.0]
     """
     check(exposures=exposures)
     return judgement_areas(read_first_right(first_right), exposures)
 
 
 def check(*, exposures: Sequence[float]) -> None:
+    """Raise ValueError if an option is out of range."""
     check_shown(exposures)

@@ -13,7 +13,7 @@ ALSO_CALLED = ("del", "dauc", "deletion auc")
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """[0, 1] for one class, [-1, 1] for a contrast."""
+    """Return the range, [0, 1] for one class and [-1, 1] for a contrast."""
     return target.low, target.high
 
 
@@ -21,7 +21,7 @@ RANGE = limits
 
 
 def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: int | None = None) -> np.ndarray:
-    """Area under f(t), the target's probability when the top share t of a map's pixels has left for a reference.
+    """Return the area under f(t), the target's probability once the top share t of the pixels is replaced.
 
         score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
 
@@ -29,33 +29,35 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: what takes the pixels' place. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
-            which is zero for the network: so RISE's authors delete. "blur": the image under a Gaussian of 11 x 11
-            pixels, sigma 5. "noise": uniform in [0, 1). "inpaint": filled in from what stays; "linear":
-            imputed from it (ROAD).
-        steps: points of the curve less one, at equal distances; None: one image row of pixels per step (H steps).
+        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
+            which is zero for the network (as RISE's authors delete). "blur": the image under a Gaussian of 11 x 11
+            pixels, sigma 5. "noise": uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear":
+            imputed linearly from the pixels that stay (ROAD).
+        steps: points of the curve minus one, equally spaced; None: one image row of pixels per step (H steps).
 
     Returns:
         Float64 (B,), lower is better; in [0, 1] for one class.
 
-    Example: a 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left
-    corner. The image is white and the map ranks the pixels row by row, so each of the first two rows
-    takes two of them away:
+    Raises:
+        UserError: The reference is unknown or steps is out of range.
 
-        t       0   1/4   1/2   3/4   1
-        p_c     1   1/2   0     0     0      area = 1/4 (1/2 + 1/2) = 0.25
+    Example:
+        A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
+        The image is white and the map ranks the pixels row by row, so each of the first two rows takes two of them
+        away:
 
-    >>> import torch
-    >>> class Corner(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
-    ...         return torch.stack([1 - white, white], 1).log()
-    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
-    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> saliency_deletion(curves).tolist()
-    [0.25]
+            t       0   1/4   1/2   3/4   1
+            p_c     1   1/2   0     0     0      area = 1/4 (1/2 + 1/2) = 0.25
 
-    Raises: UserError for an unknown reference or steps out of range.
+        >>> import torch
+        >>> class Corner(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+        ...         return torch.stack([1 - white, white], 1).log()
+        >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+        >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+        >>> saliency_deletion(curves).tolist()
+        [0.25]
     """
     check(steps=steps)
     counts = row_counts(curves.height, curves.width, steps)
@@ -66,5 +68,5 @@ check = check_steps
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return (options["steps"] or height) + 1, 0

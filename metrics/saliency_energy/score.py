@@ -16,45 +16,49 @@ LEAST = 1e-7  # of the positive values' sum, below which there are none
 
 
 def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
-    """Energy-based pointing game: the share of a map's positive values, by their sum, that lies in the mask.
+    """Return the energy-based pointing game: the share of a map's positive values, by sum, inside the mask.
 
         score = sum over the mask of max(map, 0) / sum over the image of max(map, 0)
 
-    Known also as relevance mass accuracy (Arras et al., 2022) of positive maps. On the dataset grid-xai, of pictures
+    Also known as relevance mass accuracy (Arras et al., 2022) of positive maps. On the dataset grid-xai, of pictures
     that are grids of others with the target's cell as the mask, it is the grid pointing game, GridPG (Boehle et al.,
     2021). A map that is equal everywhere gets the mask's share of the image, which is the chance level.
 
     Args:
-        maps: (B, H, W), finite; negative values do not count. masks: (B, H, W), bool or 0 and one other value.
+        maps: (B, H, W), finite; negative values do not count.
+        masks: (B, H, W), bool or 0 and one other value.
 
     Returns:
         Float64 (B,) in [0, 1], higher is better; 0 where the positive values sum to less than 1e-7 (a run counts these
         maps); NaN for an empty mask.
 
-    Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
+    Raises:
+        ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
-        0 0 0 0     0 0 0 0     the positive values sum to 8 + 6 + 7 + 4 + 5 = 30
-       -3 8 0 0     0 0 0 0     those in the mask to 22
-        0 0 6 7     0 0 1 1     score = 22 / 30
-        0 0 4 5     0 0 1 1
+    Example:
+        One 4 x 4 map (left) whose mask is the lower right quarter (right):
 
-    >>> maps = [[[0, 0, 0, 0], [-3, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 5]]]
-    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
-    >>> saliency_energy(maps, masks).round(4).tolist()
-    [0.7333]
+            0 0 0 0     0 0 0 0     the positive values sum to 8 + 6 + 7 + 4 + 5 = 30
+           -3 8 0 0     0 0 0 0     those in the mask to 22
+            0 0 6 7     0 0 1 1     score = 22 / 30
+            0 0 4 5     0 0 1 1
 
-    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+        >>> maps = [[[0, 0, 0, 0], [-3, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 5]]]
+        >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+        >>> saliency_energy(maps, masks).round(4).tolist()
+        [0.7333]
     """
     values, inside = read_pair(maps, masks)
-    whole, own = _energy(values), _energy(values, inside)
-    scores = np.divide(own, whole, out=np.zeros(len(whole)), where=whole >= LEAST)
+    whole, inner = _energy(values), _energy(values, inside)
+    scores = np.divide(inner, whole, out=np.zeros(len(whole)), where=whole >= LEAST)
     return np.where(inside.any(axis=(1, 2)), scores, np.nan)
 
 
 def marked(maps: Any, masks: Any) -> np.ndarray:
-    """Bool (B,): whether there is no positive value that counts."""
+    """Return whether no positive value counts, Bool (B,)."""
     return _energy(read_maps(maps)) < LEAST
 
 
 def _energy(values: np.ndarray, where: np.ndarray | bool = True) -> np.ndarray:
+    """Return the sum of the positive values of each map, Float64 (B,)."""
     return np.maximum(values, 0).sum(axis=(1, 2), dtype=np.float64, where=where)

@@ -21,29 +21,32 @@ ALSO_CALLED = ("input dependence rate", "IDR")
 def saliency_idr(
     images: Images, masks: np.ndarray, columns: dict[str, Images], other: Other, explain: MapProvider
 ) -> np.ndarray:
-    """Input dependence rate of BAM (P1 eq. 14): does an object that means nothing to a scene model attract its map?
+    """Return BAM's input dependence rate (P1 eq. 14): whether an irrelevant object attracts a scene model's map.
 
         score = 1 if the mean over the object's region of E(f_s, x, scene) is greater with the object than without
 
     0 if it is smaller, 1/2 if both are equal, so that a map that never changes is no better than chance (P1 counts only
     what is greater, which makes a constant map perfect). Maps are brought to one scale first: positive part, clipped at
-    the 99th percentile, min-max to [0, 1]. Its explainer's own classifier, of objects, takes no part. P1 calls it a
-    share of hits; chance is 1/2.
+    the 99th percentile, min-max to [0, 1]. The run's own classifier, of objects, is not used. P1 calls it a share of
+    hits; chance is 1/2.
 
     Args:
-        images: (B, 3, H, W) in [0, 1], with the object. masks: bool (B, H, W), the object.
-        columns: "image_without_object": (B, 3, H, W), the same scenes without. other: f_s, of scenes.
+        images: (B, 3, H, W) in [0, 1], with the object.
+        masks: Bool (B, H, W), the object.
+        columns: "image_without_object": (B, 3, H, W), the same scenes without the object.
+        other: f_s, the classifier of scenes, with its target, logits and labels.
         explain: makes both maps.
 
     Returns:
         Float64 (B,), 0, 1/2 or 1, lower is better; NaN unless f_s classifies both pictures rightly.
 
-    Example, 4 x 4 maps of f_s with the object, in the lower right quarter (left), and without (right):
+    Example:
+        4 x 4 maps of f_s with the object, in the lower right quarter (left), and without (right):
 
-        4 4 0 0     4 4 0 0     the 99th percentile is 4 in both; divided by it, the region's mean is
-        0 0 0 0     0 0 0 0     0.25 / 4 with the object, 0 without: score = 1
-        0 0 1 0     0 0 0 0
-        0 0 0 0     0 0 0 0
+            4 4 0 0     4 4 0 0     the 99th percentile is 4 in both; divided by it, the region's mean is
+            0 0 0 0     0 0 0 0     0.25 / 4 with the object, 0 without: score = 1
+            0 0 1 0     0 0 0 0
+            0 0 0 0     0 0 0 0
     """
     without = columns["image_without_object"]
     with untouched(other.classifier), torch.inference_mode():
@@ -60,5 +63,5 @@ def saliency_idr(
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 1, 2

@@ -18,12 +18,12 @@ STARTS = ("auto", "subtract", "keep")
 
 
 def starts_at_zero(*, reference: object, start: object, **others: object) -> bool:
-    """Whether the first value is subtracted from the curve."""
+    """Return whether the first value is subtracted from the curve."""
     return start == "subtract" or (start == "auto" and reference == "blur")
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """[0, 1] for one class, [-1, 1] for a contrast; the difference of two such values where the start is subtracted."""
+    """Return the range: [0, 1] for one class, [-1, 1] for a contrast, wider if the start is subtracted."""
     width = target.high - target.low
     return (-width, width) if starts_at_zero(**options) else (target.low, target.high)
 
@@ -38,46 +38,49 @@ def saliency_insertion(
     steps: int | None = None,
     start: Literal["auto", "subtract", "keep"] = "auto",
 ) -> np.ndarray:
-    """Area under f(t), the target's probability when the top share t of a map's pixels has entered a reference picture.
+    """Return the area under f(t), the target's probability once the top share t is inserted into a reference.
 
         score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
 
     For a one-hot target f is p_c, the softmax probability of the sample's target class.
 
-    Args:
-        curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": the image under a Gaussian
-            of 11 x 11 pixels, sigma 5 (`perturbation.blurred`). "noise", "inpaint": uniform noise, and what has entered
-            spread over the rest (`perturbation.inpainted`). "linear": the rest imputed from it (ROAD).
-        steps: points of the curve less one, at equal distances; None: one image row of pixels per step (H steps).
-        start: "subtract": f(0) is subtracted from the whole curve. "keep": it is not. "auto": it is for "blur", as a
-            blurred picture may already show the class (Li et al., 2020, eq. 9), and for no other reference.
-
     RISE's authors insert into the blurred image and keep the start: reference="blur", start="keep". Their class is the
     model's top class, here it is the sample's target.
+
+    Args:
+        curves: `perturbation.Curves` of the images, the target and the maps.
+        reference: the picture to insert into. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean.
+            "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5 (`perturbation.blurred`). "noise": uniform in
+            [0, 1). "inpaint": the inserted pixels spread over the rest (`perturbation.inpainted`). "linear": the rest
+            imputed linearly from them (ROAD).
+        steps: points of the curve minus one, equally spaced; None: one image row of pixels per step (H steps).
+        start: "subtract": f(0) is subtracted from the whole curve. "keep": it is not. "auto": it is for "blur" only, as
+            a blurred picture may already show the class (Li et al., 2020, eq. 9).
 
     Returns:
         Float64 (B,), higher is better; in [0, 1] for one class where the start is kept.
 
-    Example: a 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left
-    corner. The image is white; the map ranks the pixels row by row, so each of the first two rows brings two of them:
+    Raises:
+        UserError: The reference or start is unknown, or steps is out of range.
 
-        t       0   1/4   1/2   3/4   1
-        p_c     0   1/2   1     1     1      area = 1/4 (0/2 + 1/2 + 1 + 1 + 1/2) = 0.75
+    Example:
+        A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
+        The image is white; the map ranks the pixels row by row, so each of the first two rows brings two of them:
 
-    The reversed map brings them last: p_c = 0, 0, 0, 1/2, 1 and 1/4 (1/2 + 1/2) = 0.25.
+            t       0   1/4   1/2   3/4   1
+            p_c     0   1/2   1     1     1      area = 1/4 (0/2 + 1/2 + 1 + 1 + 1/2) = 0.75
 
-    >>> import torch
-    >>> class Corner(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
-    ...         return torch.stack([1 - white, white], 1).log()
-    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
-    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> saliency_insertion(curves).tolist()
-    [0.75]
+        The reversed map brings them last: p_c = 0, 0, 0, 1/2, 1 and 1/4 (1/2 + 1/2) = 0.25.
 
-    Raises: UserError for an unknown reference or start, or steps out of range.
+        >>> import torch
+        >>> class Corner(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+        ...         return torch.stack([1 - white, white], 1).log()
+        >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+        >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+        >>> saliency_insertion(curves).tolist()
+        [0.75]
     """
     check(steps=steps, start=start)
     counts = row_counts(curves.height, curves.width, steps)
@@ -88,11 +91,12 @@ def saliency_insertion(
 
 
 def check(*, steps: int | None, start: str, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     check_steps(steps=steps)
     if start not in STARTS:
         raise UserError(f"start='{start}' is none of {', '.join(STARTS)}")
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return (options["steps"] or height) + 1, 0

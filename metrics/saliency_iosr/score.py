@@ -14,12 +14,13 @@ MARK = "no salient area"
 
 
 def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
-    """Intersection over salient region: |S and M| / |S| of the salient area S = {map > threshold * max map}.
+    """Return the intersection over salient region, |S and M| / |S| where S = {map > threshold * max map}.
 
     The map is taken as it is, not normalised: scaling it by a positive factor changes nothing, shifting it does.
 
     Args:
-        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
+        maps: (B, H, W), finite.
+        masks: (B, H, W), bool or 0 and one other value.
         threshold: number in [0, 1), the share of the map's maximum that salient pixels exceed.
 
     Returns:
@@ -27,19 +28,21 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
         run counts these maps); NaN for an empty mask. A map of one positive value is salient everywhere and gets the
         mask's share of the image.
 
-    Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
+    Raises:
+        ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
-        0 0 0 0     0 0 0 0     the maximum is 8, so 5, 6, 7 and 8 are salient
-        0 8 0 0     0 0 0 0     three of the four lie in the mask
-        0 0 6 7     0 0 1 1     IoSR = 3 / 4 = 0.75
-        0 0 4 5     0 0 1 1
+    Example:
+        One 4 x 4 map (left) whose mask is the lower right quarter (right):
 
-    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 5]]]
-    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
-    >>> saliency_iosr(maps, masks).tolist()
-    [0.75]
+            0 0 0 0     0 0 0 0     the maximum is 8, so 5, 6, 7 and 8 are salient
+            0 8 0 0     0 0 0 0     three of the four lie in the mask
+            0 0 6 7     0 0 1 1     IoSR = 3 / 4 = 0.75
+            0 0 4 5     0 0 1 1
 
-    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+        >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 5]]]
+        >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+        >>> saliency_iosr(maps, masks).tolist()
+        [0.75]
     """
     check(threshold=threshold)
     values, inside = read_pair(maps, masks)
@@ -51,10 +54,11 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
 
 
 def marked(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
-    """Bool (B,): whether nothing is salient, whatever the threshold: no value is positive."""
+    """Return whether nothing is salient at any threshold because no value is positive, Bool (B,)."""
     return read_maps(maps).max(axis=(1, 2)) <= 0
 
 
 def check(*, threshold: float) -> None:
+    """Raise ValueError if an option is out of range."""
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or not 0 <= threshold < 1:
         raise ValueError(f"threshold={threshold!r} must be a number in [0, 1)")

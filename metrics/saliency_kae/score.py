@@ -22,57 +22,59 @@ check, parts, reduce = check_exposure, exposure_names, exposure_area
 def saliency_kae(
     curves: Curves, labels: np.ndarray, *, reference: Reference = "black", exposure: float | None = None
 ) -> np.ndarray:
-    """Area under a(r): whether the classifier is right about a picture that keeps only the map's top share r.
+    """Return a(r): whether the classifier is right about a picture that keeps only the map's top share r.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
     a is 1 where the classifier is right about the sample's label, whatever class the map explains, else 0: its top
-    class is one of the label's, or with sigmoid outputs one of the label's has p > 0.5. The mean of a over samples is
-    the accuracy, and the mean score the area under the accuracy.
+    class is one of the label's or, with sigmoid outputs, one of the label's has p > 0.5. The mean of a over samples is
+    the accuracy, and the mean score is the area under the accuracy.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the classes that are right for each image.
-        reference: what is shown instead of the others. "black": 0 in [0, 1]. "mean": the classifier's
-            normalisation mean. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
-            "noise": uniform in [0, 1); "inpaint": filled in from what stays; "linear":
-            imputed from it (ROAD).
+        labels: Bool (B, K), the right classes of each image.
+        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
+            which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
+            uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
+            pixels that stay (ROAD).
         exposure: a at this share alone, a number in [0, 1]; None: the area.
 
     Returns:
         (B, P): a at each exposure, the parts of the score; `reduce` gives the area, in [0, 1]; higher is better.
 
-    Example: a 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left
-    corner. The image is white and the map ranks the pixels row by row:
+    Raises:
+        UserError: The reference is unknown or the exposure is out of range.
 
-        exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
-        pixels     0   1     2      2      3      5      8      12     16
-        p_c        0   1/4   1/2    1/2    1/2    3/4    1      1      1
-        right      0   0     0      0      0      1      1      1      1
+    Example:
+        A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
+        The image is white and the map ranks the pixels row by row:
 
-    (at p_c = 1/2 both classes are equal, and the first is the top one)
+            exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
+            pixels     0   1     2      2      3      5      8      12     16
+            p_c        0   1/4   1/2    1/2    1/2    3/4    1      1      1
+            right      0   0     0      0      0      1      1      1      1
 
-        area = 0.1 * 1/2 + 0.7 * 1 = 0.75
+        (at p_c = 1/2 both classes are equal, and the first is the top one)
 
-    >>> import torch
-    >>> class Corner(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
-    ...         return torch.stack([1 - white, white], 1).log()
-    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
-    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> labels = np.array([[False, True]])
-    >>> saliency_kae(curves, labels).tolist()
-    [[0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]
-    >>> reduce(saliency_kae(curves, labels), {"exposure": None}).round(6).tolist()
-    [0.75]
+            area = 0.1 * 1/2 + 0.7 * 1 = 0.75
 
-    Raises: UserError for an unknown reference or an exposure out of range.
+        >>> import torch
+        >>> class Corner(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+        ...         return torch.stack([1 - white, white], 1).log()
+        >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+        >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+        >>> labels = np.array([[False, True]])
+        >>> saliency_kae(curves, labels).tolist()
+        [[0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]
+        >>> reduce(saliency_kae(curves, labels), {"exposure": None}).round(6).tolist()
+        [0.75]
     """
     check(exposure=exposure)
     return recognised_at(curves, labels, "top", reference, exposure)
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 9, 0

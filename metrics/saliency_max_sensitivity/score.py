@@ -33,29 +33,35 @@ def saliency_max_sensitivity(
     draws: int = 10,
     relative: bool = True,
 ) -> np.ndarray:
-    """Largest relative change of a map over random small changes of the image (P1 eq. 16, by the size of the map).
+    """Return the largest relative change of a map over small random changes of the image (P1 eq. 16).
 
         score = max over draws of ||E(x + d) - E(x)|| / ||E(x)||, Euclidean norms over the pixels
 
     d is uniform in [-radius, radius] for every pixel and channel of the normalised image. Target and seeds of the
-    explainer stay as they are. P1 has no denominator (`relative=False`), which ranks explainers by the scale of their
-    maps.
+    explainer stay as they are. The denominator is the size of the map; P1 has none (`relative=False`), which ranks
+    explainers by the scale of their maps.
 
     Args:
-        maps: (B, H, W), E(x). images: (B, 3, H, W) in [0, 1]. target: (B, K), of the maps.
-        classifier: its buffer `std` (1, 3, 1, 1) is the normalisation's. explain: makes a map per draw.
-        seeds: of each image, for its draws.
-        radius: in units of the normalised image, more than 0. draws: at least 1; captum takes 10, Quantus 200.
+        maps: (B, H, W), E(x).
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), target of the maps.
+        classifier: has the buffer `std` (1, 3, 1, 1), the standard deviation of its normalisation.
+        explain: makes one map per draw.
+        seeds: one per image, for its draws.
+        radius: largest change, in units of the normalised image, above 0.
+        draws: number of random changes, at least 1; captum takes 10, Quantus 200.
         relative: divide by ||E(x)||; False: P1's equation as printed.
 
     Returns:
         Float64 (B,), lower is better; NaN for a constant map, which would be the best possible and is not ranked.
 
-    Example: E(x) is 1 on all of 4 x 4 pixels but 2 on one, ||E(x)|| = sqrt(15 + 4). In one of the draws E(x + d) has
-    its 2 on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244, or
-    sqrt(2) with relative=False.
+    Raises:
+        UserError: The radius or number of draws is out of range, or the classifier has no `std`.
 
-    Raises: UserError for a radius or a number of draws out of range, a classifier without `std`.
+    Example:
+        E(x) is 1 on all of 4 x 4 pixels but 2 on one, ||E(x)|| = sqrt(15 + 4). In one of the draws E(x + d) has its 2
+        on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244, or sqrt(2) with
+        relative=False.
     """
     check(radius=radius, draws=draws)
     std = getattr(classifier, "std", None)
@@ -78,10 +84,11 @@ def saliency_max_sensitivity(
 
 
 def check(*, radius: float, draws: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     if not 0 < radius < float("inf") or draws < 1:
         raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius} and {draws}")
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 0, options["draws"]

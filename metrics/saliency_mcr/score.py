@@ -32,37 +32,43 @@ def saliency_mcr(
     *,
     filter: Literal["both", "each"] = "both",
 ) -> np.ndarray:
-    """Model contrast ratio (P1 eq. 18): the object's share of both models' maps, and the difference.
+    """Return the object's share of both models' maps; the model contrast ratio (P1 eq. 18) is their difference.
 
         score = sum over the object of E(f_o, x, object) / sum of E(f_o, x, object) - the same of E(f_s, x, scene)
 
     f_o is the run's classifier, of objects; f_s the other one, of scenes, to which the object is of no use. Maps are
     brought to one scale first: positive part, clipped at the 99th percentile, min-max to [0, 1]. Unlike saliency_mcs,
-    it does not reward maps whose values are large everywhere. P1 prints f_o in both terms, and means in the place of
-    sums; its text says what is meant.
+    it does not reward maps whose values are large everywhere. P1 prints f_o in both terms, and means instead of sums;
+    its text makes clear what is meant.
 
     Args:
-        images: (B, 3, H, W) in [0, 1]. masks: bool (B, H, W), the object. logits: (B, K), of the classifier.
-        labels: bool (B, K), the object's class. classifier: of objects. other: of scenes. explain: makes both maps.
-        filter: "both": images that both models classify rightly; "each": as P1 eq. 12, the share of f_o over those that
-            f_o classifies rightly, that of f_s over those that f_s does, so that only the difference of the two means
-            is defined, and no rank.
+        images: (B, 3, H, W) in [0, 1].
+        masks: Bool (B, H, W), the object.
+        logits: (B, K), the classifier's logits.
+        labels: Bool (B, K), the object's class.
+        classifier: the run's classifier, of objects.
+        other: the other classifier, of scenes, with its target, logits and labels.
+        explain: makes both maps.
+        filter: "both": images that both models classify correctly. "each" (as P1 eq. 12): the share of f_o over the
+            images that f_o classifies correctly, that of f_s over those that f_s does, so only the difference of the
+            two means is defined, and no rank.
 
     Returns:
         Float64 (B, 2), the share of each model, in [0, 1], 0 where a map has no positive value; their difference, in
         [-1, 1], is the score, higher is better.
 
-    Example, 4 x 4 maps of f_o (left) and f_s (right) of an object in the lower right quarter:
+    Example:
+        4 x 4 maps of f_o (left) and f_s (right) of an object in the lower right quarter:
 
-        0 0 0 0     4 4 0 0     all of f_o's map lies on the object, of f_s's 1 / (4 + 4 + 1) = 1 / 9:
-        0 0 0 0     0 0 0 0     score = 8 / 9
-        0 0 4 4     0 0 1 0
-        0 0 2 0     0 0 0 0
+            0 0 0 0     4 4 0 0     all of f_o's map lies on the object, of f_s's 1 / (4 + 4 + 1) = 1 / 9:
+            0 0 0 0     0 0 0 0     score = 8 / 9
+            0 0 4 4     0 0 1 0
+            0 0 2 0     0 0 0 0
     """
     shares = tuple(_bam.share_inside(maps, masks) for maps in _bam.maps_of_both(images, labels, other, explain))
     return _bam.where_right((shares[0], shares[1]), logits, labels, classifier, other, filter == "each")
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 0, 1

@@ -32,7 +32,7 @@ def saliency_mcs(
     *,
     filter: Literal["both", "each"] = "both",
 ) -> np.ndarray:
-    """Model contrast score of BAM (P1 eq. 11 to 13): the object's mean in both models' maps, and the difference.
+    """Return the object's mean in both models' maps; BAM's model contrast score (P1 eq. 11 to 13) compares them.
 
         score = mean over the object of E(f_o, x, object) - mean over the object of E(f_s, x, scene)
 
@@ -40,26 +40,32 @@ def saliency_mcs(
     brought to one scale first: positive part, clipped at the 99th percentile, min-max to [0, 1].
 
     Args:
-        images: (B, 3, H, W) in [0, 1]. masks: bool (B, H, W), the object. logits: (B, K), of the classifier.
-        labels: bool (B, K), the object's class. classifier: of objects. other: of scenes. explain: makes both maps.
-        filter: "both": images that both models classify rightly; "each": P1 eq. 12 as printed, the mean of f_o over
-            those that f_o classifies rightly, that of f_s over those that f_s does, so that only the difference of the
-            two means is defined, and no rank.
+        images: (B, 3, H, W) in [0, 1].
+        masks: Bool (B, H, W), the object.
+        logits: (B, K), the classifier's logits.
+        labels: Bool (B, K), the object's class.
+        classifier: the run's classifier, of objects.
+        other: the other classifier, of scenes, with its target, logits and labels.
+        explain: makes both maps.
+        filter: "both": images that both models classify correctly. "each" (P1 eq. 12 as printed): the mean of f_o over
+            the images that f_o classifies correctly, that of f_s over those that f_s does, so only the difference of
+            the two means is defined, and no rank.
 
     Returns:
         Float64 (B, 2), the mean of each model, in [0, 1]; their difference, in [-1, 1], is the score, higher is better.
 
-    Example, 4 x 4 maps of f_o (left) and f_s (right) of an object in the lower right quarter:
+    Example:
+        4 x 4 maps of f_o (left) and f_s (right) of an object in the lower right quarter:
 
-        0 0 0 0     4 4 0 0     the 99th percentile is 4 in both; divided by it, the object's mean is
-        0 0 0 0     0 0 0 0     (1 + 1 + 0.5 + 0) / 4 = 0.625 for f_o and 0.25 / 4 = 0.0625 for f_s:
-        0 0 4 4     0 0 1 0     score = 0.5625
-        0 0 2 0     0 0 0 0
+            0 0 0 0     4 4 0 0     the 99th percentile is 4 in both; divided by it, the object's mean is
+            0 0 0 0     0 0 0 0     (1 + 1 + 0.5 + 0) / 4 = 0.625 for f_o and 0.25 / 4 = 0.0625 for f_s:
+            0 0 4 4     0 0 1 0     score = 0.5625
+            0 0 2 0     0 0 0 0
     """
     means = tuple(_bam.mean_inside(maps, masks) for maps in _bam.maps_of_both(images, labels, other, explain))
     return _bam.where_right((means[0], means[1]), logits, labels, classifier, other, filter == "each")
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 0, 1

@@ -17,12 +17,12 @@ ALSO_CALLED = ("vanilla masking", "masking accuracy")
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Whether a right class comes first, and whether one is among the first five."""
+    """Return the parts: whether a right class comes first, and whether one is among the first five."""
     return ["acc@1", "acc@5"]
 
 
 def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Whether a right class comes first."""
+    """Return whether a right class comes first."""
     return values[:, 0]
 
 
@@ -34,57 +34,60 @@ def saliency_own_region(
     threshold: float = 0.5,
     by: By = "value",
 ) -> np.ndarray:
-    """Accuracy on the image times its own salient region (P4 A.5): its pixels in S, a reference elsewhere.
+    """Return the accuracy on pictures that show only the map's salient region S (P4 A.5), a reference elsewhere.
 
         acc@1 = 1 if the top class of S x + (1 - S) reference is one of the label's, S = {map, min-max, > threshold}
 
     else 0. The mean over samples is an accuracy. S is that of saliency_correctness, which shows it on a picture of the
-    class: most of a picture that is black says nothing to a classifier of photographs, whatever is left of it.
+    class: a mostly black picture means nothing to a classifier of photographs, whatever is left of it.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the classes that are right for each image, whatever class the map explains. A map that
-            explains the label tells it to the classifier; P4 does not say which class its maps explain.
+        labels: Bool (B, K), the right classes of each image, whatever class the map explains. A map that explains the
+            label leaks it to the classifier; P4 does not say which class its maps explain.
         reference: what is shown outside S. "black": 0 in [0, 1] (P4's table 9). "mean": the classifier's normalisation
             mean, for the grey of its table 10, which is the bias of a convolution that has none in torchvision's
             Inception v3. "blur", "noise", "inpaint", "linear": as in saliency_kae.
-        threshold: of the map's range, from 0 to 1; with by="percentile" the percentile of the map's own pixels above
-            which S begins.
-        by: what the threshold is of.
+        threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
+            percentile of the map's own pixels, from 0 to 100.
+        by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
 
     Returns:
         Float64 (B, 2): acc@1, the score, and acc@5, NaN with five classes or fewer, or no softmax; 0 or 1, higher is
         better; NaN where the classifier gives NaN for it or for the image itself. A constant map marks nothing: the
         picture is the reference.
 
-    Example: a white 4 x 4 image of class 1, a classifier whose p_1 is the share of white in the upper left quarter:
+    Raises:
+        UserError: The reference is unknown or the threshold is out of range.
 
-        8 8 0 0     S, above 0.5 of the range from 0 to 9, has three pixels of that quarter
-        8 3 0 0     p_1 = 3/4, class 1 comes first: acc@1 = 1
-        0 0 9 9
-        0 0 9 9     with threshold=0.9 it has none, p_1 = 0: acc@1 = 0
+    Example:
+        A white 4 x 4 image of class 1, a classifier whose p_1 is the share of white in the upper left quarter:
 
-    >>> import torch
-    >>> class Corner(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
-    ...         return torch.stack([1 - white, white], 1).log()
-    >>> maps = torch.tensor([[[8.0, 8, 0, 0], [8, 3, 0, 0], [0, 0, 9, 9], [0, 0, 9, 9]]])
-    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> saliency_own_region(curves, np.array([[False, True]])).tolist()
-    [[1.0, nan]]
-    >>> saliency_own_region(curves, np.array([[False, True]]), threshold=0.9).tolist()
-    [[0.0, nan]]
+            8 8 0 0     S, above 0.5 of the range from 0 to 9, has three pixels of that quarter
+            8 3 0 0     p_1 = 3/4, class 1 comes first: acc@1 = 1
+            0 0 9 9
+            0 0 9 9     with threshold=0.9 it has none, p_1 = 0: acc@1 = 0
 
-    Raises: UserError for an unknown reference or a threshold out of range.
+        >>> import torch
+        >>> class Corner(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+        ...         return torch.stack([1 - white, white], 1).log()
+        >>> maps = torch.tensor([[[8.0, 8, 0, 0], [8, 3, 0, 0], [0, 0, 9, 9], [0, 0, 9, 9]]])
+        >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+        >>> saliency_own_region(curves, np.array([[False, True]])).tolist()
+        [[1.0, nan]]
+        >>> saliency_own_region(curves, np.array([[False, True]]), threshold=0.9).tolist()
+        [[0.0, nan]]
     """
     check(threshold=threshold, by=by)
     p = curves.shown(_pasting.salient_pixels(curves.maps, threshold, by), reference)
-    found = _pasting.accuracies(p, labels, curves.activation)
+    correct = _pasting.accuracies(p, labels, curves.activation)
     # A picture for which the classifier gives NaN has no score, also where S leaves out what it fails on.
     whole = curves.probabilities("rest", "black", [0])[:, 0]
-    return np.where(np.isnan(p + whole).any(axis=1, keepdims=True), np.nan, found)
+    return np.where(np.isnan(p + whole).any(axis=1, keepdims=True), np.nan, correct)
 
 
 def check(*, threshold: float, by: By, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     _pasting.check_threshold(threshold, by)

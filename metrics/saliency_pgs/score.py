@@ -22,6 +22,7 @@ UNDEFINED = "the predicted class is in no group"
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
+    """Return the group of A; None if it has none."""
     return TargetTerms(groups.group_of(a)) if groups.group_of(a) else None
 
 
@@ -39,7 +40,7 @@ def saliency_pgs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Pointwise group score (P3 eq. 4): by how much a group's classes fall once the evidence for the group is out.
+    """Return the pointwise group score (P3 eq. 4): how a group's classes fall as the group's evidence is removed.
 
         PGS = 1/0.8 * integral of mean over k in G_A of (f_k(x) - f_k(x_s)) ds over [0.1, 0.9]
 
@@ -47,38 +48,45 @@ def saliency_pgs(
     x_s is the image without the top share s of the pixels of the map for the target group(G_A).
 
     Args:
-        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
-        explain: makes the map for the target above. seeds: of each image, for the reference "noise".
-        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
+        images: (B, 3, H, W) in [0, 1].
+        classifier: the network whose probabilities are read.
+        logits: (B, K), the classifier's logits for these images.
+        groups: groups of the classifier's classes.
+        explain: makes the map for the target above.
+        seeds: one per image, for the reference "noise".
+        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
             "linear".
-        published: as the authors' code: the same values; the area is not divided by 0.8
-            and the number of pixels is rounded down.
+        published: follow the authors' code: the values are the same, the area is not divided by 0.8 and the number of
+            pixels is rounded down.
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better; NaN for a sample whose class is in no group.
 
-    Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
-    p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
-    for the group ranks the upper half first, so A falls first, then B:
+    Raises:
+        UserError: The reference is unknown.
 
-        removed        2        3        5        6        8        10       11       13       14 pixels
-        value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625
+    Example:
+        A white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says p_A =
+        u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
+        for the group ranks the upper half first, so A falls first, then B:
 
-    and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
+            removed        2        3        5        6        8        10       11       13       14 pixels
+            value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625
 
-    Raises: UserError for an unknown reference.
+        and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:
-        asked = sides(groups, a, p)
-        if asked is None:
+        """Return the question about the group of class A; None if it has none."""
+        terms = sides(groups, a, p)
+        if terms is None:
             return None
-        members = list(asked.plus)
+        members = list(terms.plus)
         return Question(group(members, len(p)), lambda f, g: (g - f)[:, members].mean(axis=1))
 
     return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 10, 1

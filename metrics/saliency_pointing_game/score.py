@@ -18,37 +18,40 @@ PART = 4096  # maxima whose distances are looked at together
 def saliency_pointing_game(
     maps: Any, masks: Any, *, ties: Literal["share", "any"] = "share", tolerance: float = 0
 ) -> np.ndarray:
-    """Share of a map's maxima that lie in its mask: 1 or 0 where the maximum is unique.
+    """Return the share of a map's maxima that lie in its mask: 1 or 0 where the maximum is unique.
 
         score = |{x : map(x) = max map, distance(x, mask) <= tolerance}| / |{x : map(x) = max map}|
 
     Values are rounded to 1/32768 of the map's range (`saliency_bench.maps`) before they are compared.
 
     Args:
-        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
-        ties: "share": the exact expectation of pointing at one of the tied maxima at random, so a constant map gets
-            the mask's share of the image. "any": 1 if one of the tied maxima is a hit (the published rule).
+        maps: (B, H, W), finite.
+        masks: (B, H, W), bool or 0 and one other value.
+        ties: "share": the exact expectation of pointing at one of the tied maxima at random, so a constant map gets the
+            mask's share of the image. "any": 1 if one of the tied maxima is a hit (the published rule).
         tolerance: pixels, at least 0. A maximum is also a hit when a mask pixel lies within this Euclidean distance,
-            itself included (<=). TorchRay's tolerance of 15 asks for less than 15 (<): between pixels that is
+            itself included (<=). TorchRay's tolerance of 15 requires less than 15 (<): between pixels that is
             tolerance=14.99. Its accuracy is then averaged per class, which is an aggregate over samples, not a score:
             average the scores of each class first to compare with it.
 
     Returns:
         Float64 (B,) in [0, 1], higher is better; NaN for an empty mask.
 
-    Example, one 4 x 4 map (left) with two tied maxima, and its mask (right):
+    Raises:
+        ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
-        9 0 0 0     0 0 0 0     one of the two 9s is inside: 1 / 2 = 0.5
-        0 0 0 0     0 1 0 0     ties="any": 1
-        0 0 9 0     0 0 1 0     tolerance=1: the other 9 is sqrt(2) away, still 0.5
-        0 0 0 0     0 0 0 0     tolerance=2: both are hits: 1
+    Example:
+        One 4 x 4 map (left) with two tied maxima, and its mask (right):
 
-    >>> maps = [[[9, 0, 0, 0], [0, 0, 0, 0], [0, 0, 9, 0], [0, 0, 0, 0]]]
-    >>> masks = [[[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]]
-    >>> saliency_pointing_game(maps, masks).tolist(), saliency_pointing_game(maps, masks, tolerance=2).tolist()
-    ([0.5], [1.0])
+            9 0 0 0     0 0 0 0     one of the two 9s is inside: 1 / 2 = 0.5
+            0 0 0 0     0 1 0 0     ties="any": 1
+            0 0 9 0     0 0 1 0     tolerance=1: the other 9 is sqrt(2) away, still 0.5
+            0 0 0 0     0 0 0 0     tolerance=2: both are hits: 1
 
-    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+        >>> maps = [[[9, 0, 0, 0], [0, 0, 0, 0], [0, 0, 9, 0], [0, 0, 0, 0]]]
+        >>> masks = [[[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]]
+        >>> saliency_pointing_game(maps, masks).tolist(), saliency_pointing_game(maps, masks, tolerance=2).tolist()
+        ([0.5], [1.0])
     """
     check(ties=ties, tolerance=tolerance)
     values, inside = read_pair(maps, masks)
@@ -61,6 +64,7 @@ def saliency_pointing_game(
 
 
 def check(*, ties: str, tolerance: float) -> None:
+    """Raise ValueError if an option is out of range."""
     if ties not in ("share", "any"):
         raise ValueError(f"ties='{ties}' is neither 'share' nor 'any'")
     if isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
@@ -68,14 +72,15 @@ def check(*, ties: str, tolerance: float) -> None:
 
 
 def _near(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:
-    """Bool (B, H, W): the maxima within `tolerance` of a mask pixel."""
+    """Return the maxima within `tolerance` of a mask pixel, Bool (B, H, W)."""
     return np.stack([_near_one(*sample, tolerance) for sample in zip(maxima, inside, strict=True)])
 
 
 def _near_one(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:
-    """A maximum is near when, dy rows away, the mask's nearest pixel is at most sqrt(tolerance^2 - dy^2) columns off.
+    """Return the maxima of a map within `tolerance` of a mask pixel, Bool (H, W).
 
-    Only rows within reach of a maximum are looked at, for `PART` maxima at a time: a map may be all maxima.
+    A maximum is near if, dy rows away, the nearest mask pixel is at most sqrt(tolerance^2 - dy^2) columns off. Only
+    rows within reach of a maximum are considered, for `PART` maxima at a time: a map may be all maxima.
     """
     height = len(inside)
     rows, columns = np.nonzero(maxima)
@@ -94,7 +99,7 @@ def _near_one(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.nd
 
 
 def _gaps_along_rows(inside: np.ndarray) -> np.ndarray:
-    """Int64 (H, W): columns to the nearest mask pixel of the same row, a large number where the row has none."""
+    """Return the columns to the nearest mask pixel of a row, Int64 (H, W); a large number if the row has none."""
     far = 2**30
     column = np.arange(inside.shape[1])
     left = np.maximum.accumulate(np.where(inside, column, -far), axis=1)

@@ -29,6 +29,7 @@ WINDOW = 7  # pixels of a side, in which structures are compared
 
 
 def limits(options: dict[str, object]) -> tuple[float, float]:
+    """Return the range: complexity has no upper bound."""
     return (-1.0, float("inf")) if options["form"] == "complexity" else (-1.0, 1.0)
 
 
@@ -36,6 +37,7 @@ RANGE = limits
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
+    """Return True for complexity only."""
     return options["form"] == "complexity"
 
 
@@ -52,7 +54,7 @@ def saliency_randomisation(
     smooth: int = 0,
     layers: int = 0,
 ) -> np.ndarray:
-    """Similarity of a map and the map after layers are re-initialised, from the logits down (MPRT).
+    """Return the similarity of a map to the map after layers are re-initialised, from the logits down (MPRT).
 
         score = mean over layers l of similarity(|E(x; f)|, |E(x; f_l)|)
 
@@ -61,52 +63,59 @@ def saliency_randomisation(
     network has learned changes: similarity falls to 0. One that stays, as edges do, does not depend on the weights.
 
     Args:
-        maps: (B, H, W), E(x; f). images: (B, 3, H, W) in [0, 1]. target: (B, K), of the maps.
-        classifier: is copied, and left as it is. explain: makes the maps of the copy.
-        seeds: of each image, for the noise of `smooth`. run_seed: for the weights.
+        maps: (B, H, W), E(x; f).
+        images: (B, 3, H, W) in [0, 1].
+        target: (B, K), target of the maps.
+        classifier: the network; it is copied and left unchanged.
+        explain: makes the maps of the copy.
+        seeds: one per image, for the noise of `smooth`.
+        run_seed: seed of the new weights.
         form: "ssim": structural similarity of the absolute maps, min-max to [0, 1] (windows of 7 x 7 pixels; smaller
             ones where the image is smaller; variances within a window have ddof 1, as in scikit-image). "spearman":
             rank correlation of the absolute maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative rise of the
             entropy of the map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)) in 100
             bins between its minimum and maximum; higher is better.
-        smooth: each map is the mean over so many noisy copies of the image, normal noise of 0.1 times the range of the
-            normalised image (sMPRT, Hedstroem et al., 2024, who take 50); 0: no noise. Signed maps are averaged, and
-            the mean made absolute, as in Quantus, whose last copy has no noise; here all have.
-        layers: stages at which maps are compared, at equal distances, of which the last has no old weights; 0: one for
-            each layer.
+        smooth: number of noisy copies of the image that each map is averaged over, with normal noise of 0.1 times the
+            range of the normalised image (sMPRT, Hedstroem et al., 2024, who take 50); 0: no noise. Signed maps are
+            averaged before the absolute value is taken, as in Quantus, whose last copy has no noise; here all have.
+        layers: number of stages at which maps are compared, equally spaced, the last of which has no old weights; 0:
+            one for each layer.
 
     Returns:
-        (B, P): the similarity after each layer, whose mean is the score; "complexity" has full randomisation alone.
-        NaN for a constant map, which would be the best possible and is not ranked. A map that is constant after
+        (B, P): the similarity after each layer, whose mean is the score; "complexity" has full randomisation alone. NaN
+        for a constant map, which would be the best possible and is not ranked. A map that is constant after
         randomisation has a rank correlation of 0.
 
-    Example: |E| is 1 in the top row of 4 x 4 pixels and 0 elsewhere, and without the weights 1 in the two upper rows.
-    Of two values per map the rank correlation is Pearson's: means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances
-    3/16 and 1/4, so form="spearman" gives 1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774. The histograms are 4 and 12, and 8
-    and 8 pixels: entropies 0.5623 and 0.6931, so form="complexity" gives 0.2326.
+    Raises:
+        UserError: An option is negative, or the network has no weights or cannot be copied.
 
-    Raises: UserError for a negative number, or a network without weights or that cannot be copied.
+    Example:
+        |E| is 1 in the top row of 4 x 4 pixels and 0 elsewhere, and without the weights 1 in the two upper rows. Of two
+        values per map the rank correlation is Pearson's: means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances 3/16
+        and 1/4, so form="spearman" gives 1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774. The histograms are 4 and 12, and 8
+        and 8 pixels: entropies 0.5623 and 0.6931, so form="complexity" gives 0.2326.
     """
     check(smooth=smooth, layers=layers)
     names = parts({"form": form, "layers": layers}, classifier)
     unchanged = _maps(maps, images, target, classifier, classifier, explain, seeds, smooth)
-    found = np.full((len(maps), len(names)), np.nan)
+    similarities = np.full((len(maps), len(names)), np.nan)
     for name, randomised in cascade(classifier, run_seed):
         if name in names:
             changed = _maps(None, images, target, classifier, randomised, explain, seeds, smooth)
-            found[:, names.index(name)] = FORMS[form](unchanged, changed)
-    found[is_flat(unchanged)] = np.nan
-    return found
+            similarities[:, names.index(name)] = FORMS[form](unchanged, changed)
+    similarities[is_flat(unchanged)] = np.nan
+    return similarities
 
 
 def parts(options: dict, classifier: nn.Module) -> list[str]:
-    """The layers, from the logits down, after which maps are compared."""
+    """Return the layers, from the logits down, after which maps are compared."""
     names = layer_names(classifier)
     count = 1 if options["form"] == "complexity" else min(options["layers"] or len(names), len(names))
     return [names[(stage * len(names)) // count - 1] for stage in range(1, count + 1)]
 
 
 def check(*, smooth: int, layers: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     if smooth < 0 or layers < 0:
         raise UserError(f"saliency_randomisation needs smooth >= 0 and layers >= 0; got {smooth} and {layers}")
 
@@ -121,7 +130,10 @@ def _maps(
     seeds: Sequence[int],
     smooth: int,
 ) -> np.ndarray:
-    """Float64 (B, H, W): of the network `explained`, over noisy copies; the given ones where there are any to take."""
+    """Return Float64 (B, H, W): maps of the network `explained`, averaged over noisy copies.
+
+    Without noise, `given` is returned unless it is None.
+    """
     if smooth == 0:
         return (explain(images, target, classifier=explained) if given is None else given).astype(np.float64)
     noisy = noisy_copies(classifier, images, NOISE, list(seeds), smooth)
@@ -132,15 +144,19 @@ def _maps(
     return total / smooth
 
 
-def ssim(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Float64 (B,) of absolute maps (B, H, W): Wang et al. (2004) with uniform windows that lie inside the image."""
-    side = min(WINDOW, one.shape[1], one.shape[2])
+def ssim(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return structural similarities, Float64 (B,), of the absolute values of maps (B, H, W).
+
+    Wang et al. (2004) with uniform windows that lie inside the image.
+    """
+    side = min(WINDOW, first.shape[1], first.shape[2])
     side -= 1 - side % 2
 
     def local(values: np.ndarray) -> np.ndarray:
+        """Return the mean of each window."""
         return functional.avg_pool2d(torch.from_numpy(values)[:, None], side, 1)[:, 0].numpy()
 
-    x, y = normalise(np.abs(one)), normalise(np.abs(two))
+    x, y = normalise(np.abs(first)), normalise(np.abs(second))
     sample = side**2 / max(1, side**2 - 1)  # of which variances are estimated
     means = local(x), local(y)
     variances = sample * (local(x * x) - means[0] ** 2), sample * (local(y * y) - means[1] ** 2)
@@ -151,20 +167,20 @@ def ssim(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     return (similar / total).mean(axis=(1, 2))
 
 
-def rank_correlation(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Float64 (B,) of absolute maps (B, H, W)."""
-    return spearman(*(np.abs(maps).reshape(len(maps), -1) for maps in (one, two)))
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the rank correlation, Float64 (B,), of the absolute values of maps (B, H, W)."""
+    return spearman(*(np.abs(maps).reshape(len(maps), -1) for maps in (first, second)))
 
 
 def relative_rise(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Float64 (B,) of the entropy of maps (B, H, W); NaN where there was none."""
-    old, new = (np.array([_entropy(one) for one in maps]) for maps in (before, after))
+    """Return the relative rise in the entropy of maps (B, H, W), Float64 (B,); NaN if it was zero before."""
+    old, new = (np.array([_entropy(values) for values in maps]) for maps in (before, after))
     return np.divide(new - old, old, out=np.full(len(old), np.nan), where=old > 0)
 
 
-def _entropy(one: np.ndarray) -> float:
-    """Nats, of a histogram between minimum and maximum."""
-    return float(entropy(np.histogram(normalise(one[None]), bins=BINS, range=(0, 1))[0]))
+def _entropy(values: np.ndarray) -> float:
+    """Return the entropy in nats of a map's histogram between its minimum and maximum."""
+    return float(entropy(np.histogram(normalise(values[None]), bins=BINS, range=(0, 1))[0]))
 
 
 FORMS = {"ssim": ssim, "spearman": rank_correlation, "complexity": relative_rise}

@@ -18,30 +18,34 @@ check = check_threshold
 def saliency_recall(
     maps: Any, masks: Any, *, threshold: float | Literal["mask_area"] = 0.5, normalise: bool = True
 ) -> np.ndarray:
-    """Recall = |S and M| / |M| of the salient pixels S = {normalised map > threshold} and the mask M, per sample.
+    """Return recall = |S and M| / |M| of the salient pixels S = {normalised map > threshold} and the mask M.
 
     Args:
-        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
-        threshold: number in [0, 1], strictly exceeded by salient pixels. "mask_area": S is the |M| highest pixels
-            instead, ties in the fixed pseudo-random order of `saliency_bench.maps`; precision and recall are then one.
-        normalise: min-max each map to [0, 1] first (a constant map becomes zeros); False: the map as it is.
+        maps: (B, H, W), finite.
+        masks: (B, H, W), bool or 0 and one other value.
+        threshold: number in [0, 1] that salient pixels strictly exceed. "mask_area": S is the |M| highest pixels
+            instead, ties in the fixed pseudo-random order of `saliency_bench.maps`; precision and recall are then
+            equal.
+        normalise: whether to min-max each map to [0, 1] first (a constant map becomes zeros); False: the map as it is.
 
     Returns:
         Float64 (B,) in [0, 1], higher is better; 0 where nothing is salient; NaN for an empty mask.
 
-    Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
+    Raises:
+        ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
-        0 0 0 0     0 0 0 0     normalised > 0.5: the three pixels 6, 7 and 8
-        0 8 0 0     0 0 0 0     two of them lie among the 4 of the mask
-        0 0 6 7     0 0 1 1     recall = 2 / 4 = 0.5
-        0 0 4 2     0 0 1 1     mask_area: 8, 7, 6 and 4; three inside: 3 / 4
+    Example:
+        One 4 x 4 map (left) whose mask is the lower right quarter (right):
 
-    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
-    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
-    >>> saliency_recall(maps, masks).tolist(), saliency_recall(maps, masks, threshold="mask_area").tolist()
-    ([0.5], [0.75])
+            0 0 0 0     0 0 0 0     normalised > 0.5: the three pixels 6, 7 and 8
+            0 8 0 0     0 0 0 0     two of them lie among the 4 of the mask
+            0 0 6 7     0 0 1 1     recall = 2 / 4 = 0.5
+            0 0 4 2     0 0 1 1     mask_area: 8, 7, 6 and 4; three inside: 3 / 4
 
-    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+        >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+        >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+        >>> saliency_recall(maps, masks).tolist(), saliency_recall(maps, masks, threshold="mask_area").tolist()
+        ([0.5], [0.75])
     """
     return score_regions(_recall, maps, masks, [threshold], normalised=normalise)[:, 0]
 
@@ -49,10 +53,11 @@ def saliency_recall(
 def saliency_recall_sweep(
     maps: Any, masks: Any, thresholds: Sequence[float | str], *, normalise: bool = True
 ) -> np.ndarray:
-    """Float64 (B, T): `saliency_recall` at each of T thresholds."""
+    """Return `saliency_recall` at each of T thresholds, Float64 (B, T)."""
     return score_regions(_recall, maps, masks, thresholds, normalised=normalise)
 
 
 def _recall(salient: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Return the recall of bool (B, H, W), Float64 (B,)."""
     shared = np.count_nonzero(salient & inside, axis=(1, 2))
     return shared / np.maximum(np.count_nonzero(inside, axis=(1, 2)), 1)

@@ -19,65 +19,69 @@ check, parts, reduce = check_exposure, exposure_names, exposure_area
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
+    """Return True if the least relevant pixels are removed first."""
     return options["order"] == "lerf"
 
 
 def saliency_road(
     curves: Curves, labels: np.ndarray, *, order: Literal["morf", "lerf"] = "morf", exposure: float | None = None
 ) -> np.ndarray:
-    """Remove and debias (ROAD): area under a(r), whether the classifier is right about a picture with imputed pixels.
+    """Return a(r) of ROAD (remove and debias): whether the classifier is right about a picture with imputed pixels.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
     a is 1 where the classifier is right about the sample's label, whatever class the map explains, else 0. Removed
-    pixels do not become black, a shape that tells the class: each becomes the mean of its neighbours (1/6 direct, 1/12
-    diagonal, removed ones included: one linear system for each picture) plus normal noise of standard deviation 0.01
-    in [0, 1], the same for every r, order and map of an image. Where all pixels are removed they are black.
+    pixels do not become black, as their shape could reveal the class: each becomes the mean of its neighbours (1/6
+    direct, 1/12 diagonal, removed ones included: one linear system for each picture) plus normal noise of standard
+    deviation 0.01 in [0, 1], the same for every r, order and map of an image. Where all pixels are removed they are
+    black.
 
     With `order=morf` this is saliency_roae, and with `order=lerf` saliency_kae, with `reference=linear`. Rong et al.
     remove 10 to 90 % in steps of 10.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the classes that are right for each image.
-        order: "morf": the most relevant share r is removed; lower is better. "lerf": all but the most relevant share
-            r is, so that the least relevant go first as r falls; higher is better.
+        labels: Bool (B, K), the right classes of each image.
+        order: "morf": the most relevant share r is removed; lower is better. "lerf": all but the most relevant share r
+            is removed, so that the least relevant go first as r falls; higher is better.
         exposure: a at this share alone, a number in [0, 1]; None: the area.
 
     Returns:
         (B, P): a at each exposure, the parts of the score; `reduce` gives the area, in [0, 1].
 
-    Example: a black 4 x 4 image whose four pixels in the upper left corner are white, which the map ranks first, row
-    by row. The classifier is right where more than half of these four is white.
+    Raises:
+        UserError: The exposure is out of range.
 
-        removed   a white pixel becomes                                         white    right
-        1         1, of three white neighbours                                  1        1
-        2         x = 5/6, y = 7/12, from 5 x = 2 y + 3 and 8 y = 2 x + 3       41/48    1
-        3         x = 5/9, y = 4/9 (twice), from 5 x = 4 y + 1, 7 y = 2 x + 2   11/18    1
-        5         0, of black neighbours                                        0        0
+    Example:
+        A black 4 x 4 image whose four pixels in the upper left corner are white, which the map ranks first, row by row.
+        The classifier is right where more than half of these four is white.
 
-    These are the counts at 5, 10 and 15, 20, 30 %, so area = 0.2 * 1 + 0.1 * 1/2 = 0.25.
+            removed   a white pixel becomes                                         white    right
+            1         1, of three white neighbours                                  1        1
+            2         x = 5/6, y = 7/12, from 5 x = 2 y + 3 and 8 y = 2 x + 3       41/48    1
+            3         x = 5/9, y = 4/9 (twice), from 5 x = 4 y + 1, 7 y = 2 x + 2   11/18    1
+            5         0, of black neighbours                                        0        0
 
-    >>> import torch
-    >>> class Corner(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
-    ...         return torch.stack([1 - white, white], 1) * 4
-    >>> maps, images = torch.zeros(1, 4, 4), torch.zeros(1, 3, 4, 4)
-    >>> maps[0, :2, :2], images[:, :, :2, :2] = torch.tensor([[4.0, 3], [2, 1]]), 1
-    >>> curves = Curves(Corner(), images, torch.tensor([[0.0, 1.0]]), maps)
-    >>> labels = np.array([[False, True]])
-    >>> saliency_road(curves, labels).tolist()
-    [[1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
-    >>> reduce(saliency_road(curves, labels), {"exposure": None}).round(6).tolist()
-    [0.25]
+        These are the counts at 5, 10 and 15, 20, 30 %, so area = 0.2 * 1 + 0.1 * 1/2 = 0.25.
 
-    Raises: UserError for an exposure out of range.
+        >>> import torch
+        >>> class Corner(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+        ...         return torch.stack([1 - white, white], 1) * 4
+        >>> maps, images = torch.zeros(1, 4, 4), torch.zeros(1, 3, 4, 4)
+        >>> maps[0, :2, :2], images[:, :, :2, :2] = torch.tensor([[4.0, 3], [2, 1]]), 1
+        >>> curves = Curves(Corner(), images, torch.tensor([[0.0, 1.0]]), maps)
+        >>> labels = np.array([[False, True]])
+        >>> saliency_road(curves, labels).tolist()
+        [[1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
+        >>> reduce(saliency_road(curves, labels), {"exposure": None}).round(6).tolist()
+        [0.25]
     """
     check(exposure=exposure)
     return recognised_at(curves, labels, "rest" if order == "morf" else "top", "linear", exposure)
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return 9, 0

@@ -35,54 +35,55 @@ def saliency_roar(
     initial: Initial = "new",
     exposures: list | tuple | None = None,
 ) -> np.ndarray:
-    """Area under a(r): whether networks trained on pictures without their top share r are right.
+    """Return whether networks trained on pictures without a map's top share r are right about each image.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
     The explainer explains the class that the run's classifier predicts, on every training, validation and test image
-    (maps of the label would tell a network the label). The top share r of the pixels of each are replaced by the
-    mean colour of the training images. For each r networks of the classifier's structure are trained with
-    new weights by one recipe: Adam, the epoch that is best on the changed validation images. a(r) is the share of them
-    that are right about the sample's label. A run scores two controls beside every explainer: `random`, and
-    the explainer's maps under a strong Gaussian blur, as a map that says less often scores better (Brocki and Chung,
-    2023).
+    (maps of the label would leak the label). The top share r of the pixels of each are replaced by the mean colour of
+    the training images. For each r networks of the classifier's architecture are trained with new weights by one
+    recipe: Adam, keeping the epoch that is best on the changed validation images. a(r) is the share of them that are
+    right about the sample's label. A run scores two controls beside every explainer: `random`, and the explainer's maps
+    under a strong Gaussian blur, because a map that says less often scores better (Brocki and Chung, 2023).
 
     Args:
         retrained: Int (B, P), the class that each network gives each image; -1 where there is none. P is the number of
             exposures times that of trainings.
-        labels: Bool (B, K), the classes that are right for each image.
+        labels: Bool (B, K), the right classes of each image.
         test: "modified": the test images are changed as the training images are (Hooker et al., 2019). "clean": they
-            are as they were (Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021).
-        trainings: how many for each exposure, each with initial weights and an order of the images of its own, the
-            same for all explainers.
+            are unchanged (Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021).
+        trainings: trainings per exposure, each with its own initial weights and order of the images, the same for all
+            explainers.
         epochs: passes over the training images.
-        learning_rate: of Adam.
+        learning_rate: step size of Adam.
         batch_size: images in one step.
-        images: train on this many of the images, drawn with the run's seed; None: all.
-        initial: "new": weights are drawn anew. "base": those of the checkpoint that the training of the classifier
-            started from, as its `training_log.json` names it, but for the last layer, which is drawn anew.
-        exposures: some of those above, increasing, such as [0, 0.1, 0.5, 1], for fewer trainings; the area is divided
-            by their width. None: all.
+        images: number of images to train on, drawn with the run's seed; None: all.
+        initial: "new": weights are drawn anew. "base": weights of the checkpoint that the classifier was trained from,
+            as its `training_log.json` names it, except for the last layer, which is drawn anew.
+        exposures: a subset of the exposures above, increasing, such as [0, 0.1, 0.5, 1], for fewer trainings; the area
+            is divided by their width. None: all.
 
     Returns:
-        (B, P): 1 where a network is right, else 0, the parts of the score; `reduce` gives the area, in [0, 1],
-        lower is better.
+        (B, P): 1 where a network is right, else 0, the parts of the score; `reduce` gives the area, in [0, 1], lower is
+        better.
 
-    Example: one training for each exposure, and what it says of a 4 x 4 image of class 1:
+    Raises:
+        UserError: A training cannot work with these numbers.
 
-        exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
-        answer     1   1     1      0      0      0      0      0      0
-        right      1   1     1      0      0      0      0      0      0
+    Example:
+        One training for each exposure, and what it says of a 4 x 4 image of class 1:
 
-        area = 0.05 * 1 + 0.05 * 1 + 0.05 * 1/2 = 0.125
+            exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
+            answer     1   1     1      0      0      0      0      0      0
+            right      1   1     1      0      0      0      0      0      0
 
-    >>> answers = np.array([[1, 1, 1, 0, 0, 0, 0, 0, 0]])
-    >>> labels = np.array([[False, True]])
-    >>> right = saliency_roar(answers, labels, trainings=1)
-    >>> reduce(right, {"trainings": 1}).round(6).tolist()
-    [0.125]
+            area = 0.05 * 1 + 0.05 * 1 + 0.05 * 1/2 = 0.125
 
-    Raises: UserError for numbers that nothing can be trained with.
+        >>> answers = np.array([[1, 1, 1, 0, 0, 0, 0, 0, 0]])
+        >>> labels = np.array([[False, True]])
+        >>> right = saliency_roar(answers, labels, trainings=1)
+        >>> reduce(right, {"trainings": 1}).round(6).tolist()
+        [0.125]
     """
     check_protocol(
         trainings=trainings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, images=images,

@@ -18,50 +18,52 @@ ALSO_CALLED = ("IDSDS", "in-domain single deletion score", "single deletion")
 
 
 def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
-    """Spearman correlation, over patches, of what a map gives a patch and of how far the logit falls without it.
+    """Return the Spearman correlation, over patches, of a map's sums and the logit's drops without each patch.
 
         score = spearman(sum over patch of map,  z(image) - z(image without patch)),    z = sum_k w_k logit_k
 
     for the grid x grid patches of the image and the weights w of the target; for a class z is its logit. Each patch is
-    taken away alone, so pictures stay close to what the classifier knows. The map is taken as it is: its negative
-    values count.
+    removed alone, so pictures stay close to what the classifier knows. The map is taken as it is: its negative values
+    count.
 
     Ranks are 1 to grid^2; patches whose sums, or drops, agree to 1/32768 of their range share the mean of their ranks.
 
+    The authors first fine-tune their classifiers on images without patches, so that deletions stay in their domain;
+    scores of a classifier that was not fine-tuned answer another question.
+
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        grid: patches along a side, at least 2. Sides that it does not divide have patches that differ by a pixel.
-        reference: what takes the patch's place. "mean": the classifier's normalisation mean, zero for the network;
-            "black": 0 in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5; "noise": uniform in
-            [0, 1); "inpaint": filled in from what stays; "linear":
-            imputed from it (ROAD).
+        grid: patches along a side, at least 2. If it does not divide a side, patches differ by a pixel.
+        reference: what replaces the patch. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean, which is
+            zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise": uniform in [0,
+            1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the pixels that stay
+            (ROAD).
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better. 0 where the correlation is not defined, as all patches have equal
         sums or equal drops; a run counts these.
 
-    The authors fine-tune their classifiers on images without patches first, so that what is deleted stays in their
-    domain; scores of a classifier that was not are those of another question.
+    Raises:
+        UserError: The grid has fewer than 2 patches a side, or is finer than the image.
 
-    Example: a 4 x 4 image that is white, grid=2, and a classifier whose logit is the sum of the four patches' white
-    shares times 3, 2, 1 and 0:
+    Example:
+        A 4 x 4 image that is white, grid=2, and a classifier whose logit is the sum of the four patches' white shares
+        times 3, 2, 1 and 0:
 
-        patch                 upper left   upper right   lower left   lower right
-        sum of the map                 8             9            1             0
-        drop                           3             2            1             0
-        ranks               3 4 2 1 and 4 3 2 1:  1 - 6 (1 + 1) / (4 (16 - 1)) = 0.8
+            patch                 upper left   upper right   lower left   lower right
+            sum of the map                 8             9            1             0
+            drop                           3             2            1             0
+            ranks               3 4 2 1 and 4 3 2 1:  1 - 6 (1 + 1) / (4 (16 - 1)) = 0.8
 
-    >>> import torch
-    >>> class Weighted(torch.nn.Module):
-    ...     def forward(self, images):
-    ...         shares = torch.nn.functional.avg_pool2d(images.mean(1, keepdim=True), 2).flatten(1)
-    ...         return torch.stack([shares @ torch.tensor([3.0, 2.0, 1.0, 0.0]), shares[:, 0] * 0], 1)
-    >>> maps = torch.tensor([[[8.0, 0, 9, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]])
-    >>> curves = Curves(Weighted(), torch.ones(1, 3, 4, 4), torch.tensor([[1.0, 0.0]]), maps)
-    >>> saliency_single_deletion(curves, grid=2, reference="black").round(4).tolist()
-    [0.8]
-
-    Raises: UserError for a grid finer than the image.
+        >>> import torch
+        >>> class Weighted(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         shares = torch.nn.functional.avg_pool2d(images.mean(1, keepdim=True), 2).flatten(1)
+        ...         return torch.stack([shares @ torch.tensor([3.0, 2.0, 1.0, 0.0]), shares[:, 0] * 0], 1)
+        >>> maps = torch.tensor([[[8.0, 0, 9, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]])
+        >>> curves = Curves(Weighted(), torch.ones(1, 3, 4, 4), torch.tensor([[1.0, 0.0]]), maps)
+        >>> saliency_single_deletion(curves, grid=2, reference="black").round(4).tolist()
+        [0.8]
     """
     patches = _patches(curves, grid)
     drops = -_without(curves, patches, grid, reference)  # of the whole image's logit, which changes no rank
@@ -69,13 +71,13 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
 
 
 def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
-    """Bool (B,): whether all patches have equal sums, or equal drops."""
+    """Return whether all patches have equal sums or equal drops, Bool (B,)."""
     patches = _patches(curves, grid)
     return constant_rows(_sums(curves, patches, grid)) | constant_rows(_without(curves, patches, grid, reference))
 
 
 def _patches(curves: Curves, grid: int) -> np.ndarray:
-    """Int (H, W): the number of each pixel's patch, row by row."""
+    """Return the number of each pixel's patch, row by row, Int (H, W); raise UserError if the grid is too fine."""
     check(grid=grid)
     if grid > min(curves.height, curves.width):
         raise UserError(f"grid={grid} of saliency_single_deletion is finer than the image; take fewer patches")
@@ -84,25 +86,29 @@ def _patches(curves: Curves, grid: int) -> np.ndarray:
 
 
 def _sums(curves: Curves, patches: np.ndarray, grid: int) -> np.ndarray:
-    """Float64 (B, grid^2): what each map gives each patch."""
-    return np.stack([np.bincount(patches.ravel(), one.ravel().astype(np.float64), grid**2) for one in curves.maps])
+    """Return the sum of each map over each patch, Float64 (B, grid^2)."""
+    return np.stack(
+        [np.bincount(patches.ravel(), values.ravel().astype(np.float64), grid**2) for values in curves.maps]
+    )
 
 
 def _without(curves: Curves, patches: np.ndarray, grid: int, reference: Reference) -> np.ndarray:
-    """Float64 (B, grid^2): z of each image without one of its patches."""
+    """Return z of each image without one of its patches, Float64 (B, grid^2)."""
     of_pixel = torch.from_numpy(patches).to(curves.images.device)
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
+        """Return the images, each without a patch."""
         return curves.drawn(samples, (of_pixel != pictures[:, None, None])[:, None], reference)
 
     return curves.logits(("without a patch", grid, reference), grid**2, draw)
 
 
 def check(*, grid: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
     if isinstance(grid, bool) or not isinstance(grid, int) or grid < 2:
         raise UserError(f"grid={grid!r} of saliency_single_deletion must be a whole number of patches, 2 or more")
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
     return options["grid"] ** 2, 0
