@@ -30,11 +30,17 @@ def test_what_a_module_lacks_is_one_sentence_that_names_file_and_part(kind, name
 
 def test_an_option_without_a_type_or_of_any_text_is_named(monkeypatch):
     def gradient(classifier, images, target, *, strength=1, scale: str = "log"):
-        """Maps."""
+        """Return maps.
+
+        Args:
+            strength: of the maps.
+        """
 
     monkeypatch.setattr(registry.load("explainers", "gradient"), "gradient", gradient)
-    without, any_text = contracts.of_explainer("gradient")
+    without, any_text, undescribed = contracts.of_explainer("gradient")
     assert "option strength of gradient" in without
+    assert "option scale of gradient" in undescribed
+    assert "not described" in undescribed
     assert "option scale of gradient" in any_text
     assert "Literal" in any_text
 

@@ -170,8 +170,8 @@ def test_inputs_and_options_are_described(load, name):
     text = load(name).inputs_description
     usual = {} if "retrained" in load_metric(name).inputs else defaults(load_metric(name).function)
     for option in ("predictions" if "predictions:" in text else "images", *usual, "per_sample"):
-        assert re.search(rf"^    {option}: \w.*\w", text, flags=re.MULTILINE), option
-    assert re.search(r"Returns:\n    {name: the mean over samples}. Per sample: \w+", text)
+        assert re.search(rf"^    {option}: \S.*\w", text, flags=re.MULTILINE), option
+    assert re.search(r"Returns:\n    {name: the mean over samples}. Per sample: \S+", text)
 
 
 @pytest.mark.parametrize("name", registry.names("metrics"))

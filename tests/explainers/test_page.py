@@ -18,7 +18,7 @@ def test_the_page_has_what_the_docstrings_say_without_any_network(tmp_path):
     text = (tmp_path / "explainers.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", text, flags=re.MULTILINE) == registry.names("explainers")
     assert "by bilinear interpolation" in text
-    assert "Options: `masks=4000`" in text.partition("## rise")[2]
+    assert "- `masks=4000`: " in text.partition("## rise")[2]
 
 
 def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reason(monkeypatch):
