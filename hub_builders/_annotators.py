@@ -19,9 +19,12 @@ from saliency_bench.utils.storage import cache_folder
 
 
 class Drawn(NamedTuple):
-    """The mask files of an image, and the checksum of the image that they were drawn on; "" where nobody knows it.
+    """The mask files of an image.
 
-    empty: all who saw the image say that no region shows the class; there is no file then.
+    Attributes:
+        paths: of the masks, one for each annotator.
+        checksum: of the image that they were drawn on; "" where nobody knows it.
+        empty: all who saw the image say that no region shows the class; there is no file then.
     """
 
     paths: tuple[Path, ...] = ()
@@ -33,39 +36,43 @@ NOTHING = Drawn()
 
 
 def drawn_masks(root: Path, annotations: str = "") -> dict[str, Drawn]:
-    """{image id, "/" replaced by "_": its masks}, of `masks/`, or of the store of a study.
+    """Return {image id, "/" replaced by "_": its masks}, of `masks/`, or of the store of a study.
 
-    Raises: UserError for a store that cannot be read, or does not hold exactly one annotation study.
+    Raises:
+        UserError: The store cannot be read, or does not hold exactly one annotation study.
     """
     if annotations:
         return _of_store(annotations)
-    found: dict[str, tuple[Path, ...]] = {}
+    files: dict[str, tuple[Path, ...]] = {}
     for path in entries(root / "masks"):
         for file in entries(path) if path.is_dir() else [path]:
             if file.suffix.lower() == ".png" and not file.name.startswith("."):
-                found[file.stem] = (*found.get(file.stem, ()), file)
-    return {name: Drawn(paths) for name, paths in found.items()}
+                files[file.stem] = (*files.get(file.stem, ()), file)
+    return {name: Drawn(paths) for name, paths in files.items()}
 
 
 def _of_store(place: str) -> dict[str, Drawn]:
-    """The masks as files in the cache folder, named by their content: a build that resumes sees what has changed."""
+    """Write the masks of a store into the cache, named by content, so that a resumed build sees what has changed."""
     from saliency_bench.studies.annotating import KIND, counted_answers, pixels_of
     from saliency_bench.studies.store import Store
     from saliency_bench.utils.pictures import png
 
     store = Store(place, create=False)
-    found: dict[str, Drawn] = {}
+    drawn_of: dict[str, Drawn] = {}
     for unit, answers in counted_answers(store.find(kind=KIND)).items():
-        sums = {one.image_sha256 or "" for one in answers}
-        size = next((one.pixels.shape for one in answers if one.pixels is not None), None)
-        paths = () if size is None else tuple(_kept(png(pixels_of(one, size))) for one in answers)
+        sums = {answer.image_sha256 or "" for answer in answers}
+        size = next((answer.pixels.shape for answer in answers if answer.pixels is not None), None)
+        paths = () if size is None else tuple(_kept(png(pixels_of(answer, size))) for answer in answers)
         # Masks of an image that was replaced during the study fit none.
-        found[unit.replace("/", "_")] = Drawn(paths, sums.pop() if len(sums) == 1 else "several images", size is None)
+        drawn_of[unit.replace("/", "_")] = Drawn(
+            paths, sums.pop() if len(sums) == 1 else "several images", size is None
+        )
     store.close()
-    return found
+    return drawn_of
 
 
 def _kept(content: bytes) -> Path:
+    """Write a file into the cache under the hash of its content, and return its path."""
     name = sha256(content).hexdigest()
     path = cache_folder() / "annotations" / name[:2] / f"{name}.png"
     if not path.is_file():
@@ -74,7 +81,11 @@ def _kept(content: bytes) -> Path:
 
 
 def consensus(drawn: Drawn, picture: Picture) -> np.ndarray:
-    """bool (H, W). Raises: UnreadableError."""
+    """Return bool (H, W).
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     if drawn.image_sha256 and drawn.image_sha256 != checksum({"bytes": picture.data}):
         raise UnreadableError("drawn on another image")
     if drawn.empty:

@@ -39,21 +39,27 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Its pixels."""
+        """Return the number of its pixels."""
         return self.frame[0] * self.frame[1]
 
-    def of(self, category: int) -> list[dict[str, Any]]:
-        return [found for found in self.objects if found.get("category_id") == category]
+    def of_category(self, category: int) -> list[dict[str, Any]]:
+        """Return the objects of a category."""
+        return [entry for entry in self.objects if entry.get("category_id") == category]
 
 
 def root_of(source: Path | None, name: str) -> Path:
+    """Return the folder of the annotations and images of a source."""
     root = base_of(needed(source, name, HOME), "annotations")
     part(root, "annotations/", HOME)
     return root
 
 
 def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
-    """The splits whose images and annotation files are all there. Raises: UserError with what is missing."""
+    """Return the splits whose images and annotation files are all there.
+
+    Raises:
+        UserError: There is none; says what is missing.
+    """
     wanted = [split for split in SPLITS if split.startswith(only)]
     there = [split for split in wanted if (root / split).is_dir()]
     if not there:
@@ -65,81 +71,94 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
 
 
 def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[dict[int, Entry], dict[int, str]]:
-    """({image id: entry}, {category id: name}) of one split; what is malformed is a remark."""
-    found, names = entries_in(root / "annotations" / f"instances_{split}.json", split, log)
+    """Return ({image id: entry}, {category id: name}) of one split; what is malformed is a remark."""
+    images, names = entries_in(root / "annotations" / f"instances_{split}.json", split, log)
     if captions:
         file = f"captions_{split}.json"
-        for one in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file, FIX):
-            if type(one.get("image_id")) is not int or not isinstance(one.get("caption"), str):
-                log.remark(str(one.get("id")), f"{file}: a caption without text or image is skipped")
-            elif one["image_id"] in found:
-                found[one["image_id"]].captions.append(one["caption"])
-    return found, names
+        for caption in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file, FIX):
+            if type(caption.get("image_id")) is not int or not isinstance(caption.get("caption"), str):
+                log.remark(str(caption.get("id")), f"{file}: a caption without text or image is skipped")
+            elif caption["image_id"] in images:
+                images[caption["image_id"]].captions.append(caption["caption"])
+    return images, names
 
 
 def entries_in(path: Path, split: str, log: BuildLog, fix: str = FIX) -> tuple[dict[int, Entry], dict[int, str]]:
-    """({image id: entry}, {category id: name}) of a file of instances; what is malformed is a remark."""
+    """Return ({image id: entry}, {category id: name}) of a file of instances; what is malformed is a remark."""
     content = json_of(path, dict, fix)
     listed = partial(_dicts, log=log, file=path.name, fix=fix)
-    names = {one["id"]: str(one.get("name")) for one in listed(content, "categories") if type(one.get("id")) is int}
-    found: dict[int, Entry] = {}
+    names = {
+        entry["id"]: str(entry.get("name")) for entry in listed(content, "categories") if type(entry.get("id")) is int
+    }
+    images: dict[int, Entry] = {}
     for image in listed(content, "images"):
         key, file_name = image.get("id"), image.get("file_name")
         if type(key) is not int or not isinstance(file_name, str):
             log.remark(str(key), f"{path.name}: an image without id or file_name is skipped")
-        elif key in found:
+        elif key in images:
             log.remark(file_name, f"{path.name}: image id {key} comes twice; the first counts")
         else:
             frame = (int(_number(image.get("height"))), int(_number(image.get("width"))))
-            found[key] = Entry(file_name, split, frame)
-    for one in listed(content, "annotations"):
-        if type(one.get("category_id")) is not int or type(one.get("image_id")) is not int:
-            log.remark(str(one.get("id")), f"{path.name}: an object without category or image")
-        elif one["image_id"] in found:
+            images[key] = Entry(file_name, split, frame)
+    for entry in listed(content, "annotations"):
+        if type(entry.get("category_id")) is not int or type(entry.get("image_id")) is not int:
+            log.remark(str(entry.get("id")), f"{path.name}: an object without category or image")
+        elif entry["image_id"] in images:
             keep = ("segmentation", "area", "iscrowd", "category_id", "bbox", "id")
-            found[one["image_id"]].objects.append({key: one[key] for key in keep if key in one})
-    return found, names
+            images[entry["image_id"]].objects.append({key: entry[key] for key in keep if key in entry})
+    return images, names
 
 
 def _dicts(content: dict, key: str, log: BuildLog, file: str, fix: str) -> list[dict]:
+    """Return the JSON objects of a list in a file; others are a remark."""
     listed = content.get(key)
     if not isinstance(listed, list):
         raise UserError(f'the COCO annotation file {file} has no list "{key}"; {fix}')
-    if odd := sum(not isinstance(one, dict) for one in listed):
+    if odd := sum(not isinstance(entry, dict) for entry in listed):
         log.remark(file, f"{odd} of its {key} are no JSON objects and are passed over")
-    return [one for one in listed if isinstance(one, dict)]
+    return [entry for entry in listed if isinstance(entry, dict)]
 
 
 def category(names: dict[int, str], name: str) -> int:
+    """Return the id of a category."""
     for key, known in names.items():
         if known == name:
             return key
     raise UserError(f'the COCO annotations have no category "{name}"; download them again: {HOME}')
 
 
-def area_of(found: dict[str, Any]) -> float:
-    return _number(found.get("area"))
+def area_of(entry: dict[str, Any]) -> float:
+    """Return the area of an object in pixels."""
+    return _number(entry.get("area"))
 
 
 def _number(value: Any) -> float:
+    """Return a number; 0 for anything else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
-    """bool (H, W): the union of what was outlined on a picture of the size `frame`, turned with the picture.
+    """Return bool (H, W): the union of what was outlined on a picture of the size `frame`, turned with the picture.
 
-    COCO annotates the file as stored. Raises: UnreadableError, also for a picture of another size: outlines are not
-    scaled, because the file is then not the one that was annotated.
+    COCO annotates the file as stored.
+
+    Raises:
+        UnreadableError: The picture has another size: outlines are not scaled, because the file is then not the one
+            that was annotated.
     """
     turn = turn_of(picture, frame, "annotations")
-    return turned(np.any([mask_of(one, *frame) for one in segmentations], axis=0), turn)
+    return turned(np.any([mask_of(segmentation, *frame) for segmentation in segmentations], axis=0), turn)
 
 
 def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """bool (H, W) of polygons in parts, or of run lengths, plain or compressed. Raises: UnreadableError."""
+    """Return bool (H, W) of polygons in parts, or of run lengths, plain or compressed.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     mask = library("pycocotools.mask")
     if isinstance(segmentation, list):
-        polygons = [_polygon(one, height, width) for one in segmentation]
+        polygons = [_polygon(polygon, height, width) for polygon in segmentation]
         if not polygons:
             raise UnreadableError("empty mask")
         return mask.decode(mask.merge(mask.frPyObjects(polygons, height, width))).astype(bool)
@@ -154,17 +173,24 @@ def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
     return mask.decode(encoded if isinstance(counts, str) else mask.frPyObjects(encoded, height, width)).astype(bool)
 
 
-def _polygon(one: Any, height: int, width: int) -> list[float]:
-    if not isinstance(one, list) or len(one) < 6 or len(one) % 2:
+def _polygon(points: Any, height: int, width: int) -> list[float]:
+    """Return the coordinates of a polygon.
+
+    Raises:
+        UnreadableError: It is none.
+    """
+    if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
         raise UnreadableError("a polygon that is not a list of three or more points")
-    if not all(isinstance(value, int | float) and abs(value) <= 2 * max(height, width) for value in one):
+    if not all(isinstance(value, int | float) and abs(value) <= 2 * max(height, width) for value in points):
         raise UnreadableError("a polygon with points far outside the image")
-    return one
+    return points
 
 
 def decompressed(text: str) -> list[int] | None:
-    """Run lengths of COCO's text: 5 bits a character, lowest first, from the third on as difference to the last but
-    one. None where the text is no such thing."""
+    """Return the run lengths of COCO's text; None where the text is no such thing.
+
+    5 bits a character, lowest first, from the third on as difference to the last but one.
+    """
     runs: list[int] = []
     value = shift = 0
     for character in text:
@@ -181,6 +207,7 @@ def decompressed(text: str) -> list[int] | None:
 
 
 def example(folder: Path, count: int, side: int, split: str = "train2017", first: int = 1) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     images: list[dict] = []
     objects: list[dict] = []
     captions: list[dict] = []

@@ -21,9 +21,12 @@ Look = Callable[[np.ndarray], list[int]]
 def seen(
     file: Path, pictures: Iterable[tuple[str, Callable[[], np.ndarray | None]]], total: int
 ) -> dict[str, list[int]]:
-    """{name: COCO category ids found with more than `CONFIDENCE`}; what cannot be read has no entry.
+    """Return {name: ids of COCO's categories found with more than `CONFIDENCE`}; what cannot be read has no entry.
 
-    pictures: (name, a function that gives uint8 (H, W, 3)), made only for what the file does not hold.
+    Args:
+        file: of the answers; what it holds is not asked again.
+        pictures: (name, a function that gives uint8 (H, W, 3)), made only for what the file does not hold.
+        total: the number of pictures.
     """
     known = _read(file)
     look: Look | None = None
@@ -42,18 +45,23 @@ def seen(
 
 
 def _read(file: Path) -> dict[str, list[int]]:
+    """Return the answers of a file."""
     known: dict[str, list[int]] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else []:
         try:
             entry = json.loads(line)
-            known[str(entry["what"])] = [int(one) for one in entry["found"]]
+            known[str(entry["what"])] = [int(category) for category in entry["found"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the line that was being written when the pass was stopped: it is asked again
     return known
 
 
 def faster_rcnn() -> Look:
-    """Raises: UserError where the weights cannot be had."""
+    """Return the function that looks at a picture.
+
+    Raises:
+        UserError: The weights cannot be had.
+    """
     import torch
     from torchvision.models import detection
 
@@ -71,7 +79,7 @@ def faster_rcnn() -> Look:
 
     def look(picture: np.ndarray) -> list[int]:
         image = torch.from_numpy(picture.copy()).permute(2, 0, 1).to(device).float() / 255
-        found = model([image])[0]
-        return sorted(set(found["labels"][found["scores"] > CONFIDENCE].tolist()))
+        output = model([image])[0]
+        return sorted(set(output["labels"][output["scores"] > CONFIDENCE].tolist()))
 
     return look

@@ -22,25 +22,25 @@ SERIES = "1.3.6.1.4.1.14519.5.2.1.6279.6001.{}"
 
 
 def names() -> list[str]:
-    """All that can be written: "gender-xai", "gender-xai release" ..."""
-    found = []
+    """Return all examples that can be written: "gender-xai", "gender-xai release" ..."""
+    written = []
     for name in registry.names("hub_builders"):
         layouts = [
             key.removeprefix("example") for key in dir(registry.load("hub_builders", name)) if key.startswith("example")
         ]
-        found += [f"{name} {layout.removeprefix('_')}".strip() for layout in sorted(layouts)]
-    return found
+        written += [f"{name} {layout.removeprefix('_')}".strip() for layout in sorted(layouts)]
+    return written
 
 
 def write(name: str, folder: Path, count: int = 6, side: int = SIDE) -> Path:
-    """A source of `name` with `count` samples or a few more."""
+    """Write a source of `name` with `count` samples or a few more."""
     dataset, _, layout = name.partition(" ")
     getattr(registry.load("hub_builders", dataset), f"example_{layout}".rstrip("_"))(folder, count, side)
     return folder
 
 
 def options(name: str) -> dict[str, Any]:
-    """With which its example is built."""
+    """Return the options with which an example is built."""
     dataset, _, layout = name.partition(" ")
     builder = registry.load("hub_builders", dataset)
     return getattr(builder, f"EXAMPLE_{layout.upper()}".rstrip("_"), getattr(builder, "EXAMPLE", {}))
@@ -55,24 +55,26 @@ def picture(path: Path, index: int, side: int) -> np.ndarray:
 
 
 def text(path: Path, content: object) -> None:
+    """Write a text file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
 
 
 def save(path: Path, values: np.ndarray) -> None:
+    """Write a picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(values).save(path)
 
 
 def boxed(box: Sequence[object]) -> str:
-    """The XML of [xmin, ymin, xmax, ymax]."""
+    """Return the XML of a box [xmin, ymin, xmax, ymax]."""
     return "".join(f"<{corner}>{value}</{corner}>" for corner, value in zip(BOX, box, strict=True))
 
 
 def dicom(
     path: Path, units: np.ndarray, position: tuple[float, float, float], uid: str, series: str, patient: str, **tags
 ):
-    """One CT slice as scanners write it: unsigned pixels, intercept -1024. `tags` replace tags; None takes one out."""
+    """Write one CT slice as scanners do: unsigned pixels, intercept -1024; `tags` replace tags, None takes one out."""
     pydicom = library("pydicom")
     meta = pydicom.dataset.FileMetaDataset()
     meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.2"
@@ -109,7 +111,7 @@ def dicom(
 
 
 def chest(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Hounsfield units of a phantom: air, a body of soft tissue, two lungs with vessels."""
+    """Return the Hounsfield units of a phantom: air, a body of soft tissue, two lungs with vessels."""
     rows, columns = np.mgrid[:height, :width]
     y, x = (rows + 0.5) / height - 0.5, (columns + 0.5) / width - 0.5
     units = np.full((height, width), -1000.0)
@@ -125,7 +127,7 @@ def chest(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def outline(rows: Sequence[int], columns: Sequence[int]) -> list[tuple[int, int]]:
-    """The contour (column, row) just outside a rectangle of pixels [first, last], as readers draw it."""
+    """Return the contour (column, row) just outside a rectangle of pixels [first, last], as readers draw it."""
     top, bottom, left, right = rows[0] - 1, rows[1] + 1, columns[0] - 1, columns[1] + 1
     upper = [(c, top) for c in range(left, right)] + [(right, r) for r in range(top, bottom)]
     return upper + [(c, bottom) for c in range(right, left, -1)] + [(left, r) for r in range(bottom, top, -1)]
@@ -134,7 +136,10 @@ def outline(rows: Sequence[int], columns: Sequence[int]) -> list[tuple[int, int]
 def lidc_xml(
     series: str, sessions: Sequence[Sequence[tuple]], root: str = "LidcReadMessage", space: str = "http://www.nih.gov"
 ) -> str:
-    """Readings: each session is a list of (kind, name, [(z, uid, inclusion, points)]); kind is that of the element."""
+    """Return the XML of readings.
+
+    Each session is a list of (kind, name, [(z, uid, inclusion, points)]); kind is that of the element.
+    """
 
     def roi(edge, z, uid, inclusion, points):
         edges = "".join(f"<{edge}><xCoord>{x}</xCoord><yCoord>{y}</yCoord></{edge}>" for x, y in points)
@@ -148,17 +153,25 @@ def lidc_xml(
     def mark(kind, name, contours):
         edge = "locus" if kind == "nonNodule" else "edgeMap"
         key = "nonNoduleID" if kind == "nonNodule" else "noduleID"
-        return f"<{kind}><{key}>{name}</{key}>{''.join(roi(edge, *one) for one in contours)}</{kind}>"
+        return f"<{kind}><{key}>{name}</{key}>{''.join(roi(edge, *mark_parts) for mark_parts in contours)}</{kind}>"
 
-    read = ("".join(mark(*one) for one in marks) for marks in sessions)
+    read = ("".join(mark(*mark_parts) for mark_parts in marks) for marks in sessions)
     readings = "".join(f"<readingSession><annotationVersion>3</annotationVersion>{m}</readingSession>" for m in read)
     head = f"<ResponseHeader><SeriesInstanceUid>{series}</SeriesInstanceUid></ResponseHeader>"
     return f'<?xml version="1.0" encoding="UTF-8"?><{root} xmlns="{space}">{head}{readings}</{root}>'
 
 
 def nifti(path: Path, world: np.ndarray, axes: str = "RAS", spacing: float = 1.0, tilt: float = 0.0, **header) -> None:
-    """A volume given as world[right, front, head], stored with other axes, such as "LPS" or "SRA", and an affine that
-    says so; `tilt` turns it about the first axis (radians). `header`: slope, inter."""
+    """Write a volume, given as world[right, front, head], as NIfTI.
+
+    Args:
+        path: of the file.
+        world: the voxels.
+        axes: in which it is stored, such as "LPS" or "SRA"; the affine says so.
+        spacing: of voxels in millimetres.
+        tilt: turns the affine about the first axis (radians).
+        **header: slope, inter.
+    """
     nibabel = library("nibabel")
     plain = nibabel.orientations.axcodes2ornt("RAS")
     turn = nibabel.orientations.ornt_transform(plain, nibabel.orientations.axcodes2ornt(tuple(axes)))
@@ -174,5 +187,6 @@ def nifti(path: Path, world: np.ndarray, axes: str = "RAS", spacing: float = 1.0
 
 
 def nifti_plain(path: Path, data: np.ndarray) -> None:
+    """Write an array as NIfTI without any scale or axes."""
     nibabel = library("nibabel")
     nibabel.save(nibabel.Nifti1Image(data, np.eye(4)), path)

@@ -20,11 +20,11 @@ BATCH = 32
 def confident(
     rows: Dataset, classifier: Classifier, names: list[str], label_map: str | None, confidence: float
 ) -> dict[int, list[int]]:
-    """{class: positions of the images that the classifier names rightly with at least this probability}
+    """Return {class: positions of the images that the classifier names rightly with at least this probability}.
 
     Of a group, such as the rows of one photograph, the first one that it names so is taken.
     """
-    found: dict[int, list[int]] = defaultdict(list)
+    positions: dict[int, list[int]] = defaultdict(list)
     groups = rows["group"] if "group" in rows.column_names else [None] * len(rows)
     taken = set()
     members = None
@@ -42,14 +42,14 @@ def confident(
             right = np.isin(np.arange(p.shape[1]), members[label])
             sure = p[place, right].sum() if classifier.activation == "softmax" else p[place, right].max(initial=0)
             if sure >= confidence and recognised(p[place], right, classifier.activation):
-                found[label].append(start + place)
+                positions[label].append(start + place)
                 if group is not None:
                     taken.add(group)
-    return dict(found)
+    return dict(positions)
 
 
 def grids_of(chosen: dict[int, list[int]], size: int, count: int, seed: int) -> list[list[int]]:
-    """Positions of the images of each grid, cell by cell, of different classes: those with the most images left."""
+    """Return the positions of the images of each grid: of different classes, those with the most images left."""
     left = {label: sorted(images, key=lambda index: seed_of(seed, "image", index)) for label, images in chosen.items()}
     grids: list[list[int]] = []
     while len(grids) < count:
@@ -62,7 +62,7 @@ def grids_of(chosen: dict[int, list[int]], size: int, count: int, seed: int) -> 
 
 
 def joined(images: Images, target: int) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 (n h, n w, 3) of images (n^2, 3, h, w) in [0, 1], row by row, and bool (n h, n w): the target's cell."""
+    """Return images (n^2, 3, h, w) in [0, 1] as one, uint8 (n h, n w, 3), and bool (n h, n w): the target's cell."""
     pixels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     side, (height, width) = round(len(pixels) ** 0.5), pixels.shape[1:3]
     grid = pixels.reshape(side, side, height, width, 3).swapaxes(1, 2).reshape(side * height, side * width, 3)

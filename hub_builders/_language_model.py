@@ -47,6 +47,7 @@ class Service:
 
     @property
     def of_openai(self) -> bool:
+        """Whether the model is one of OpenAI's."""
         return re.match(r"(chat)?gpt-|o\d", self.model) is not None
 
     @property
@@ -56,7 +57,7 @@ class Service:
 
 
 def check_token(name: str) -> None:
-    """Raises: UserError for what is not the name of an environment variable; a token itself is never repeated."""
+    """Raise UserError for what is not the name of an environment variable; a token itself is never repeated."""
     if name and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
         raise UserError(
             "the option token takes the name of the environment variable that holds the token, such as OPENAI_API_KEY, "
@@ -65,10 +66,12 @@ def check_token(name: str) -> None:
 
 
 def accepted(pairs: list[Pair], file: Path, service: Service, log: BuildLog) -> dict[Pair, bool]:
-    """Which pairs the model accepts; what it was not asked before, it is asked now, one after the other.
+    """Return which pairs the model accepts; what it was not asked before, it is asked now, one after the other.
 
     The answers go with the dataset, as answers.jsonl.
-    Raises: UserError without answers and token, or if the service fails; the answers until then are kept.
+
+    Raises:
+        UserError: There are neither answers nor a token, or the service fails; the answers until then are kept.
     """
     known = read(file, service.model, log)
     missing = sorted(set(pairs) - set(known))
@@ -83,15 +86,16 @@ def accepted(pairs: list[Pair], file: Path, service: Service, log: BuildLog) -> 
 
 
 def _entry(model: str, pair: Pair, reply: str) -> str:
+    """Return the line of an answer."""
     line = {"model": model, "prompt": WORDING, "question": pair[0], "answer": pair[1], "reply": reply}
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
-    """{pair: reply} of this model to this wording; a line that is not an answer is a remark."""
-    found: dict[Pair, str] = {}
+    """Return {pair: reply} of this model to this wording; a line that is not an answer is a remark."""
+    replies: dict[Pair, str] = {}
     if not file.is_file():
-        return found
+        return replies
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:
             entry = json.loads(line)
@@ -99,13 +103,14 @@ def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
             if not all(isinstance(text, str) for text in (*pair, reply)):
                 raise TypeError
             if (entry.get("model"), entry.get("prompt")) == (model, WORDING):
-                found[pair] = reply
+                replies[pair] = reply
         except (ValueError, KeyError, TypeError, RecursionError):
             log.remark(file.name, f"line {number} is not an answer and is skipped")
-    return found
+    return replies
 
 
 def _client(file: Path, service: Service, count: int):
+    """Return a client of the service."""
     import huggingface_hub
 
     address, token = service.address, _token(service)
@@ -131,8 +136,11 @@ def _client(file: Path, service: Service, count: int):
 
 
 def _token(service: Service) -> str | None:
-    """The token to send: that of the variable that was named; else OpenAI's for its models, and that of Hugging Face
-    for its providers and Inference Endpoints. Other servers get none."""
+    """Return the token to send; None for servers that get none.
+
+    That is the one of the variable that was named; else OpenAI's for its models, and that of Hugging Face for its
+    providers and Inference Endpoints.
+    """
     import huggingface_hub
 
     if service.token:
@@ -145,7 +153,7 @@ def _token(service: Service) -> str | None:
 
 
 def _check_address(address: str, token: str | None) -> None:
-    """Raises: UserError for what is not an address, or one to which a token would travel unencrypted."""
+    """Raise UserError for what is not an address, or one to which a token would travel unencrypted."""
     try:
         parts = urlparse(address)
         scheme, host = parts.scheme, parts.hostname
@@ -158,11 +166,12 @@ def _check_address(address: str, token: str | None) -> None:
 
 
 def _ask(client, model: str, pair: Pair) -> str:
-    asked = [{"role": "user", "content": PROMPT.format(question=pair[0], answer=pair[1])}]
+    """Return the reply to a question."""
+    messages = [{"role": "user", "content": PROMPT.format(question=pair[0], answer=pair[1])}]
     waits, token = iter(WAITS), getattr(client, "token", None) or "\0"
     while True:
         try:
-            response = client.chat_completion(asked, model=model, max_tokens=8, temperature=0.0, seed=0)
+            response = client.chat_completion(messages, model=model, max_tokens=8, temperature=0.0, seed=0)
             if reply := str(response.choices[0].message.content or "").strip():
                 return reply.replace(token, "[token]")
             raise ValueError("its reply is empty; a model that thinks before it answers cannot be used")
@@ -178,6 +187,7 @@ def _ask(client, model: str, pair: Pair) -> str:
 
 
 def _busy(error: Exception) -> bool:
+    """Return whether an error says that the service is busy."""
     from huggingface_hub import InferenceTimeoutError
 
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -185,6 +195,7 @@ def _busy(error: Exception) -> bool:
 
 
 def _append(file: Path, line: str) -> None:
+    """Append a line to a file."""
     try:
         with file.open("a+b") as lines:
             lines.seek(max(lines.seek(0, os.SEEK_END) - 1, 0))
@@ -197,6 +208,7 @@ def _append(file: Path, line: str) -> None:
 
 
 def _yes(pair: Pair, reply: str, log: BuildLog) -> bool:
+    """Return whether a reply says yes; one that says neither is a remark."""
     word = "".join(c for c in reply.casefold().partition("\n")[0] if c.isalpha() or c == " ").split()
     if word[:1] not in (["yes"], ["no"]):
         log.remark(pair[1], f"the language model said {reply[:60]!r}, which counts as no")

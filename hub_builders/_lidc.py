@@ -22,6 +22,8 @@ CT, XRAY = "LidcReadMessage", "IdriReadMessage"
 
 @dataclass(frozen=True)
 class Contour:
+    """A contour of a mark in a slice."""
+
     uid: str  # of the slice
     z: float
     inclusion: bool
@@ -29,6 +31,7 @@ class Contour:
 
     @property
     def is_point(self) -> bool:
+        """Whether it is a single point."""
         return len(set(self.points)) < 3
 
 
@@ -42,6 +45,7 @@ class Mark:
 
     @property
     def is_point(self) -> bool:
+        """Whether its contours are single points."""
         return all(contour.is_point for contour in self.contours)
 
 
@@ -55,7 +59,11 @@ class Reading:
 
 
 def series_of(path: Path) -> str | None:
-    """The series that an XML file is about; None if it is a chest X-ray. Reads no farther. Raises: UnreadableError."""
+    """Return the series that an XML file is about, reading no farther; None for a chest X-ray.
+
+    Raises:
+        UnreadableError: It is no such XML.
+    """
     kind = ""
     for event, element in xml_events(path):
         tag = _local(element.tag)
@@ -70,7 +78,11 @@ def series_of(path: Path) -> str | None:
 
 
 def reading_of(path: Path) -> Reading:
-    """The marks of an XML file about a series. Raises: UnreadableError."""
+    """Return the marks of an XML file about a series.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     root = xml_of(path)
     for element in root.iter():
         element.tag = _local(element.tag)
@@ -92,8 +104,9 @@ def reading_of(path: Path) -> Reading:
 
 
 def _contours(element: Any) -> list[Contour]:
+    """Return the contours of a mark."""
     rois = _all(element, "roi") or ([element] if element.tag == "nonNodule" else [])
-    found = []
+    contours = []
     for roi in rois:
         parts = {child.tag: _text(child) for child in roi}
         points = tuple(_point(edge) for edge in _all(roi, "edgeMap", "locus"))
@@ -104,13 +117,14 @@ def _contours(element: Any) -> list[Contour]:
         if not points or not math.isfinite(z):
             raise UnreadableError("a contour without points or without place")
         inclusion = parts.get("inclusion", "TRUE").upper() != "FALSE"
-        found.append(Contour(parts.get("imageSOP_UID", ""), z, inclusion, points))
-    if not found:
+        contours.append(Contour(parts.get("imageSOP_UID", ""), z, inclusion, points))
+    if not contours:
         raise UnreadableError("no contour")
-    return found
+    return contours
 
 
 def _point(edge: Any) -> tuple[int, int]:
+    """Return (column, row) of a point."""
     parts = {child.tag: _text(child) for child in edge}
     try:
         column, row = int(parts["xCoord"]), int(parts["yCoord"])
@@ -122,7 +136,7 @@ def _point(edge: Any) -> tuple[int, int]:
 
 
 def enclosed(points: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """int64 (n, 2): rows and columns of the pixels strictly inside a contour."""
+    """Return int64 (n, 2): rows and columns of the pixels strictly inside a contour."""
     columns, rows = np.array(points).T
     left, top = columns.min(), rows.min()
     moved = [(int(column - left), int(row - top)) for column, row in points]
@@ -135,7 +149,7 @@ def enclosed(points: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 
 def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
-    """Sorted voxel numbers of a nodule; `number_of` counts the slices by their UID."""
+    """Return sorted voxel numbers of a nodule; `number_of` counts the slices by their UID."""
     kept: list[np.ndarray] = []
     holes: list[np.ndarray] = []
     for contour in mark.contours:
@@ -148,7 +162,7 @@ def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
 
 
 def nodules_of(volumes: list[tuple[int, np.ndarray]]) -> list[dict[int, np.ndarray]]:
-    """Nodules as {reader: voxels}, of (reader, voxels) of each mark.
+    """Return nodules as {reader: voxels}, of (reader, voxels) of each mark.
 
     Marks of different readers that share a voxel mean the same nodule, and so do chains of them; of one reader who
     marked it in parts, the parts are joined.
@@ -158,36 +172,40 @@ def nodules_of(volumes: list[tuple[int, np.ndarray]]) -> list[dict[int, np.ndarr
         for j in range(i):
             if reader != volumes[j][0] and group[i] != group[j] and _meet(voxels, volumes[j][1]):
                 old, new = max(group[i], group[j]), min(group[i], group[j])
-                group = [new if one == old else one for one in group]
-    found = []
-    for one in sorted(set(group)):
+                group = [new if number == old else number for number in group]
+    nodules = []
+    for number in sorted(set(group)):
         readers: dict[int, np.ndarray] = {}
-        for (reader, voxels), own in zip(volumes, group, strict=True):
-            if own == one:
+        for (reader, voxels), group_number in zip(volumes, group, strict=True):
+            if group_number == number:
                 readers[reader] = np.union1d(readers.get(reader, np.zeros(0, np.int64)), voxels)
-        found.append(readers)
-    return found
+        nodules.append(readers)
+    return nodules
 
 
 def _meet(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two sorted arrays share a value."""
     if not len(a) or not len(b) or a[0] > b[-1] or b[0] > a[-1]:
         return False
     return bool(np.isin(a, b, assume_unique=True).any())
 
 
 def agreed(readers: list[np.ndarray]) -> np.ndarray:
-    """Voxels in at least half of the readers' volumes, for readers who marked the nodule."""
+    """Return voxels in at least half of the readers' volumes, for readers who marked the nodule."""
     voxels, counts = np.unique(np.concatenate(readers), return_counts=True)
     return voxels[2 * counts >= len(readers)]
 
 
 def _all(root: Any, *names: str) -> list[Any]:
+    """Yield the elements of these names at any depth."""
     return [element for element in root.iter() if element.tag in names]
 
 
 def _local(tag: Any) -> str:
+    """Return the name of a tag without its namespace."""
     return str(tag).rpartition("}")[2]
 
 
 def _text(element: Any) -> str:
+    """Return the text of an element."""
     return "" if element is None else (element.text or "").strip()

@@ -19,13 +19,18 @@ all classes of the image. `drop` leaves out images that show one of these classe
 
 
 def features(names: list[str]) -> dict:
+    """Return the columns of a dataset with these classes."""
     from datasets import ClassLabel, List
 
     return {"label": ClassLabel(names=names), "labels": List(ClassLabel(names=names))}
 
 
 def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> list[str]:
-    """The classes whose images are left out, as the dataset spells them. Raises: UserError."""
+    """Return the classes whose images are left out, as the dataset spells them.
+
+    Raises:
+        UserError: There is no such class.
+    """
     if classes not in ("all", "image"):
         raise UserError(f"{owner}: classes={classes} is unknown; use all, or image for one sample an image")
     spelled = {_plain(name): name for name in known}
@@ -36,13 +41,22 @@ def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> 
 
 
 def _plain(name: str) -> str:
+    """Return a name in small letters, without spaces and signs."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def samples_of(
     log: BuildLog, name: str, picture: Picture, masks: dict[str, Callable[[], np.ndarray]], classes: str
 ) -> list[dict]:
-    """The samples of one image. masks: for each of its classes a function that makes the mask."""
+    """Return the samples of one image.
+
+    Args:
+        log: gets what is left out.
+        name: of the image.
+        picture: the image.
+        masks: for each of its classes a function that makes the mask.
+        classes: "all" gives a sample for each class, "image" one.
+    """
     made = {label: mask_or_none(log, f"{name}:{label}", make) for label, make in masks.items()}
     labels = list(masks)
     if classes == "image":

@@ -26,37 +26,43 @@ JPEG = (".jpg", ".jpeg")
 BLACK = 0
 
 
-def given_path(path: str, what: str, folder: bool = False) -> Path:
-    """The file or folder that an option names. Raises: UserError."""
-    found = Path(path).expanduser().resolve()
-    if not (found.is_dir() if folder else found.is_file()):
-        raise UserError(f"--{what} {path} is not a {'folder' if folder else 'file'}; check the path")
-    return found
+def given_path(path: str, option: str, folder: bool = False) -> Path:
+    """Return the file or folder that an option names.
+
+    Raises:
+        UserError: It is not there.
+    """
+    place = Path(path).expanduser().resolve()
+    if not (place.is_dir() if folder else place.is_file()):
+        raise UserError(f"--{option} {path} is not a {'folder' if folder else 'file'}; check the path")
+    return place
 
 
 def check_split(owner: str, split: str) -> None:
-    """Raises: UserError."""
+    """Raise UserError for what is no split."""
     if split not in ("", "hash", *SPLITS.values()):
         raise UserError(f"{owner}: split={split} is unknown; use hash, train, validation or test")
 
 
 def pictures_in(folder: Path, log: BuildLog, without: Path | None = None) -> list[str]:
-    """The pictures at any depth, by their path in the folder; none in the folder `without`, and none behind links."""
-    found = []
+    """Return the pictures at any depth, by their path in the folder; none in the folder `without` or behind links."""
+    paths = []
     for place, folders, names in os.walk(folder):
         here = Path(place)
         for link in [name for name in folders if (here / name).is_symlink()]:
             log.remark(_path(here / link, folder), "a link to a folder, which is not followed; put the folder there")
         folders[:] = [name for name in folders if here / name != without and not name.startswith(".")]
-        found += [_path(here / name, folder) for name in names if not name.startswith(".")]
-    return sorted(name for name in found if PurePosixPath(name).suffix.lower() in PICTURES and _writable(name, log))
+        paths += [_path(here / name, folder) for name in names if not name.startswith(".")]
+    return sorted(name for name in paths if PurePosixPath(name).suffix.lower() in PICTURES and _writable(name, log))
 
 
 def _path(path: Path, folder: Path) -> str:
+    """Return a path in a folder, with "/"."""
     return path.relative_to(folder).as_posix()
 
 
 def _writable(name: str, log: BuildLog) -> bool:
+    """Return whether a name can be written; one that cannot is left out."""
     if any(unicodedata.category(sign) in UNWRITABLE for sign in name):
         log.leave_out(ascii(name)[1:-1], "image", "its name holds a control character; rename it")
         return False
@@ -64,19 +70,19 @@ def _writable(name: str, log: BuildLog) -> bool:
 
 
 def stem(name: str) -> str:
-    """A path without its ending."""
+    """Return a path without its ending."""
     return str(PurePosixPath(name).with_suffix(""))
 
 
 def ids_of(names: Iterable[str]) -> dict[str, str]:
-    """{path: image id}: without its ending, where no other has the same."""
+    """Return {path: image id}: without its ending, where no other has the same."""
     names = list(names)
     times = Counter(map(stem, names))
     return {name: stem(name) if times[stem(name)] == 1 else name for name in names}
 
 
 def ends_of(name: str) -> list[str]:
-    """A path, and what is left of it without its first folders, longest first."""
+    """Return a path, and what is left of it without its first folders, longest first."""
     parts = name.split("/")
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
@@ -90,17 +96,17 @@ class Names:
             for end in {end for form in (name, stem(name)) for end in ends_of(form)}:
                 self.known.setdefault(end, []).append(name)
 
-    def of(self, given: str) -> list[str]:
-        """All that have this name."""
+    def called(self, given: str) -> list[str]:
+        """Return all that have this name."""
         has_ending = PurePosixPath(given).suffix.lower() in PICTURES
         exact = self.known.get(given, [])
         return [given] if given in exact else exact or (self.known.get(stem(given), []) if has_ending else [])
 
 
 def masks_for(
-    pictures: list[str], masks: list[str], what: str = "mask"
+    pictures: list[str], masks: list[str], noun: str = "mask"
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """({picture: its mask}, {picture: why it has none}, masks without a picture), by their names without ending.
+    """Return ({picture: its mask}, {picture: why it has none}, masks without a picture), by their names without ending.
 
     A mask belongs to the picture whose path ends as its own: `masks/cat/1.png` to `images/cat/1.jpg`, and so does
     `masks/1.png`, if no other picture is called 1.
@@ -112,31 +118,34 @@ def masks_for(
     for mask in masks:
         by_last.setdefault(PurePosixPath(mask).stem, []).append(mask)
     last = Counter(PurePosixPath(picture).stem for picture in pictures)
-    found: dict[str, list[str]] = {}
+    masks_of_picture: dict[str, list[str]] = {}
     for picture in pictures:
-        own = next((named[end] for end in ends_of(stem(picture)) if end in named), [])
+        candidates = next((named[end] for end in ends_of(stem(picture)) if end in named), [])
         alone = PurePosixPath(picture).stem
-        found[picture] = own or (by_last.get(alone, []) if last[alone] == 1 else [])
-    users = Counter(mask for several in found.values() for mask in several)
+        masks_of_picture[picture] = candidates or (by_last.get(alone, []) if last[alone] == 1 else [])
+    users = Counter(mask for several in masks_of_picture.values() for mask in several)
     chosen, lacking = {}, {}
-    for picture, several in found.items():
+    for picture, several in masks_of_picture.items():
         if len(several) == 1 and users[several[0]] == 1:
             chosen[picture] = several[0]
         else:
             lacking[picture] = (
-                f"no {what} file of its name"
+                f"no {noun} file of its name"
                 if not several
-                else f"several {what} files of its name"
+                else f"several {noun} files of its name"
                 if len(several) > 1
-                else f"its {what} file has the name of several pictures"
+                else f"its {noun} file has the name of several pictures"
             )
     return chosen, lacking, [mask for mask in masks if mask not in users]
 
 
 def foreground_of(text: str) -> str | int | tuple[int, int, int]:
-    """ "" (the mask itself tells), "nonzero", a value, or a colour: `255`, `#ff0000`, `255,0,0`, `red`.
+    """Return what of a mask is the object: "" (the mask itself tells), "nonzero", a value, or a colour.
 
-    Raises: UserError.
+    Taken are `255`, `#ff0000`, `255,0,0` and `red`.
+
+    Raises:
+        UserError: It is none of them.
     """
     try:
         if text in ("", "nonzero"):
@@ -154,7 +163,11 @@ def foreground_of(text: str) -> str | int | tuple[int, int, int]:
 
 
 def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
-    """bool (H, W): the object in a mask file, turned with its picture. Raises: UnreadableError."""
+    """Return bool (H, W): the object in a mask file, turned with its picture.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     if path.suffix.lower() in JPEG:
         raise UnreadableError("a mask in JPEG, which blurs its values; save masks as PNG")
     try:
@@ -166,7 +179,11 @@ def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
 
 
 def object_in(image: Image.Image, foreground: str | int | tuple[int, int, int]) -> np.ndarray:
-    """bool (H, W): the pixels of a mask as stored that are the object. Raises: UnreadableError."""
+    """Return bool (H, W): the pixels of a mask as stored that are the object.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     if isinstance(foreground, tuple):
         return (np.asarray(image.convert("RGB")) == foreground).all(-1)
     codes, is_colour, background = _coded(image)
@@ -174,16 +191,16 @@ def object_in(image: Image.Image, foreground: str | int | tuple[int, int, int]) 
         if is_colour:
             raise UnreadableError("a mask in colour, which has no value; give --foreground a colour")
         return codes == foreground
-    found = np.unique(codes)
-    if foreground == "" and len(found) > 2:
+    values = np.unique(codes)
+    if foreground == "" and len(values) > 2:
         raise UnreadableError("a mask of more than two values; say with --foreground which one is the object")
-    if foreground == "" and len(found) == 2 and background not in found:
+    if foreground == "" and len(values) == 2 and background not in values:
         raise UnreadableError("a mask of two values, none of them 0; say with --foreground which one is the object")
     return codes != background
 
 
 def _coded(image: Image.Image) -> tuple[np.ndarray, bool, int]:
-    """(a whole number for each pixel, whether it is a colour, that of the background).
+    """Return (a whole number for each pixel, whether it is a colour, that of the background).
 
     The background is black. In a palette it is the index that looks black, since programs that save small files put
     the colours in any order; without a black, index 0.
@@ -201,7 +218,11 @@ def _coded(image: Image.Image) -> tuple[np.ndarray, bool, int]:
 
 
 def boxed(box: Any, height: int, width: int) -> np.ndarray:
-    """bool (H, W): the pixels of a box [x, y, width, height], whose centres lie inside. Raises: UnreadableError."""
+    """Return bool (H, W): the pixels of a box [x, y, width, height], whose centres lie inside.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     numbers = isinstance(box, list) and len(box) == 4 and all(type(value) in (int, float) for value in box)
     if not numbers or not np.isfinite(box).all():
         raise UnreadableError("a box that is not four numbers")

@@ -10,12 +10,16 @@ VALIDATION = 15  # percent
 
 
 def with_training(owner: str, parts: str) -> bool:
-    """Whether the option `parts` asks for images to train on. Raises: UserError."""
+    """Return whether the option `parts` asks for images to train on.
+
+    Raises:
+        UserError: It is another word.
+    """
     if parts not in ("all", "test"):
         raise UserError(f"{owner}: parts={parts} is unknown; use all, or test to leave out train and validation")
     return parts == "all"
 
 
 def training_split(seed: int, group: str) -> str:
-    """The split of an image to train on."""
+    """Return the split of an image to train on."""
     return "validation" if seed_of(seed, "validation", group) % 100 < VALIDATION else "train"

@@ -22,21 +22,22 @@ Found = dict[str, tuple[Path, str, str]]  # {image id: (file, category, split)}
 
 
 def images(root: Path, categories: list[str], log: BuildLog) -> Found:
-    """The images of these categories (exact names such as "field/wild"), whatever the layout.
+    """Return the images of these categories (exact names such as "field/wild"), whatever the layout.
 
-    Raises: UserError if the source has none of the layouts, or a category has no folder in any of them.
+    Raises:
+        UserError: The source has none of the layouts, or a category has no folder in any of them.
     """
-    found: Found = {}
+    images_found: Found = {}
     empty = set(categories)
     for folder, category, split in _folders(root, categories):
         empty.discard(category)
         for path in entries(folder):
-            _add(found, f"{split}/{category}/{path.stem}", path, category, split, log)
+            _add(images_found, f"{split}/{category}/{path.stem}", path, category, split, log)
     flat = first_folder(root, *VALIDATION)
     if flat:
         for number, name, category in _validation(root):
             if category in empty | set(categories):
-                _listed(found, flat, number, name, category, log)
+                _listed(images_found, flat, number, name, category, log)
                 empty.discard(category)
     if len(empty) == len(categories):
         raise UserError(
@@ -45,11 +46,11 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
         )
     if empty:
         raise UserError(f"{root} has no images of {', '.join(sorted(empty))}; unpack all of {HOME}")
-    return found
+    return images_found
 
 
 def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
-    """(folder, category, split) of the layouts with one folder a category."""
+    """Return (folder, category, split) of the layouts with one folder a category."""
     there = []
     easy = next(
         (root / name for name in EASY if (root / name / "train").is_dir() or (root / name / "val").is_dir()), None
@@ -60,18 +61,19 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
             there += [(easy / split / category.replace("/", "-"), category, split) for split in ("train", "val")]
         if deep:
             there.append((deep / category[0] / category, category, "train"))
-    return [one for one in there if one[0].is_dir()]
+    return [entry for entry in there if entry[0].is_dir()]
 
 
-def _add(found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
+def _add(images_found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
+    """Add an image, unless it is there in another size."""
     if not is_picture(path):
         log.leave_out(name if path.suffix else f"{name} (folder)", "image", "not an image file by its name")
-    elif name not in found:  # the small and the large distribution hold the same images
-        found[name] = (path, category, split)
+    elif name not in images_found:  # the small and the large distribution hold the same images
+        images_found[name] = (path, category, split)
 
 
 def _validation(root: Path) -> list[tuple[int, str, str]]:
-    """(line number, file name, category) of the list of the validation images."""
+    """Return (line number, file name, category) of the list of the validation images."""
     categories = {}
     for number, words in lines(part(root, "categories_places365.txt", HOME)):
         if len(words) != 2 or not words[1].isascii() or not words[1].isdigit() or len(words[0]) < 4:
@@ -87,8 +89,9 @@ def _validation(root: Path) -> list[tuple[int, str, str]]:
     return listed
 
 
-def _listed(found: Found, flat: Path, number: int, name: str, category: str, log: BuildLog) -> None:
+def _listed(images_found: Found, flat: Path, number: int, name: str, category: str, log: BuildLog) -> None:
+    """Add an image of the list of validation images."""
     if path := listed_file(log, name, flat, name):
-        if path.stem in found:
+        if path.stem in images_found:
             log.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first counts")
-        found.setdefault(path.stem, (path, category, "val"))
+        images_found.setdefault(path.stem, (path, category, "val"))

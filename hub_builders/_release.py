@@ -27,13 +27,19 @@ Location = tuple[Path, int, int]  # file, first byte, how many
 
 
 def root_in(source: Path) -> Path | None:
-    """The folder of the release in a source, if there is one."""
+    """Return the folder of the release in a source, if there is one."""
     root = base_of(source, *PARTS)
     return root if all((root / name).is_dir() for name in PARTS) else None
 
 
 def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
-    """The images by class folder and name. aliases: {class folder, in small letters: label}."""
+    """Yield the images by class folder and name.
+
+    Args:
+        root: of the release.
+        log: gets what is left out.
+        aliases: {class folder, in small letters: label}.
+    """
     attention = attention_of(root / "attention_label", log)
     seen: set[str] = set()
     listed = []
@@ -58,24 +64,25 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
 
 
 def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
-    """{image name without ending: where its row is}. The rows are large, so they are read when needed."""
+    """Return {image name without ending: where its row is}; the rows are large, so they are read when needed."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
-    found: dict[str, Location] = {}
+    locations: dict[str, Location] = {}
     for path in entries(folder):
         if path.suffix.lower() != ".csv" or path.name.startswith("."):
             continue
         try:
             for name, location in _rows(path):
                 stem = Path(name.replace("\\", "/")).stem
-                if stem in found:
+                if stem in locations:
                     log.remark(stem, f"{path.name}: a second attention label; the first counts")
-                found.setdefault(stem, location)
+                locations.setdefault(stem, location)
         except (OSError, ValueError, csv.Error) as error:
             raise UserError(f"{path} cannot be read as a table of img_idx and attention: {error}; {HOME}") from error
-    return found
+    return locations
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Location]]:
+    """Yield (image name, where its row is) of a table."""
     with path.open("rb") as file:
         ends = [0]
 
@@ -98,6 +105,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Location]]:
 
 
 def sample_of(log: BuildLog, path: Path, label: str, location: Location | None) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, path.stem, path)
     if picture is None:
         return None
@@ -106,6 +114,7 @@ def sample_of(log: BuildLog, path: Path, label: str, location: Location | None) 
 
 
 def marked(location: Location | None, picture: Picture) -> np.ndarray:
+    """Return bool (H, W): what annotators marked."""
     if location is None:
         raise UnreadableError("no attention label")
     path, start, count = location
@@ -125,6 +134,7 @@ def marked(location: Location | None, picture: Picture) -> np.ndarray:
 
 
 def example(folder: Path, count: int, side: int, classes: tuple[str, str]) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     rows: dict[str, list[tuple[str, str]]] = {name: [] for name in classes}
     for index in range(count):
         name = classes[index % 2]

@@ -14,18 +14,18 @@ class Dice:
         self.seed, self.bits, self.used = seed, random_bits(seed, 256), 0
 
     def __call__(self, low: int, high: int) -> int:
-        """An integer of low <= n < high."""
+        """Return an integer of low <= n < high."""
         self.used += 1
         return low + int(self.bits[self.used - 1]) % (high - low)
 
     def many(self, low: int, high: int, *shape: int) -> np.ndarray:
-        """An array of them, from a stream of its own."""
+        """Return an array of them, from a stream of its own."""
         bits = random_bits(seed_of(self.seed, "many", self(0, 2**40)), int(np.prod(shape)))
         return low + (bits % np.uint64(high - low)).astype(np.int64).reshape(shape)
 
 
 def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
-    """Two muted colours for the scene and two vivid ones for the object, far from the scene in hue and brightness."""
+    """Return two muted colours for the scene and two vivid ones for the object, far from it in hue and brightness."""
     hue, dark = dice(0, 1536), dice(0, 2)
     value = dice(56, 92) if dark else dice(196, 232)
     ground = (
@@ -42,7 +42,7 @@ def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
 
 
 def hsv(hue: int, saturation: int, value: int) -> Colour:
-    """Integer HSV to RGB; the hue runs round in 1536 steps, the others from 0 to 255."""
+    """Return integer HSV to RGB; the hue runs round in 1536 steps, the others from 0 to 255."""
     sector, step = divmod(hue % 1536, 256)
     low = value * (255 - saturation) // 255
     up, down = low + (value - low) * step // 255, value - (value - low) * step // 255
@@ -58,21 +58,23 @@ def hsv(hue: int, saturation: int, value: int) -> Colour:
 
 
 def luma(colour: Colour) -> int:
+    """Return the brightness of a colour."""
     return (299 * colour[0] + 587 * colour[1] + 114 * colour[2]) // 1000
 
 
 def mixed(a: Colour, b: Colour, share: int) -> Colour:
-    """`share` of 256 parts of b, the rest a."""
+    """Return a mixture: `share` of 256 parts of b, the rest a."""
     red, green, blue = ((x * (256 - share) + y * share) // 256 for x, y in zip(a, b, strict=True))
     return red, green, blue
 
 
 def lightened(colour: Colour, goal: int) -> Colour:
-    """Mixed with white until it is as bright as the goal."""
+    """Return a colour mixed with white until it is as bright as the goal."""
     shares = range(0, 257, 16)
     return next((c for c in (mixed(colour, (255, 255, 255), s) for s in shares) if luma(c) >= goal), (255, 255, 255))
 
 
 def darkened(colour: Colour, goal: int) -> Colour:
+    """Return a colour mixed with black until it is as dark as the goal."""
     shares = range(0, 257, 16)
     return next((c for c in (mixed(colour, (0, 0, 0), s) for s in shares) if luma(c) <= goal), (0, 0, 0))

@@ -25,7 +25,7 @@ TURNS = (
 
 
 def painted_object(name: str, size: int, ink: tuple[Colour, Colour], dice: Dice) -> tuple[np.ndarray, np.ndarray]:
-    """Opacity (h, w) in 0..FULL and colours (h, w, 3), cut to the box of what is visible."""
+    """Return opacity (h, w) in 0..FULL and colours (h, w, 3), cut to the box of what is visible."""
     silhouette, texture = OBJECTS[name]
     share = dice(50, 140)  # per mille of the image
     radius = isqrt(share * size * size * SUB * SUB * UNIT * UNIT // (1000 * area_of(name)))
@@ -45,91 +45,102 @@ def painted_object(name: str, size: int, ink: tuple[Colour, Colour], dice: Dice)
 
 
 def blocks(flags: np.ndarray) -> np.ndarray:
-    """How many of the SUB x SUB samples of each pixel are set."""
+    """Return how many of the SUB x SUB samples of each pixel are set."""
     height, width = flags.shape
     return flags.reshape(height // SUB, SUB, width // SUB, SUB).sum(axis=(1, 3), dtype=np.int64)
 
 
 @cache
 def area_of(name: str) -> int:
-    """The silhouette's area in square UNITs x UNIT x UNIT, so that all classes come in the same sizes."""
+    """Return the silhouette's area in square UNITs x UNIT x UNIT, so that all classes come in the same sizes."""
     axis = np.arange(-1536, 1536, 8) + 4
     return int(OBJECTS[name][0](axis[None, :], axis[:, None]).sum()) * 64
 
 
 def disc(u, v, radius=UNIT):
+    """Return which points lie in a disc."""
     return u * u + v * v <= radius * radius
 
 
 def square(u, v):
+    """Return which points lie in a square."""
     return np.maximum(abs(u), abs(v)) <= 900
 
 
 def triangle(u, v):
+    """Return which points lie in a triangle."""
     return (v <= 768) & (16 * abs(u) <= 9 * (v + 1024))
 
 
 def cross(u, v):
+    """Return which points lie in a cross."""
     return (np.minimum(abs(u), abs(v)) <= 340) & (np.maximum(abs(u), abs(v)) <= UNIT)
 
 
 def ring(u, v):
+    """Return which points lie in a ring."""
     return disc(u, v) & ~disc(u, v, 500)
 
 
 def star(u, v):
-    """Inside at least four of the five lines that make a pentagram, in a fatter version."""
+    """Return which points lie inside at least four of the five lines of a pentagram, in a fatter version."""
     lines = ((0, 1024), (974, 316), (602, -828), (-602, -828), (-974, 316))  # outward directions
     return sum((a * u + b * v <= 410 * UNIT).astype(np.int64) for a, b in lines) >= 4
 
 
 def heart(u, v):
+    """Return which points lie in a heart."""
     side = abs(u)
     lobes = (side - 480) * (side - 480) + (v + 350) * (v + 350) <= 530 * 530
     return lobes | ((v >= -350) & (100 * side + 86 * v <= 82000))
 
 
 def crescent(u, v):
+    """Return which points lie in a crescent."""
     return disc(u, v) & ~disc(u - 400, v + 120, 760)
 
 
 def bands(u, v):
-    """Concentric, like a target."""
+    """Return concentric bands, like a target."""
     square_of = u * u + v * v
     return sum((square_of > (UNIT * n // 10) ** 2).astype(np.int64) for n in (3, 5, 8)) % 2 == 1
 
 
 def checks(u, v):
+    """Return a chessboard."""
     return (u // 450 + v // 450) % 2 == 1
 
 
 def stripes(u, v):
+    """Return upright stripes."""
     return (v + UNIT) // 300 % 2 == 1
 
 
 def slants(u, v):
+    """Return slanted stripes."""
     return (u + v) // 360 % 2 == 1
 
 
 def sectors(u, v):
-    """Eight, like a lifebuoy."""
+    """Return eight sectors, like a lifebuoy."""
     return (u > 0) ^ (v > 0) ^ (abs(u) > abs(v))
 
 
 def facets(u, v):
-    """Each tip of the star half light, half dark: which sides of the five axes a point is on."""
+    """Return each tip of the star half light, half dark: which sides of the five axes a point is on."""
     axes = ((0, -1024), (974, -316), (602, 828), (-602, 828), (-974, -316))
     return sum((a * v - b * u > 0).astype(np.int64) for a, b in axes) % 2 == 1
 
 
 def dots(u, v):
+    """Return dots in rows."""
     row = (v + 1536) // 420
     x, y = (u + 1536 + row % 2 * 210) % 420 - 210, (v + 1536) % 420 - 210
     return x * x + y * y <= 130 * 130
 
 
 def rim(u, v):
-    """A broad light edge on the outside."""
+    """Return a broad light edge on the outside."""
     return ~disc(u + 60, v - 20, 800)
 
 

@@ -11,7 +11,7 @@ Grid = np.ndarray
 
 
 def painted_scene(name: str, size: int, ground: tuple[Colour, Colour], dice: Dice) -> Grid:
-    """uint8 (size, size, 3): the scene's tones between its two colours, with soft light from one corner."""
+    """Return uint8 (size, size, 3): the scene's tones between its two colours, with soft light from one corner."""
     axis = (2 * np.arange(2 * size) + 1) * 256 // size
     x, y = axis[None, :] + 0 * axis[:, None], axis[:, None] + 0 * axis[None, :]
     tone = SCENES[name](x, y, dice).clip(0, 256)
@@ -24,12 +24,14 @@ def painted_scene(name: str, size: int, ground: tuple[Colour, Colour], dice: Dic
 
 
 def clouds(x: Grid, y: Grid, dice: Dice) -> Grid:
+    """Return the tones of clouds."""
     coarse = smooth(dice.many(0, 257, 8, 8), x, y, 300, 220)
     fine = smooth(dice.many(0, 257, 16, 16), x, y, 130, 90)
     return ((2 * coarse + fine) // 3 - 64) * 2
 
 
 def bricks(x: Grid, y: Grid, dice: Dice) -> Grid:
+    """Return the tones of a brick wall."""
     high, wide = dice(130, 180), dice(240, 330)
     down = y + dice(0, high)
     row = down // high
@@ -39,11 +41,13 @@ def bricks(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def waves(x: Grid, y: Grid, dice: Dice) -> Grid:
+    """Return the tones of waves."""
     sway = bump(x * dice(1, 4) + dice(0, 1024)) * dice(70, 130) // 256
     return bump((y + sway) * dice(4, 7) + dice(0, 1024))
 
 
 def hills(x: Grid, y: Grid, dice: Dice) -> Grid:
+    """Return the tones of hills behind each other."""
     tone = np.zeros_like(x)
     for layer in range(1, 5):
         ridge = smooth(dice.many(0, 257, 2, 8), x + dice(0, 250), 0 * y, 250, 1024)
@@ -52,7 +56,7 @@ def hills(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def snow(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Flakes of several sizes on an even fall of light, one in each cell of a shifted grid."""
+    """Return the tones of snow: flakes, one in each cell of a shifted grid, on an even fall of light."""
     cell = dice(120, 170)
     x, y = x + dice(0, cell), y + dice(0, cell)
     column, row = x // cell, y // cell
@@ -63,6 +67,7 @@ def snow(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def planks(x: Grid, y: Grid, dice: Dice) -> Grid:
+    """Return the tones of planks."""
     wide = dice(170, 240)
     along = x + dice(0, wide)
     grain = smooth(dice.many(0, 110, 4, 48), along, y, 30, 520)
@@ -71,7 +76,7 @@ def planks(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def pebbles(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Cells around the points of a shaken grid; the joints are where two points are about equally near."""
+    """Return the tones of cells around the points of a shaken grid; joints are where two points are equally near."""
     cell = dice(180, 250)
     shift_x, shift_y = dice.many(0, cell, 10, 10), dice.many(0, cell, 10, 10)
     tones = dice.many(100, 257, 10, 10)
@@ -87,6 +92,7 @@ def pebbles(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def plaid(x: Grid, y: Grid, dice: Dice) -> Grid:
+    """Return the tones of plaid."""
     period, broad, fine = dice(300, 400), dice(110, 150), dice(24, 36)
     tone = np.zeros_like(x)
     for along in (x + dice(0, period), y + dice(0, period)):
@@ -96,7 +102,7 @@ def plaid(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def smooth(values: Grid, x: Grid, y: Grid, step_x: int, step_y: int) -> Grid:
-    """Values at grid points `step` apart, smoothly interpolated in between."""
+    """Return values at grid points `step` apart, smoothly interpolated in between."""
     column, row = x // step_x, y // step_y
     across, down = ease(x % step_x * 256 // step_x), ease(y % step_y * 256 // step_y)
     upper = values[row, column] * (256 - across) + values[row, column + 1] * across
@@ -105,12 +111,12 @@ def smooth(values: Grid, x: Grid, y: Grid, step_x: int, step_y: int) -> Grid:
 
 
 def ease(part: Grid) -> Grid:
-    """3t^2 - 2t^3 for t in parts of 256."""
+    """Return 3t^2 - 2t^3 for t in parts of 256."""
     return part * part * (768 - 2 * part) // 65536
 
 
 def bump(phase: Grid) -> Grid:
-    """A wave of period 1024 between 0 and 256."""
+    """Return a wave of period 1024 between 0 and 256."""
     return ease(abs(phase % 1024 - 512) // 2)
 
 

@@ -34,7 +34,11 @@ BOX = ("xmin", "ymin", "xmax", "ymax")
 
 
 def library(name: str) -> ModuleType:
-    """An optional library. Raises: UserError with the line that installs it."""
+    """Return an optional library.
+
+    Raises:
+        UserError: It is missing; has the line that installs it.
+    """
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -43,13 +47,18 @@ def library(name: str) -> ModuleType:
 
 
 def needed(source: Path | None, name: str, home: str) -> Path:
+    """Return the source folder; raise UserError where none was given."""
     if source is None:
         raise UserError(f"{name} is built from a source folder: give --source DIR (source=DIR) with {home}")
     return source
 
 
 def part(root: Path, relative: str, home: str) -> Path:
-    """A required file, or with "/" at the end a folder. Raises: UserError with the place to get it."""
+    """Return a required file, or with "/" at the end a folder.
+
+    Raises:
+        UserError: It is missing; says where to get it.
+    """
     path = root / relative
     if not (path.is_dir() if relative.endswith("/") else path.is_file()):
         raise UserError(f"{root} has no {relative}; give the folder as downloaded and unpacked: {home}")
@@ -57,8 +66,13 @@ def part(root: Path, relative: str, home: str) -> Path:
 
 
 def base_of(source: Path, *wanted: str) -> Path:
-    """The folder that holds all `wanted` files and folders: `source`, one up to two levels below it, or one above it
-    if `source` lies in a wanted folder; `source` itself where there is none. Raises: UserError if there are several.
+    """Return the folder that holds all `wanted` files and folders.
+
+    That is `source`, one up to two levels below it, or one above it if `source` lies in a wanted folder; `source`
+    itself where there is none.
+
+    Raises:
+        UserError: There are several.
     """
 
     def holds(folder: Path) -> bool:
@@ -66,10 +80,10 @@ def base_of(source: Path, *wanted: str) -> Path:
 
     level = [source]
     for _ in range(3):
-        if len(found := [folder for folder in level if holds(folder)]) > 1:
-            raise UserError(f"{source} holds several copies: {', '.join(map(str, found))}; give one of them")
-        if found:
-            return found[0]
+        if len(holding := [folder for folder in level if holds(folder)]) > 1:
+            raise UserError(f"{source} holds several copies: {', '.join(map(str, holding))}; give one of them")
+        if holding:
+            return holding[0]
         level = [path for folder in level for path in _folders(folder)]
     tops = {PurePosixPath(name).parts[0] for name in wanted}
     above = [folder for folder in source.parents[:2] if source.relative_to(folder).parts[0] in tops and holds(folder)]
@@ -77,32 +91,37 @@ def base_of(source: Path, *wanted: str) -> Path:
 
 
 def base_with(source: Path, *marks: str) -> Path:
-    """As `base_of`, the folder that holds one of `marks`, the first that is found."""
-    found = ((base_of(source, mark), mark) for mark in marks)
-    return next((base for base, mark in found if (base / mark).exists()), source)
+    """Return the folder that holds one of `marks`, the first that is found, as `base_of` looks for it."""
+    bases = ((base_of(source, mark), mark) for mark in marks)
+    return next((base for base, mark in bases if (base / mark).exists()), source)
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The folders in a folder; none of one with so many entries that it is a folder of data."""
+    """Return the folders in a folder; none of one with so many entries that it is a folder of data."""
     try:
-        with os.scandir(folder) as found:
-            some = list(islice(found, MANY))
+        with os.scandir(folder) as scan:
+            first_entries = list(islice(scan, MANY))
     except OSError:
         return []
-    return sorted(Path(one.path) for one in some if one.is_dir()) if len(some) < MANY else []
+    return sorted(Path(entry.path) for entry in first_entries if entry.is_dir()) if len(first_entries) < MANY else []
 
 
 def first_folder(root: Path, *names: str) -> Path | None:
+    """Return the first of these folders that is there."""
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
 def entries(folder: Path) -> list[Path]:
-    """The content of a folder, sorted by name."""
+    """Return the content of a folder, sorted by name."""
     return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The file that a list of the source names. Raises: UnreadableError for a name that leads out of the folder."""
+    """Return the file that a list of the source names.
+
+    Raises:
+        UnreadableError: The name leads out of the folder.
+    """
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\0" in name or "\\" in name or not pure.name:
         raise UnreadableError("its name leads out of the source folder")
@@ -110,7 +129,15 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def text_of(path: Path, errors: str = "strict") -> str:
-    """errors: what to do with other bytes, as for `bytes.decode`. Raises: UserError for a file that is not text."""
+    """Return the text of a file.
+
+    Args:
+        path: of the file.
+        errors: what to do with other bytes, as for `bytes.decode`.
+
+    Raises:
+        UserError: The file is not text.
+    """
     try:
         return read_bytes(path, LIST).decode("utf-8-sig", errors)
     except (OSError, ValueError) as error:
@@ -118,13 +145,17 @@ def text_of(path: Path, errors: str = "strict") -> str:
 
 
 def lines(path: Path) -> list[tuple[int, list[str]]]:
-    """(line number, its words) of a list; empty lines and comments (#) are skipped."""
+    """Return (line number, its words) of each line of a list; empty lines and comments (#) are skipped."""
     split = ((number, line.split()) for number, line in enumerate(text_of(path).splitlines(), 1))
     return [(number, words) for number, words in split if words and not words[0].startswith("#")]
 
 
 def table(path: Path, columns: Iterable[str], fix: str = "download it again") -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, row) of a CSV file. Raises: UserError for a missing column or a file that is not a table."""
+    """Yield (line number, row) of a CSV file.
+
+    Raises:
+        UserError: A column is missing, or the file is not a table.
+    """
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -140,7 +171,11 @@ def table(path: Path, columns: Iterable[str], fix: str = "download it again") ->
 
 
 def _bounded(file: TextIO) -> Iterator[str]:
-    """The lines of a text file. Raises: ValueError for a longer one than `FIELD`."""
+    """Yield the lines of a text file.
+
+    Raises:
+        ValueError: One is longer than `FIELD`.
+    """
     while line := file.readline(FIELD + 1):
         if len(line) > FIELD:
             raise ValueError(f"it has a line of more than {FIELD:,} characters")
@@ -148,7 +183,11 @@ def _bounded(file: TextIO) -> Iterator[str]:
 
 
 def json_of(path: Path, kind: type, fix: str = "download it again") -> Any:
-    """Raises: UserError for a file that is not JSON of this kind (dict, list)."""
+    """Return the content of a JSON file.
+
+    Raises:
+        UserError: The file is not JSON of this kind (dict, list).
+    """
     try:
         content = parse_json(read_bytes(path, JSON))
     except (OSError, ValueError) as error:
@@ -159,13 +198,21 @@ def json_of(path: Path, kind: type, fix: str = "download it again") -> Any:
 
 
 def xml_of(path: Path) -> Any:
-    """The root element. Entities are refused: they can unpack to gigabytes. Raises: UnreadableError."""
+    """Return the root element of an XML file.
+
+    Raises:
+        UnreadableError: It cannot be read, or has entities, which can unpack to gigabytes.
+    """
     with _xml_errors(path):
         return parse_xml(read_bytes(path, XML))
 
 
 def parse_xml(content: bytes) -> Any:
-    """The root element. Raises: ValueError, also for entities and nesting, and the parser's own errors."""
+    """Return the root element of XML.
+
+    Raises:
+        ValueError: It has entities or is nested deeply; the parser's own errors as they are.
+    """
     root = None
     for event, element in _shallow(BytesIO(content)):
         root = element if root is None and event == "start" else root
@@ -173,7 +220,7 @@ def parse_xml(content: bytes) -> Any:
 
 
 def _shallow(file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """The events of XML. Raises: as `parse_xml`."""
+    """Yield the events of XML, or raise as `parse_xml` does."""
     depth = 0
     for event, element in library("defusedxml.ElementTree").iterparse(file, events=("start", "end")):
         depth += 1 if event == "start" else -1
@@ -183,7 +230,7 @@ def _shallow(file: BinaryIO) -> Iterator[tuple[str, Any]]:
 
 
 def xml_events(path: Path) -> Iterator[tuple[str, Any]]:
-    """("start" or "end", element) while reading, for files of which only the start is needed. Errors as `xml_of`."""
+    """Yield ("start" or "end", element) while reading, where only the start of a file is needed; raise as `xml_of`."""
     with _xml_errors(path):
         check_readable(path, XML)
         with path.open("rb") as file:
@@ -192,6 +239,7 @@ def xml_events(path: Path) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _xml_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of reading XML into UnreadableError."""
     parse_error = library("defusedxml.ElementTree").ParseError
     try:
         yield
@@ -202,20 +250,24 @@ def _xml_errors(path: Path) -> Iterator[None]:
 
 
 def boxes_of(root: Any) -> list[tuple[str, list[float]]]:
-    """(class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML. Raises: UnreadableError."""
-    found = []
+    """Return (class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
+    boxes = []
     for element in root.iter("object"):
         name = (element.findtext("name") or "").strip()
         try:
             box = [float(element.findtext(f"bndbox/{corner}") or "") for corner in BOX]
         except ValueError:
             raise UnreadableError(f"the box of an object {name!r} is not four numbers") from None
-        found.append((name, box))
-    return found
+        boxes.append((name, box))
+    return boxes
 
 
 def declared_size(root: Any) -> tuple[int, int] | None:
-    """(height, width) of the picture that VOC-style XML describes; None where it does not say."""
+    """Return (height, width) of the picture that VOC-style XML describes; None where it does not say."""
     try:
         height, width = (round(float(root.findtext(f"size/{side}") or "")) for side in ("height", "width"))
     except (ValueError, OverflowError):
@@ -224,37 +276,52 @@ def declared_size(root: Any) -> tuple[int, int] | None:
 
 
 def shown_boxes(root: Any, picture: Picture) -> list[tuple[str, list[float]]]:
-    """`boxes_of`, turned with the picture where EXIF turns it. Raises: UnreadableError."""
+    """Return `boxes_of`, turned with the picture where EXIF turns it.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
     return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root)]
 
 
-def turn_of(picture: Picture, size: tuple[int, int], what: str = "mask") -> int:
-    """The EXIF orientation by which what was drawn at `size` (height, width) has to be turned to fit the picture.
+def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
+    """Return the EXIF orientation by which what was drawn at `size` (height, width) is turned to fit the picture.
 
     That of the file where this is its size as stored, also where the upright picture has the same size (squares), so
-    that it does not tell; 1 where only the upright picture has it. Raises: UnreadableError for any other size.
+    that it does not tell; 1 where only the upright picture has it.
+
+    Raises:
+        UnreadableError: It has any other size.
     """
     if size == picture.stored:
         return picture.orientation
     if size == (picture.height, picture.width):
         return 1
-    raise UnreadableError(f"{what} of another size than its image")
+    raise UnreadableError(f"{noun} of another size than its image")
 
 
-def shown(found: np.ndarray, picture: Picture, what: str = "mask") -> np.ndarray:
-    """A mask (H, W) drawn on the file as stored, or on the upright picture, as the latter. Raises: UnreadableError."""
-    height, width = found.shape
-    return turned(found, turn_of(picture, (height, width), what))
+def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
+    """Return a mask (H, W) drawn on the file as stored, or on the upright picture, as the latter.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
+    height, width = mask.shape
+    return turned(mask, turn_of(picture, (height, width), noun))
 
 
 def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
-    """A coarse bool mask of the file as stored, brought to the size of the picture by nearest neighbour."""
+    """Return a coarse bool mask of the file as stored, brought to the size of the picture by nearest neighbour."""
     return turned(nearest(mask, *picture.stored), picture.orientation)
 
 
 def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
-    """bool (H, W): the pixels of a box whose corners count from 1 and belong to it. Raises: UnreadableError."""
+    """Return bool (H, W): the pixels of a box whose corners count from 1 and belong to it.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     if not np.isfinite(box).all():
         raise UnreadableError("a box that is not four numbers")
     left, top, right, bottom = (round(value) for value in box)
@@ -267,13 +334,15 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
 
 
 def is_picture(path: Path) -> bool:
-    """Whether its name is that of a JPEG file, spelled in any way."""
+    """Return whether its name is that of a JPEG file, spelled in any way."""
     return path.suffix.lower() in PICTURES and not path.name.startswith(".")
 
 
 def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
-    """The file that a list of the source names, also if its ending is spelled otherwise (.JPG, .jpeg), or None with the
-    reason in the log. A job that gets the file itself, rather than folder and name, is recomputed when it has changed.
+    """Return the file that a list of the source names, also if its ending is spelled otherwise (.JPG, .jpeg).
+
+    None, with the reason in the log, where there is none. A job that gets the file itself, rather than folder and name,
+    is recomputed when it has changed.
     """
     try:
         return as_spelled(inside(folder, name))
@@ -283,7 +352,7 @@ def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path |
 
 
 def as_spelled(path: Path) -> Path:
-    """The picture file, or where there is none, one with another ending."""
+    """Return the picture file, or where there is none, one with another ending."""
     if path.is_file() or path.suffix.lower() not in PICTURES:
         return path
     spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))
@@ -293,7 +362,14 @@ def as_spelled(path: Path) -> Path:
 def picture_of(
     log: BuildLog, image_id: str, path: Path, drawn: str = ", with what was drawn on the file"
 ) -> Picture | None:
-    """The picture, or None with the reason in the log. drawn: what a remark says of the annotations of a turned one."""
+    """Return the picture, or None with the reason in the log.
+
+    Args:
+        log: gets the reason.
+        image_id: of the image.
+        path: of the file.
+        drawn: what a remark says of the annotations of a turned picture.
+    """
     try:
         if not path.is_file():
             raise UnreadableError("no such image file")
@@ -307,7 +383,7 @@ def picture_of(
 
 
 def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
-    """The mask that `make` returns, bool (H, W); None, with the reason in the log, if it is empty or unreadable."""
+    """Return the mask (H, W) that `make` returns; None, with the reason in the log, if it is empty or unreadable."""
     try:
         mask = make()
         if not mask.any():
@@ -318,23 +394,27 @@ def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -
         return None
 
 
-def indices(path: Path, picture: Picture, what: str = "mask") -> np.ndarray:
-    """The values of a mask file, uint8, in the size of the picture and turned with it. Raises: UnreadableError."""
+def indices(path: Path, picture: Picture, noun: str = "mask") -> np.ndarray:
+    """Return the values of a mask file, uint8, in the size of the picture and turned with it.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     if not path.is_file():
-        raise UnreadableError(f"no {what}")
+        raise UnreadableError(f"no {noun}")
     try:
-        found = values(path)
+        stored = values(path)
     except UnreadableError as error:
-        raise UnreadableError(f"{what}: {error}") from None
-    return shown(found, picture, what)
+        raise UnreadableError(f"{noun}: {error}") from None
+    return shown(stored, picture, noun)
 
 
 def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
-    """bool (height, width) of a bool mask, by nearest neighbour."""
+    """Return bool (height, width) of a bool mask, by nearest neighbour."""
     return np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
 
 
 def drawn(seed: int, names: Iterable[str], count: int) -> set[str]:
-    """`count` of the names (0: all), by a hash of (seed, name): adding or removing a name changes at most one other."""
+    """Return `count` of the names (0: all), by a hash of (seed, name): a name more changes at most one."""
     ordered = sorted(names, key=lambda name: (seed_of(seed, "drawn", name), name))
     return set(ordered[:count] if count else ordered)

@@ -60,7 +60,11 @@ CITATION = """@article{everingham2010pascal,
 
 
 def root_of(source: Path | None, name: str, lists: str = "segmentation", year: int = 2012) -> Path:
-    """The folder VOC2012 (or of another year) in the source, around it, or the source itself. Raises: UserError."""
+    """Return the folder VOC2012 (or of another year) in the source, around it, or the source itself.
+
+    Raises:
+        UserError: It is none.
+    """
     source, called = needed(source, name, HOME), f"VOC{year}"
     root = first_folder(base_of(source, called), called) or base_of(source, "JPEGImages", "ImageSets")
     if re.fullmatch(r"VOC\d{4}", root.name) and root.name != called:
@@ -73,7 +77,7 @@ def root_of(source: Path | None, name: str, lists: str = "segmentation", year: i
 def listed(
     root: Path, log: BuildLog, lists: str = "segmentation", names: tuple[str, ...] = ("train", "val")
 ) -> dict[str, str]:
-    """{image name: the list that names it, such as "train"}; of an image in several lists the first counts."""
+    """Return {image name: the list that names it, such as "train"}; of an image in several lists the first counts."""
     splits: dict[str, str] = {}
     folder = root / LISTS[lists][1]
     for split in names:
@@ -88,7 +92,11 @@ def listed(
 
 
 def augmented(source: Path, root: Path) -> dict[str, Path]:
-    """{image name: mask file} of the augmented labels. Raises: UserError where there are none."""
+    """Return {image name: mask file} of the augmented labels.
+
+    Raises:
+        UserError: There are none.
+    """
     packed = first_folder(root, "SegmentationClassAug", "../../SegmentationClassAug")
     raw = first_folder(source, "benchmark_RELEASE/dataset/cls", "dataset/cls", "../benchmark_RELEASE/dataset/cls")
     folder, suffix = (packed, ".png") if packed else (raw, ".mat")
@@ -101,29 +109,35 @@ def augmented(source: Path, root: Path) -> dict[str, Path]:
 
 
 def labels(path: Path, picture: Picture) -> np.ndarray:
-    """Class indices, uint8 (H, W), of a palette PNG or of a MATLAB file of the Semantic Boundaries Dataset."""
+    """Return class indices, uint8 (H, W), of a palette PNG or of a MATLAB file of the Semantic Boundaries Dataset."""
     return _matlab(path, picture) if path.suffix == ".mat" else indices(path, picture)
 
 
 def _matlab(path: Path, picture: Picture) -> np.ndarray:
+    """Return the class indices of a MATLAB file."""
     loadmat = library("scipy.io").loadmat
     try:
-        found = np.asarray(loadmat(path)["GTcls"]["Segmentation"][0, 0])
-        found = found.astype(np.uint8)
+        stored = np.asarray(loadmat(path)["GTcls"]["Segmentation"][0, 0])
+        stored = stored.astype(np.uint8)
     except Exception as error:  # the reader raises all kinds of errors on damaged files
         raise UnreadableError(f"mask: no usable MATLAB file ({type(error).__name__})") from None
-    return shown(found, picture)
+    return shown(stored, picture)
 
 
-def classes_in(found: np.ndarray) -> list[int]:
-    """The class indices that occur, 1 to 20. Raises: UnreadableError for an index that is not a class."""
-    there = sorted(set(np.unique(found).tolist()) - {0, VOID})
+def classes_in(labels_of_pixels: np.ndarray) -> list[int]:
+    """Return the class indices that occur, 1 to 20.
+
+    Raises:
+        UnreadableError: There is an index that is not a class.
+    """
+    there = sorted(set(np.unique(labels_of_pixels).tolist()) - {0, VOID})
     if wrong := [index for index in there if index > len(CLASSES)]:
         raise UnreadableError(f"mask: index {wrong[0]} is none of the {len(CLASSES)} classes")
     return there
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     base = folder / "VOCdevkit/VOC2012"
     names = [f"2007_{index:06d}" for index in range(count)]
     for index, name in enumerate(names):
@@ -137,6 +151,7 @@ def example(folder: Path, count: int, side: int) -> None:
 
 
 def example_detection(folder: Path, count: int, side: int) -> None:
+    """Write a small source in another layout of the raw data."""
     base = folder / "VOCdevkit/VOC2007"
     names = [f"{index:06d}" for index in range(count)]
     for index, name in enumerate(names):

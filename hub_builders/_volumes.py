@@ -33,18 +33,19 @@ class Slice:
 
 
 def windowed(units: np.ndarray, centre: float, width: float) -> np.ndarray:
-    """uint8 of Hounsfield units: 0 at the window's lower end and below, 255 at its upper end and above."""
+    """Return uint8 of Hounsfield units: 0 at the window's lower end and below, 255 at its upper end and above."""
     low = centre - width / 2
     return np.clip(np.rint((units - low) * (255 / width)), 0, 255).astype(np.uint8)
 
 
 def squared(grey: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """uint8 (side, side, 3) of a grey picture, bilinear, averaged where it shrinks."""
+    """Return uint8 (side, side, 3) of a grey picture, bilinear, averaged where it shrinks."""
     small = Image.fromarray(grey).resize((side, side), Image.Resampling.BILINEAR)
     return np.repeat(np.asarray(small)[..., None], 3, axis=2)
 
 
 def squared_mask(mask: np.ndarray, side: int = SIDE) -> np.ndarray:
+    """Return a mask brought to (side, side)."""
     return nearest(mask, side, side)
 
 
@@ -52,12 +53,16 @@ def squared_mask(mask: np.ndarray, side: int = SIDE) -> np.ndarray:
 
 
 def header(path: Path) -> Any:
-    """Raises: UnreadableError."""
+    """Return the header of a DICOM file.
+
+    Raises:
+        UnreadableError: It is none of a series.
+    """
     pydicom = library("pydicom")
     try:
         check_readable(path, LARGEST)
-        found = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
-        return found if found.get("SeriesInstanceUID") else _no("DICOM without series")
+        stored = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
+        return stored if stored.get("SeriesInstanceUID") else _no("DICOM without series")
     except UnreadableError:
         raise
     except Exception as error:  # the reader raises all kinds of errors on damaged files
@@ -65,7 +70,7 @@ def header(path: Path) -> Any:
 
 
 def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
-    """(folder, a header) of each folder below that holds a DICOM series, in the order of the paths.
+    """Return (folder, a header) of each folder below that holds a DICOM series, in the order of the paths.
 
     The header is None where no file of the folder can be read.
     """
@@ -77,6 +82,7 @@ def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _header_or_none(path: Path) -> Any:
+    """Return the header of the first file of a folder that can be read."""
     try:
         return header(path)
     except UnreadableError:
@@ -84,8 +90,8 @@ def _header_or_none(path: Path) -> Any:
 
 
 def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
-    """(the slices of a series from the feet to the head, what is wrong with the files of the folder)."""
-    found: dict[float, Slice] = {}
+    """Return (the slices of a series from the feet to the head, what is wrong with the files of the folder)."""
+    by_place: dict[float, Slice] = {}
     faults = []
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.suffix.lower() != ".dcm" or path.name.startswith("."):
@@ -94,23 +100,23 @@ def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
             head = header(path)
             if str(head.SeriesInstanceUID) != series:
                 continue
-            one = Slice(path, str(head.get("SOPInstanceUID")), _place(head))
-            if one.place in found:
-                raise UnreadableError(f"at the same place as {found[one.place].path.name}")
-            found[one.place] = one
+            slice_ = Slice(path, str(head.get("SOPInstanceUID")), _place(head))
+            if slice_.place in by_place:
+                raise UnreadableError(f"at the same place as {by_place[slice_.place].path.name}")
+            by_place[slice_.place] = slice_
         except UnreadableError as error:
             faults.append(f"{path.name}: {error}")
-    return [found[place] for place in sorted(found)], faults
+    return [by_place[place] for place in sorted(by_place)], faults
 
 
 def gaps(slices: list[Slice]) -> int:
-    """How many slices are missing between those that are there, by the usual distance."""
-    steps = np.diff([one.place for one in slices])
+    """Return how many slices are missing between those that are there, by the usual distance."""
+    steps = np.diff([slice_.place for slice_ in slices])
     return 0 if len(steps) == 0 else int(np.maximum(np.rint(steps / np.median(steps)) - 1, 0).sum())
 
 
 def _cosines(head: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Directions in which columns, rows and slices grow, in DICOM's axes (left, behind, head)."""
+    """Return directions in which columns, rows and slices grow, in DICOM's axes (left, behind, head)."""
     try:
         across, down = np.array(head.ImageOrientationPatient, np.float64).reshape(2, 3)
         place = np.array(head.ImagePositionPatient, np.float64).reshape(3)
@@ -123,13 +129,19 @@ def _cosines(head: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _place(head: Any) -> float:
+    """Return how far a slice lies towards the head, in millimetres."""
     normal = _cosines(head)[2]
     return float(np.array(head.ImagePositionPatient, np.float64) @ (normal * np.sign(normal[2])))
 
 
 def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, bool]]:
-    """(Hounsfield units (H, W) in the order of the file, millimetres between rows and columns, does row 0 lie behind
-    and column 0 at the left). Raises: UnreadableError."""
+    """Return Hounsfield units (H, W) in the order of the file, the distances of rows and columns, and what to flip.
+
+    Distances are in millimetres; flips say whether row 0 lies behind and column 0 at the left.
+
+    Raises:
+        UnreadableError: They cannot be read.
+    """
     pydicom = library("pydicom")
     try:
         check_readable(path, LARGEST)
@@ -160,6 +172,7 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
 
 
 def upright(plane: np.ndarray, flips: tuple[bool, bool]) -> np.ndarray:
+    """Return a plane turned upright."""
     return plane[:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
 
 
@@ -193,7 +206,7 @@ class Nifti:
         return self.shape[self.axis[2]]
 
     def slice(self, number: int) -> np.ndarray:
-        """Slice `number` from the feet, upright, float64 with the file's scale; where it is not a number, air."""
+        """Return slice `number` from the feet, upright, float64 in the file's scale; where it is not a number, air."""
         place: list[Any] = [slice(None)] * len(self.file.shape)
         place[self.axis[2]] = number if self.grows[2] else len(self) - 1 - number
         place[3:] = [0] * (len(place) - 3)
@@ -206,4 +219,5 @@ class Nifti:
 
 
 def _no(text: str) -> None:
+    """Raise UnreadableError."""
     raise UnreadableError(text)

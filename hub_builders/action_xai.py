@@ -83,7 +83,7 @@ BYTES = 2**26  # of one file of maps, unpacked
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """The classes are the answers that were accepted."""
+    """Return the columns; the classes are the answers that were accepted."""
     from datasets import ClassLabel, List, Value
 
     return {"label": ClassLabel(names=classes["label"]), "explanations": List(Value("string"))}
@@ -100,14 +100,17 @@ def samples(
     server: str = "",
     token: str = "",
 ) -> Iterator[Job]:
-    """The questions in the order of their ids, split by split.
+    """Yield the questions in the order of their ids, split by split.
 
-    ask: keep only the pairs of question and answer that a language model accepts
-    answers: file of the language model's answers; by default answers.jsonl in the source folder
-    model: language model of OpenAI, or on the Hub
-    provider: inference provider of a model on the Hub
-    server: address of a server to ask instead, such as http://localhost:8000/v1
-    token: name of the environment variable that holds the token (default: OPENAI_API_KEY, or HF_TOKEN for the Hub)
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        ask: keep only the pairs of question and answer that a language model accepts.
+        answers: file of the language model's answers; by default answers.jsonl in the source folder.
+        model: language model of OpenAI, or on the Hub.
+        provider: inference provider of a model on the Hub.
+        server: address of a server to ask instead, such as http://localhost:8000/v1.
+        token: name of the environment variable that holds the token (default: OPENAI_API_KEY, or HF_TOKEN for the Hub).
     """
     service = _language_model.Service(model, provider, server, token)
     root = root_of(source)
@@ -115,13 +118,13 @@ def samples(
     if images is None:
         raise UserError(f"{root} has no images/ of MPII; give the folder as downloaded and unpacked: {HOME}")
     video_of = videos(images, log)
-    found = questions(root, log)
-    keep = kept(source, found, log, ask, answers, service)
-    log.expected = len(found)
+    entries = questions(root, log)
+    keep = kept(source, entries, log, ask, answers, service)
+    log.expected = len(entries)
     log.classes = {"label": sorted({answer for (_, answer), yes in keep.items() if yes})}
     if not log.classes["label"]:
         raise UserError("action-xai: no pair of question and answer was accepted; see the file of answers")
-    for key, (split, entry) in found.items():
+    for key, (split, entry) in entries.items():
         if keep[entry["question"], entry["ans"]]:
             image = str(entry["iid"])
             if path := listed_file(log, key, images, image if image.lower().endswith(PICTURES) else f"{image}.jpg"):
@@ -134,11 +137,12 @@ def samples(
 
 
 def check(token: str, **_: object) -> None:
-    """Raises: UserError for a token instead of the name of its variable, before it is written down anywhere."""
+    """Raise UserError for a token instead of the name of its variable, before it is written down anywhere."""
     _language_model.check_token(token)
 
 
 def root_of(source: Path | None) -> Path:
+    """Return the folder of the source."""
     source = needed(source, "action-xai", HOME)
     root = first_folder(source, "ACT-X", "act-x") or base_of(source, "textual")
     part(root, "textual/", HOME)
@@ -146,7 +150,11 @@ def root_of(source: Path | None) -> Path:
 
 
 def videos(images: Path, log: BuildLog) -> dict[str, str]:
-    """{name of an image: the video that it is a frame of}. Raises: UserError for annotations that cannot be read."""
+    """Return {name of an image: the video that it is a frame of}.
+
+    Raises:
+        UserError: The annotations cannot be read.
+    """
     from scipy.io import loadmat
 
     folders = [where / name for where in (images.parent, images) for name in ("", "mpii_human_pose_v1_u12_2")]
@@ -164,8 +172,12 @@ def videos(images: Path, log: BuildLog) -> dict[str, str]:
 
 
 def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
-    """{question id: (split, {question, ans, iid, exp})}. Raises: UserError without any list."""
-    found: dict[str, tuple[str, dict]] = {}
+    """Return {question id: (split, {question, ans, iid, exp})}.
+
+    Raises:
+        UserError: There is none of the lists.
+    """
+    entries: dict[str, tuple[str, dict]] = {}
     there = [split for split in SPLITS if (root / f"textual/exp_{split}_split.json").is_file()]
     if not there:
         raise UserError(f"{root / 'textual'} has none of exp_train_split.json, exp_val_split.json ...; {HOME}")
@@ -175,22 +187,23 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
             answer, image = fields.get("ans"), fields.get("iid")
             if not isinstance(answer, str) or not answer.strip() or not isinstance(image, str | int):
                 log.leave_out(key, "image", "its entry has no text `ans` or no image `iid`")
-            elif key in found:
+            elif key in entries:
                 log.remark(key, f"exp_{split}_split.json: a second question of this id; the first counts")
             else:
                 texts = fields.get("exp")
                 texts = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
                 question = fields.get("question") if isinstance(fields.get("question"), str) else QUESTION
-                found[key] = (split, {
+                entries[key] = (split, {
                     "question": question, "ans": answer.strip(), "iid": image, "exp": [str(text) for text in texts],
                 })  # fmt: skip
-    return found
+    return entries
 
 
 def kept(
-    source: Path | None, found: dict, log: BuildLog, ask: bool, answers: str, service: _language_model.Service
+    source: Path | None, entries: dict, log: BuildLog, ask: bool, answers: str, service: _language_model.Service
 ) -> dict[_language_model.Pair, bool]:
-    pairs = [(entry["question"], entry["ans"]) for _, entry in found.values()]
+    """Return the pairs of question and answer that are kept."""
+    pairs = [(entry["question"], entry["ans"]) for _, entry in entries.values()]
     if not ask:
         return dict.fromkeys(pairs, True)
     file = Path(answers).expanduser() if answers else Path(source or ".") / "answers.jsonl"
@@ -200,6 +213,7 @@ def kept(
 def sample_of(
     log: BuildLog, key: str, path: Path, split: str, group: str, label: str, texts: list[str], maps: Path | None
 ) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, key, path)
     if picture is None:
         return None
@@ -215,6 +229,7 @@ def sample_of(
 
 
 def maps_of(folder: Path, key: str) -> Path | None:
+    """Return the file of the maps of a question; None where there is none."""
     try:
         return next((p for p in (inside(folder, f"{key}{end}") for end in (".npy", ".npz")) if p.is_file()), None)
     except UnreadableError:  # the name leads out: such a question has no maps
@@ -222,27 +237,32 @@ def maps_of(folder: Path, key: str) -> Path | None:
 
 
 def pointed(path: Path | None, picture: Picture) -> np.ndarray:
+    """Return bool (H, W): where people pointed."""
     if path is None:
         raise UnreadableError("no pointing annotation")
     maps = arrays_of(path)
     maps = maps[None] if maps.ndim == 2 else maps
     if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "biuf" or not np.isfinite(maps).all():
         raise UnreadableError(f"{path.name} is not a stack of maps")
-    marks = [one > one.max() / 2 for one in maps.astype(np.float64) if one.max() > 0]
+    marks = [values > values.max() / 2 for values in maps.astype(np.float64) if values.max() > 0]
     if not marks:
         raise UnreadableError("empty mask")
     return spread(2 * np.sum(marks, axis=0) >= len(marks), picture)
 
 
 def arrays_of(path: Path) -> np.ndarray:
-    """The array of a NumPy file; nothing in it is executed. Raises: UnreadableError."""
+    """Return the array of a NumPy file; nothing in it is executed.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     try:
         if path.suffix == ".npz":
             with zipfile.ZipFile(path) as packed:
-                if sum(one.file_size for one in packed.infolist()) > BYTES:
+                if sum(member.file_size for member in packed.infolist()) > BYTES:
                     raise UnreadableError(f"{path.name} unpacks to more than {BYTES // 2**20} MiB")
-            with np.load(path, allow_pickle=False) as found:
-                return np.asarray(found[found.files[0]])
+            with np.load(path, allow_pickle=False) as stored:
+                return np.asarray(stored[stored.files[0]])
         if path.stat().st_size > BYTES:
             raise UnreadableError(f"{path.name} has more than {BYTES // 2**20} MiB")
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -253,6 +273,7 @@ def arrays_of(path: Path) -> np.ndarray:
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     explanations: dict[str, dict] = {}
     (folder / "ACT-X/visual/val").mkdir(parents=True)
     for index in range(count):

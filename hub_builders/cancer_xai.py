@@ -67,6 +67,7 @@ TUMOUR, LABELS = 2, 2
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel, Value
 
     return {
@@ -77,9 +78,12 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Job]:
-    """The cases with tumour, then the normal ones.
+    """Yield the cases with tumour, then the normal ones.
 
-    seed: of the slices
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        seed: of the slices.
     """
     root = base_of(needed(source, "cancer-xai", f"{MSD}, and {NIH}"), "Task07_Pancreas")
     decathlon = first_folder(root, "Task07_Pancreas") or root
@@ -108,24 +112,26 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
 
 
 def _manifest(root: Path) -> Path | None:
+    """Return the list of the normal cases; None where there is none."""
     return next((path for path in sorted(root.glob("manifest-*/Pancreas-CT")) if path.is_dir()), None)
 
 
 def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
-    """{case: file}; macOS leaves `._` files in the archive."""
-    found = {}
+    """Return {case: file}; `._` files, which macOS leaves in archives, are none."""
+    cases = {}
     for path in entries(folder):
         if path.name.startswith("."):
             continue
         case = path.name.removesuffix(".gz").removesuffix(".nii")
-        if case == path.name or case in found:
+        if case == path.name or case in cases:
             log.leave_out(f"{folder.name}/{path.name}", "image", "no NIfTI file by its name, or its case comes twice")
         else:
-            found[case] = path
-    return found
+            cases[case] = path
+    return cases
 
 
 def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int) -> dict | None:
+    """Return the sample of a case with tumour."""
     try:
         if label is None:
             raise UnreadableError("no label in labelsTr/")
@@ -137,7 +143,9 @@ def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int)
         there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]
         if wrong := set().union(*there) - set(range(LABELS + 1)):
             raise UnreadableError(f"mask: label {min(wrong):g} is none of 0 to {LABELS}")
-        number = drawn_slice([number for number, found in enumerate(there) if TUMOUR in found], seed, case)
+        number = drawn_slice(
+            [number for number, labels_of_slice in enumerate(there) if TUMOUR in labels_of_slice], seed, case
+        )
         mask = squared_mask(labels.slice(number) == TUMOUR)
         if not mask.any():
             raise UnreadableError("the tumour is too small for a pixel of the sample")
@@ -149,6 +157,7 @@ def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int)
 
 
 def _labels(path: Path) -> Nifti:
+    """Return the labels of a case."""
     try:
         return Nifti(path)
     except UnreadableError as error:
@@ -156,6 +165,7 @@ def _labels(path: Path) -> Nifti:
 
 
 def healthy(log: BuildLog, case: str, folder: Path, series: str, seed: int) -> dict | None:
+    """Return the sample of a normal case."""
     try:
         slices, faults = slices_of(folder, series)
         for fault in faults:
@@ -172,12 +182,14 @@ def healthy(log: BuildLog, case: str, folder: Path, series: str, seed: int) -> d
 
 
 def drawn_slice(numbers: list[int], seed: int, case: str) -> int:
+    """Return the slice that is drawn of a case."""
     if not numbers:
         raise UnreadableError("no slice that could be drawn (no tumour, or no usable file)")
     return numbers[seed_of(seed, case, "slice") % len(numbers)]
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     for case in range(count):
         plane = _examples.chest(side, side, case)
         plane[plane < -500] = -80

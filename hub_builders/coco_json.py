@@ -40,13 +40,14 @@ FIX = "export the annotations again as COCO JSON"
 
 
 def check(*, json: str, classes: str, drop: tuple[str, ...], boxes: bool, split: str, seed: int = 0) -> None:
+    """Raise UserError for options that do not fit together."""
     _own.check_split("coco-json", split)
     if json:
         _own.given_path(json, "json")
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """The classes are those of the annotation file, in the order of their ids."""
+    """Return the columns; the classes are those of the annotation file, in the order of their ids."""
     return _multilabel.features(classes["label"])
 
 
@@ -60,13 +61,16 @@ def samples(
     boxes: bool = False,
     split: str = "",
 ) -> Iterator[Job]:
-    """The images in the order of their ids; classes in the order of theirs.
+    """Yield the images in the order of their ids; classes in the order of theirs.
 
-    json: the file of annotations (default: annotations.json beside images/ in the source)
-    classes: all gives a sample for each class of an image, image gives one for each image
-    drop: leave out images that show one of these classes
-    boxes: an object without an outline counts with its box
-    split: train, validation or test for all; hash for 70, 15 and 15 percent (default: test)
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        json: the file of annotations (default: annotations.json beside images/ in the source).
+        classes: all gives a sample for each class of an image, image gives one for each image.
+        drop: leave out images that show one of these classes.
+        boxes: an object without an outline counts with its box.
+        split: train, validation or test for all; hash for 70, 15 and 15 percent (default: test).
     """
     given = needed(source, "coco-json", HOME)
     base = given if json else base_of(given, "annotations.json")
@@ -81,33 +85,35 @@ def samples(
     seen: set[str] = set()
     for _, entry in sorted(entries.items()):
         name = entry.file_name.replace("\\", "/").removeprefix("./")
-        found = files.of(name)
+        named = files.called(name)
         objects = _objects(log, name, entry, names)
-        reason = _lacks(found, objects, [label for label in without if label in objects])
-        if reason or found[0] in seen:
+        reason = _lacks(named, objects, [label for label in without if label in objects])
+        if reason or named[0] in seen:
             log.leave_out(name, "image", reason or "its picture is in the annotations twice; the first counts")
             continue
-        seen.add(found[0])
+        seen.add(named[0])
         part_of = None if split == "hash" else split or "test"
-        yield Job(samples_of, ids[found[0]], images / found[0], part_of, entry.frame, objects, classes, boxes)
+        yield Job(samples_of, ids[named[0]], images / named[0], part_of, entry.frame, objects, classes, boxes)
 
 
 def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[int, str]) -> dict[str, list[Any]]:
-    """{class: [outline and box of each object]}, in the order of the categories."""
-    kinds = {one["category_id"] for one in entry.objects}
+    """Return {class: [outline and box of each object]}, in the order of the categories."""
+    kinds = {thing["category_id"] for thing in entry.objects}
     if lost := kinds - set(names):
         log.remark(name, f"category {min(lost)} is not in the list of categories and is skipped")
     objects: dict[str, list[Any]] = {}
     for kind in sorted(kinds & set(names)):
-        shapes = [[one.get("segmentation"), one.get("bbox")] for one in entry.of(kind)]
+        shapes = [
+            [thing.get("segmentation"), thing.get("bbox")] for thing in entry.of_category(kind)
+        ]
         objects.setdefault(names[kind], []).extend(shapes)
     return objects
 
 
-def _lacks(found: list[str], objects: dict[str, list[Any]], dropped: list[str]) -> str:
-    """Why an image is left out; "" if it is not."""
-    if len(found) != 1:
-        return f"{'several pictures' if found else 'no picture'} of this file_name"
+def _lacks(named: list[str], objects: dict[str, list[Any]], dropped: list[str]) -> str:
+    """Return why an image is left out; "" if it is not."""
+    if len(named) != 1:
+        return f"{'several pictures' if named else 'no picture'} of this file_name"
     if dropped:
         return f"it shows a class that is dropped ({dropped[0]})"
     return "" if objects else "no object"
@@ -123,22 +129,28 @@ def samples_of(
     classes: str,
     boxes: bool,
 ) -> list[dict]:
+    """Return the samples of an image."""
     picture = picture_of(log, name, path)
     if picture is None:
         return []
     frame = frame if all(frame) else picture.stored  # some programs do not write the size
     masks = {label: partial(_mask, shapes, frame, picture, boxes) for label, shapes in objects.items()}
-    own = {"split": split} if split else {}
-    return [sample | own for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
+    further = {"split": split} if split else {}
+    return [sample | further for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
 
 
 def _mask(shapes: list[Any], frame: tuple[int, int], picture: Picture, boxes: bool) -> np.ndarray:
-    """bool (H, W): the union of the objects, turned with the picture. Raises: UnreadableError."""
+    """Return bool (H, W): the union of the objects, turned with the picture.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     turn = turn_of(picture, frame, "annotations")
     return turned(np.any([_shape(outline, box, frame, boxes) for outline, box in shapes], axis=0), turn)
 
 
 def _shape(outline: Any, box: Any, frame: tuple[int, int], boxes: bool) -> np.ndarray:
+    """Return bool (H, W): the pixels of an object."""
     if outline:
         return _coco.mask_of(outline, *frame)
     if not boxes:
@@ -147,6 +159,7 @@ def _shape(outline: Any, box: Any, frame: tuple[int, int], boxes: bool) -> np.nd
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     _coco.example(folder, count, side, "images")
     (folder / "annotations/instances_images.json").rename(folder / "annotations.json")
     (folder / "annotations/captions_images.json").unlink()

@@ -36,7 +36,7 @@ COCO, `train` and `validation` (a hash, 85 to 15) `train_images` of its training
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """The classes are those of the annotation file, in the order of their ids."""
+    """Return the columns; the classes are those of the annotation file, in the order of their ids."""
     return _multilabel.features(classes["label"])
 
 
@@ -51,55 +51,62 @@ def samples(
     train_images: int = 10000,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """The images to evaluate on, then those to train on, in the order of their ids; classes in the order of theirs.
+    """Yield the images to evaluate on, then those to train on, by their ids, each with its classes by theirs.
 
-    year: 2017 or 2014
-    classes: all gives a sample for each class of an image, image gives one for each image
-    drop: leave out images that show one of these classes, such as horse cow "potted plant" person
-    parts: all, or test to leave out the images to train on
-    train_images: how many images to train on are drawn; 0 for all
-    seed: of the drawing, and of the parts train and validation
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        year: 2017 or 2014.
+        classes: all gives a sample for each class of an image, image gives one for each image.
+        drop: leave out images that show one of these classes, such as horse cow "potted plant" person.
+        parts: all, or test to leave out the images to train on.
+        train_images: how many images to train on are drawn; 0 for all.
+        seed: of the drawing, and of the parts train and validation.
     """
     if year not in (2017, 2014) or train_images < 0:
         raise UserError("coco-val: year is 2017 or 2014, train_images a number of images from 0")
     training = with_training("coco-val", parts)
     root = _coco.root_of(source, "coco-val")
     _coco.splits_of(root, ("instances",), f"val{year}")
-    found, names = _coco.entries_of(root, f"val{year}", False, log)
+    evaluated, names = _coco.entries_of(root, f"val{year}", False, log)
     log.classes = {"label": [names[key] for key in sorted(names)]}
     without = _multilabel.dropped("coco-val", classes, drop, log.classes["label"])
     chosen = _training_images(root, year, train_images, seed, log) if training else {}
-    chosen = {key: entry for key, entry in chosen.items() if key not in found}
-    log.expected = len(found) + len(chosen)
-    for key, entry in [*sorted(found.items()), *sorted(chosen.items())]:
+    chosen = {key: entry for key, entry in chosen.items() if key not in evaluated}
+    log.expected = len(evaluated) + len(chosen)
+    for key, entry in [*sorted(evaluated.items()), *sorted(chosen.items())]:
         name = f"{key:012d}"
         if (objects := _objects(log, name, entry, names, without)) is None:
             continue
-        split = "test" if key in found else training_split(seed, name)
+        split = "test" if key in evaluated else training_split(seed, name)
         if path := listed_file(log, name, root / entry.split, entry.file_name):
             yield Job(samples_of, name, path, entry.split, split, entry.frame, objects, classes)
 
 
 def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog) -> dict[int, _coco.Entry]:
+    """Return the images to train on that were drawn."""
     split = f"train{year}"
     if not (root / split).is_dir() or not (root / f"annotations/instances_{split}.json").is_file():
         log.remark(split, "the source has no training images; there is no train or validation split")
         return {}
-    found, _ = _coco.entries_of(root, split, False, log)
-    keep = drawn(seed, map(str, found), count)
-    if surplus := len(found) - len(keep):
+    images, _ = _coco.entries_of(root, split, False, log)
+    keep = drawn(seed, map(str, images), count)
+    if surplus := len(images) - len(keep):
         log.remark(split, f"{surplus} more images to train on were not drawn")
-    return {key: entry for key, entry in found.items() if str(key) in keep}
+    return {key: entry for key, entry in images.items() if str(key) in keep}
 
 
 def _objects(
     log: BuildLog, name: str, entry: _coco.Entry, names: dict[int, str], without: list[str]
 ) -> dict[str, list[Any]] | None:
-    """{class: its outlines}; None, with the reason in the log, for an image that is left out."""
-    kinds = {one["category_id"] for one in entry.objects}
+    """Return {class: its outlines}; None, with the reason in the log, for an image that is left out."""
+    kinds = {thing["category_id"] for thing in entry.objects}
     if lost := kinds - set(names):
         log.remark(name, f"category {min(lost)} is not in the list of categories and is skipped")
-    objects = {names[kind]: [one.get("segmentation") for one in entry.of(kind)] for kind in sorted(kinds & set(names))}
+    objects = {
+        names[kind]: [thing.get("segmentation") for thing in entry.of_category(kind)]
+        for kind in sorted(kinds & set(names))
+    }
     there = [label for label in without if label in objects]
     if there or not objects:
         log.leave_out(name, "image", f"it shows a class that is dropped ({there[0]})" if there else "no object")
@@ -117,14 +124,16 @@ def samples_of(
     objects: dict[str, list[Any]],
     classes: str,
 ) -> list[dict]:
+    """Return the samples of an image."""
     picture = picture_of(log, name, path)
     if picture is None:
         return []
     masks = {label: partial(_coco.shown_mask, outlines, frame, picture) for label, outlines in objects.items()}
-    own = {"source_split": listed, "split": split}
-    return [sample | own for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
+    further = {"source_split": listed, "split": split}
+    return [sample | further for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     _coco.example(folder, count, side, "val2017")
     _coco.example(folder, count, side, "train2017", 101)

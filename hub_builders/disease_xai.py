@@ -71,6 +71,7 @@ Box = tuple[float, float, float]  # top, left, side, in pixels
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel, Value
 
     return {
@@ -90,12 +91,15 @@ def samples(
     centred: bool = False,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """The nodules and their surroundings, series by series.
+    """Yield the nodules and their surroundings, series by series.
 
-    min_readers: leave out nodules that fewer readers marked
-    crop_mm: side of the square, in millimetres
-    centred: the nodule in the middle of the square
-    seed: of the places
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        min_readers: leave out nodules that fewer readers marked.
+        crop_mm: side of the square, in millimetres.
+        centred: the nodule in the middle of the square.
+        seed: of the places.
     """
     if not 1 <= min_readers <= 4 or not 5 <= crop_mm <= 500:
         raise UserError("disease-xai: min_readers is 1 to 4, crop_mm 5 to 500 millimetres")
@@ -132,6 +136,7 @@ def samples(
 
 
 def series_uid(path: Path, name: str, log: BuildLog) -> str | None:
+    """Return the series that an XML file is about; None, with a remark, where it cannot be read."""
     try:
         uid = _lidc.series_of(path)
         if uid is None:
@@ -143,19 +148,19 @@ def series_uid(path: Path, name: str, log: BuildLog) -> str | None:
 
 
 def series_of(root: Path, log: BuildLog) -> dict[str, tuple[Path, str]]:
-    """{series UID: (folder, patient)} of the DICOM files."""
-    found: dict[str, tuple[Path, str]] = {}
+    """Return {series UID: (folder, patient)} of the DICOM files."""
+    folders: dict[str, tuple[Path, str]] = {}
     for folder, head in series_in(root):
         if head is None:
             log.leave_out(folder.relative_to(root).as_posix(), "image", "no usable DICOM file in this folder")
         else:
-            found.setdefault(str(head.SeriesInstanceUID), (folder, str(head.get("PatientID") or "")))
-    return found
+            folders.setdefault(str(head.SeriesInstanceUID), (folder, str(head.get("PatientID") or "")))
+    return folders
 
 
 def patients_of(root: Path) -> dict[str, str]:
-    """{series UID: patient} of the tables that are there, whatever case and spaces their columns have."""
-    found: dict[str, str] = {}
+    """Return {series UID: patient} of the tables that are there, whatever case and spaces their columns have."""
+    patients: dict[str, str] = {}
     for path in sorted(root.rglob("*.csv")):
         if path.name.lower() not in ("lidc-idri_metadata.csv", "metadata.csv"):
             continue
@@ -164,8 +169,8 @@ def patients_of(root: Path) -> dict[str, str]:
             patient = plain.get("patientid") or plain.get("subjectid")
             uid = plain.get("seriesuid") or plain.get("seriesinstanceuid")
             if patient and uid:
-                found.setdefault(uid, patient)
-    return found
+                patients.setdefault(uid, patient)
+    return patients
 
 
 def nodules(
@@ -179,7 +184,7 @@ def nodules(
     centred: bool,
     seed: int,
 ) -> Iterator[dict]:
-    """Both kinds of samples of one series."""
+    """Yield both kinds of samples of one series."""
     try:
         reading = _lidc.reading_of(path)
     except UnreadableError as error:
@@ -191,13 +196,13 @@ def nodules(
         log.remark(name, fault)
     if missing := gaps(slices):
         log.remark(name, f"{missing} slices of the series seem to be missing")
-    number_of = {one.uid: number for number, one in enumerate(slices)}
+    number_of = {slice_.uid: number for number, slice_ in enumerate(slices)}
     marks = [mark for mark in reading.marks if not mark.is_point]
     for mark in marks:
         if lost := [contour for contour in mark.contours if contour.uid not in number_of]:
             log.remark(name, f"reader {mark.reader + 1}, mark {mark.name!r}: {len(lost)} contours on missing slices")
-    found = _lidc.nodules_of([(mark.reader, _lidc.voxels_of(mark, number_of)) for mark in marks])
-    for number, readers in enumerate(found, 1):
+    nodules_found = _lidc.nodules_of([(mark.reader, _lidc.voxels_of(mark, number_of)) for mark in marks])
+    for number, readers in enumerate(nodules_found, 1):
         image_id = f"{name}-nodule-{number}"
         try:
             voxels = _lidc.agreed(list(readers.values()))
@@ -222,7 +227,7 @@ def both(
     centred: bool,
     seed: int,
 ) -> Iterator[dict]:
-    """The sample with the nodule, and the one beside it without."""
+    """Yield the sample with the nodule, and the one beside it without."""
     numbers = np.unique(voxels // _lidc.WIDE**2)
     middle = int(numbers[(len(numbers) - 1) // 2])
     units, spacing, flips = units_of(slices[middle].path)
@@ -250,7 +255,7 @@ def both(
 
 
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
-    """Top and left of a square that holds the pixels: in the middle, or anywhere with a margin of an eighth."""
+    """Return top and left of a square that holds the pixels: in the middle, or anywhere with a margin of an eighth."""
     corner = []
     for axis, pixels in enumerate((rows, columns)):
         low, high = pixels.min() - 0.5, pixels.max() + 0.5
@@ -261,26 +266,26 @@ def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None)
 
 
 def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[bool, bool]) -> dict:
-    """Image and mask of a square, upright; beyond the slice there is air."""
+    """Return image and mask of a square, upright; beyond the slice there is air."""
     top, left, side = (round(value) for value in box)
     rows, columns = np.arange(top, top + side), np.arange(left, left + side)
     inside = np.ix_((rows >= 0) & (rows < units.shape[0]), (columns >= 0) & (columns < units.shape[1]))
     there = np.ix_(rows[inside[0].ravel()], columns[inside[1].ravel()])
     window = np.full((side, side), AIR)
     window[inside] = units[there]
-    found = {"image": squared(windowed(upright(window, flips), CENTRE, WIDTH), SIDE)}
+    sample = {"image": squared(windowed(upright(window, flips), CENTRE, WIDTH), SIDE)}
     if mask is None:
-        return found
+        return sample
     shape = np.zeros((side, side), bool)
     shape[inside] = mask[there]
-    return found | {"mask": squared_mask(upright(shape, flips))}
+    return sample | {"mask": squared_mask(upright(shape, flips))}
 
 
 def marked(
     reading: _lidc.Reading, z: float, slices: list[Slice], spacing: tuple[float, float]
 ) -> list[tuple[float, float, float, float]]:
-    """(top, left, bottom, right) around every mark of every reader that lies within `AWAY` of the slice, in pixels."""
-    places = {one.uid: one.place for one in slices}
+    """Return (top, left, bottom, right), in pixels, around every reader's marks within `AWAY` of the slice."""
+    places = {slice_.uid: slice_.place for slice_ in slices}
     boxes = []
     for mark in reading.marks:
         for contour in mark.contours:
@@ -292,8 +297,10 @@ def marked(
 
 
 def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) -> Box | None:
-    """A square of the same size with enough lung and no mark: the first of `TRIES` places, drawn up to two sides away
-    first and then anywhere."""
+    """Return a square of the same size with enough lung and no mark; None where there is none.
+
+    It is the first of `TRIES` places, drawn up to two sides away first and then anywhere.
+    """
     top, left, side = box
     height, width = units.shape
     draws = random_bits(seed, 2 * TRIES).reshape(-1, 2) / 2.0**64
@@ -313,6 +320,7 @@ def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) 
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     size = max(2 * side, 128)
     for patient in range(-(-count // 2)):
         series = _examples.SERIES.format(7000 + patient)

@@ -67,6 +67,8 @@ SCENES = ("images/train", "places365_standard/train", *_places.TRAIN)
 
 @dataclass(frozen=True)
 class Cutout:
+    """An object that can be cut out."""
+
     key: str
     path: Path
     photograph: str
@@ -84,11 +86,12 @@ class Stock:
     base: Path  # of the scenes
 
     def classes(self, kind: str) -> list[str]:
+        """Return the classes of a kind."""
         return sorted({name for name, _ in (self.objects if kind == "object" else self.scenes)})
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """The classes are those that are left."""
+    """Return the columns; the classes are those that are left."""
     from datasets import ClassLabel, Image, Value
 
     return {
@@ -110,13 +113,16 @@ def samples(
     per_pair: int = 20,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """The pairs, by object class, scene class and number.
+    """Yield the pairs, by object class, scene class and number.
 
-    detector: keep only what Faster R-CNN names rightly; needs its weights (160 MB) and time, better a GPU
-    least: leave out object classes with fewer cut-outs than this
-    least_pixels: leave out objects with fewer pixels than this
-    per_pair: images for each pair of an object class and a scene class
-    seed: of the pairs, sizes and places
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        detector: keep only what Faster R-CNN names rightly; needs its weights (160 MB) and time, better a GPU.
+        least: leave out object classes with fewer cut-outs than this.
+        least_pixels: leave out objects with fewer pixels than this.
+        per_pair: images for each pair of an object class and a scene class.
+        seed: of the pairs, sizes and places.
     """
     if min(least, least_pixels, per_pair) < 1:
         raise UserError("ebam-xai: least, least_pixels and per_pair are numbers from 1")
@@ -136,11 +142,12 @@ def samples(
                     place = places[draw // len(cutouts) % len(places)]
                     yield Job(sample_of, image_id, label, scene, cutout, place, _name(place, stock.base), seed)
                 else:
-                    what = scene if cutouts else label
-                    log.leave_out(image_id, "image", f"no {what} in the split {split}")
+                    lacking = scene if cutouts else label
+                    log.leave_out(image_id, "image", f"no {lacking} in the split {split}")
 
 
 def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, least_pixels: int, seed: int) -> Stock:
+    """Return the cut-outs and scenes that there are."""
     source = base_with(needed(source, "ebam-xai", HOME), *SCENES)
     base = first_folder(source, *SCENES)
     if base is None:
@@ -170,13 +177,13 @@ def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, lea
 def detected(
     file: Path, cutouts: list[tuple[Cutout, str]], scenes: list[tuple[Path, str]], base: Path, log: BuildLog
 ) -> tuple[list[tuple[Cutout, str]], list[tuple[Path, str]]]:
-    """The cut-outs that the detector names rightly, and the scenes in which it finds nothing."""
-    shown = ((one.key, partial(on_black, one)) for one, _ in cutouts)
+    """Return the cut-outs that the detector names rightly, and the scenes in which it finds nothing."""
+    shown = ((cutout.key, partial(on_black, cutout)) for cutout, _ in cutouts)
     named = _detector.seen(file, shown, len(cutouts))
-    found = _detector.seen(file, ((_name(path, base), partial(scene_of, path)) for path, _ in scenes), len(scenes))
-    right = [(one, name) for one, name in cutouts if one.category in named.get(one.key, ())]
-    clean = [(path, name) for path, name in scenes if found.get(_name(path, base)) == []]
-    for key in sorted({one.key for one, _ in cutouts} - {one.key for one, _ in right}):
+    categories = _detector.seen(file, ((_name(path, base), partial(scene_of, path)) for path, _ in scenes), len(scenes))
+    right = [(cutout, name) for cutout, name in cutouts if cutout.category in named.get(cutout.key, ())]
+    clean = [(path, name) for path, name in scenes if categories.get(_name(path, base)) == []]
+    for key in sorted({cutout.key for cutout, _ in cutouts} - {cutout.key for cutout, _ in right}):
         log.leave_out(key, "image", "the detector does not name this cut-out rightly")
     for key in sorted({_name(path, base) for path, _ in scenes} - {_name(path, base) for path, _ in clean}):
         log.leave_out(key, "image", "the detector finds an object in this scene, or it cannot be read")
@@ -184,42 +191,47 @@ def detected(
 
 
 def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutout, str]]:
-    """(cut-out, class) of every object that is large enough, in the order of the ids."""
-    found: dict[str, tuple[Cutout, str]] = {}
+    """Return (cut-out, class) of every object that is large enough, in the order of the ids."""
+    by_key: dict[str, tuple[Cutout, str]] = {}
     for split in _coco.splits_of(root, ("instances",)):
         known, names = _coco.entries_of(root, split, False, log)
         for image, entry in known.items():
-            for one in entry.objects:
-                name, key = names.get(one.get("category_id", -1)), f"coco-{one.get('id')}"
-                if one.get("iscrowd") or _coco.area_of(one) < least_pixels or key in found:
+            for entry_object in entry.objects:
+                name, key = names.get(entry_object.get("category_id", -1)), f"coco-{entry_object.get('id')}"
+                if entry_object.get("iscrowd") or _coco.area_of(entry_object) < least_pixels or key in by_key:
                     continue
                 try:
                     if name is None:
                         raise UnreadableError("its category is not in the list of categories")
-                    path, outline = as_spelled(inside(root / split, entry.file_name)), one.get("segmentation")
-                    cutout = Cutout(key, path, f"coco {image}", one["category_id"], outline, entry.frame)
-                    found[key] = (cutout, name)
+                    path, outline = as_spelled(inside(root / split, entry.file_name)), entry_object.get("segmentation")
+                    cutout = Cutout(key, path, f"coco {image}", entry_object["category_id"], outline, entry.frame)
+                    by_key[key] = (cutout, name)
                 except UnreadableError as error:
                     log.leave_out(key, "image", str(error))
-    return [found[key] for key in sorted(found)]
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def scenes_of(base: Path) -> list[tuple[Path, str]]:
-    """(file, category) of every scene; the letter above a category is not part of its name."""
-    found = []
+    """Return (file, category) of every scene; the letter above a category is not part of its name."""
+    scenes = []
     for folder in sorted(path for path in base.rglob("*") if path.is_dir()):
         parts = folder.relative_to(base).parts
         name = "/".join(parts[1:] if len(parts[0]) == 1 else parts)
-        found += [(path, name) for path in entries(folder) if path.suffix.lower() in (".jpg", ".jpeg") and name]
-    return [(path, name) for path, name in found if not path.name.startswith(".")]
+        scenes += [(path, name) for path in entries(folder) if path.suffix.lower() in (".jpg", ".jpeg") and name]
+    return [(path, name) for path, name in scenes if not path.name.startswith(".")]
 
 
 def _name(path: Path, base: Path) -> str:
+    """Return the name of a scene."""
     return path.relative_to(base).as_posix()
 
 
 def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 (h, w, 3) and bool (h, w): the box of an object and its pixels. Raises: UnreadableError."""
+    """Return uint8 (h, w, 3) and bool (h, w): the box of an object and its pixels.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     if not cutout.path.is_file():
         raise UnreadableError("no such image file")
     picture = read(cutout.path)
@@ -233,7 +245,7 @@ def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
 
 
 def on_black(cutout: Cutout) -> np.ndarray | None:
-    """What the detector is shown."""
+    """Return a cut-out on black, which the detector is shown."""
     try:
         picture, mask = cut(cutout)
     except UnreadableError:
@@ -242,6 +254,7 @@ def on_black(cutout: Cutout) -> np.ndarray | None:
 
 
 def scene_of(path: Path) -> np.ndarray | None:
+    """Return a scene; None where it cannot be read."""
     try:
         return read_scene(path)
     except UnreadableError:
@@ -249,6 +262,11 @@ def scene_of(path: Path) -> np.ndarray | None:
 
 
 def read_scene(path: Path) -> np.ndarray:
+    """Return the pixels of a scene.
+
+    Raises:
+        UnreadableError: They cannot be read.
+    """
     image = upright(decode(file_bytes(path))).convert("RGB")
     return np.asarray(image if image.size == (SIDE, SIDE) else image.resize((SIDE, SIDE), Image.Resampling.BOX))
 
@@ -256,6 +274,7 @@ def read_scene(path: Path) -> np.ndarray:
 def sample_of(
     log: BuildLog, image_id: str, label: str, scene: str, cutout: Cutout, path: Path, scene_id: str, seed: int
 ) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     try:
         picture, mask = cut(cutout)
         ground = read_scene(path)
@@ -280,7 +299,10 @@ def sample_of(
 
 
 def paste(picture: np.ndarray, mask: np.ndarray, ground: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The scene with the object, and its pixels: longer side a third to a half of the scene, anywhere inside it."""
+    """Return the scene with the object, and the object's pixels.
+
+    Its longer side is a third to a half of the scene, and it lies anywhere inside it.
+    """
     shares = [int(bits) / 2**64 for bits in random_bits(seed, 3)]
     side = SIDE / 3 + shares[0] * (SIDE / 2 - SIDE / 3)
     height, width = (max(round(length * side / max(mask.shape)), 1) for length in mask.shape)
@@ -295,6 +317,7 @@ def paste(picture: np.ndarray, mask: np.ndarray, ground: np.ndarray, seed: int) 
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     _coco.example(folder, max(count, 12), side)
     for category in ("a/abbey", "b/beach"):
         for index in range(12):

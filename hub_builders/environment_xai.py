@@ -50,6 +50,7 @@ ALIASES = {"nature": "nature", "natural": "nature", "urban": "urban"}
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=["nature", "urban"]), "category": ClassLabel(names=NATURE + URBAN)}
@@ -58,11 +59,14 @@ def features() -> dict:
 def samples(
     source: Path | None, log: BuildLog, *, per_class: int = 2500, annotations: str = "", seed: int = 0
 ) -> Iterator[Job]:
-    """The images that were drawn, in the order of their ids.
+    """Yield the images that were drawn, in the order of their ids.
 
-    per_class: how many images of each class are drawn; 0 for all
-    annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`
-    seed: of the drawing
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        per_class: how many images of each class are drawn; 0 for all.
+        annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`.
+        seed: of the drawing.
     """
     if per_class < 0:
         raise UserError("environment-xai: per_class is a number of images from 0")
@@ -71,20 +75,21 @@ def samples(
         yield from _release.jobs(release, log, ALIASES)
         return
     root = base_with(root, *_places.MARKS)
-    found = _places.images(root, list(LABEL_OF), log)
+    images = _places.images(root, list(LABEL_OF), log)
     keep: set[str] = set()
     for label in ("nature", "urban"):
-        names = [name for name, (_, category, _) in found.items() if LABEL_OF[category] == label]
+        names = [name for name, (_, category, _) in images.items() if LABEL_OF[category] == label]
         keep |= drawn(seed, names, per_class)
         if surplus := len(names) - len(keep & set(names)):
             log.remark(label, f"{surplus} more images of this class were not drawn")
     masks = _annotators.drawn_masks(root, annotations)
     log.expected = len(keep)
     for name in sorted(keep):
-        yield Job(sample_of, name, *found[name], masks.get(name.replace("/", "_"), _annotators.NOTHING))
+        yield Job(sample_of, name, *images[name], masks.get(name.replace("/", "_"), _annotators.NOTHING))
 
 
 def sample_of(log: BuildLog, name: str, path: Path, category: str, split: str, masks: _annotators.Drawn) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
@@ -105,6 +110,7 @@ def sample_of(log: BuildLog, name: str, path: Path, category: str, split: str, m
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     nature = ["m/mountain", "p/pond", "w/waterfall", "f/field/wild", "f/forest/broadleaf", "r/rainforest"]
     twelve = [*nature, "h/house", "b/bridge", "c/campus", "t/tower", "s/street", "d/driveway"]
     for index in range(max(count, 12)):
@@ -114,4 +120,5 @@ def example(folder: Path, count: int, side: int) -> None:
 
 
 def example_release(folder: Path, count: int, side: int) -> None:
+    """Write a small source in another layout of the raw data."""
     _release.example(folder, count, side, ("nature", "urban"))

@@ -52,6 +52,7 @@ class Row:
 
 
 def check(*, masks: str, labels: str, foreground: str, split: str, seed: int = 0) -> None:
+    """Raise UserError for options that do not fit together."""
     _own.foreground_of(foreground)
     _own.check_split("folder", split)
     if masks:
@@ -61,7 +62,7 @@ def check(*, masks: str, labels: str, foreground: str, split: str, seed: int = 0
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """The classes are those of the folders or of the table, by name, numbers by size."""
+    """Return the columns; the classes are those of the folders or of the table, by name, numbers by size."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=classes["label"])}
@@ -76,12 +77,16 @@ def samples(
     foreground: str = "",
     split: str = "",
 ) -> Iterator[Job]:
-    """The pictures in the order of their names.
+    """Yield the pictures in the order of their names.
 
-    masks: folder of the masks (default: masks/ beside images/ in the source)
-    labels: table (CSV) with the columns image and label (default: labels.csv beside images/, else class folders)
-    foreground: what in a mask is the object: a value, a colour ('#ff0000' or 255,0,0), or nonzero
-    split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders or table say, or test)
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        masks: folder of the masks (default: masks/ beside images/ in the source).
+        labels: table (CSV) with the columns image and label (default: labels.csv beside images/, else class folders).
+        foreground: what in a mask is the object: a value, a colour ('#ff0000' or 255,0,0), or nonzero.
+        split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders or table say, or
+            test).
     """
     images, masks_folder, listing = _places(needed(source, "folder", HOME), masks, labels)
     names = _own.pictures_in(images, log, without=masks_folder)
@@ -101,6 +106,7 @@ def samples(
 def sample_of(
     log: BuildLog, name: str, path: Path, mask: Path | None, lacking: str, row: Row, foreground: str, split: str | None
 ) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
@@ -112,13 +118,13 @@ def sample_of(
 
 
 def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, Path | None]:
-    """The folders of pictures and masks, and the table of labels."""
+    """Return the folders of pictures and masks, and the table of labels."""
     base = base_of(source, "images", "masks")
     base = base if base.is_relative_to(source) else source
     images = base / "images" if (base / "images").is_dir() else base
-    own = images != base
-    beside = base / "masks" if own and (base / "masks").is_dir() else None
-    table_beside = base / "labels.csv" if own and (base / "labels.csv").exists() else None
+    in_subfolder = images != base
+    beside = base / "masks" if in_subfolder and (base / "masks").is_dir() else None
+    table_beside = base / "labels.csv" if in_subfolder and (base / "labels.csv").exists() else None
     masks_folder = _own.given_path(masks, "masks", folder=True) if masks else beside
     if masks_folder == images.resolve():
         raise UserError(f"{images} holds pictures and masks; put the masks in a folder of their own")
@@ -126,7 +132,7 @@ def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, P
 
 
 def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:
-    """{picture: its mask file}, {picture: why it has none}; masks of no picture go into the log."""
+    """Return {picture: its mask file}, {picture: why it has none}; masks of no picture go into the log."""
     if folder is None:
         return {}, {}
     chosen, lacking, spare = _own.masks_for(names, _own.pictures_in(folder, log))
@@ -142,42 +148,42 @@ def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[s
 
 
 def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
-    """Of each picture its class folder, and the split above it."""
+    """Return of each picture its class folder, and the split above it."""
     parts = {name: PurePosixPath(name).parts for name in names}
-    if not any(len(one) > 1 for one in parts.values()):
+    if not any(len(folders) > 1 for folders in parts.values()):
         raise UserError(
             f"{images} has no class folders, and there is no table of labels; sort the pictures into one folder per "
             "class, or give --labels CSV with the columns image and label"
         )
-    above = {one[0] for one in parts.values()}
-    in_splits = above <= set(_own.SPLITS) and all(len(one) > 2 for one in parts.values())
+    above = {folders[0] for folders in parts.values()}
+    in_splits = above <= set(_own.SPLITS) and all(len(folders) > 2 for folders in parts.values())
     rows = {}
-    for name, one in parts.items():
-        if len(one) == 1:
+    for name, folders in parts.items():
+        if len(folders) == 1:
             log.leave_out(ids[name], "image", "it lies in no class folder")
         else:
-            rows[name] = Row(one[1], _own.SPLITS[one[0]]) if in_splits else Row(one[0])
+            rows[name] = Row(folders[1], _own.SPLITS[folders[0]]) if in_splits else Row(folders[0])
     return rows
 
 
 def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
-    """Of each picture its row in the table."""
+    """Return of each picture its row in the table."""
     known = _own.Names(names)
     rows: dict[str, Row] = {}
     columns: dict[str, str] | None = None
     for number, row in table(listing, (), "fix the table"):
         columns = _columns(listing, list(row)) if columns is None else columns
-        given, label, split, group = (row.get(columns.get(what, ""), "").strip() for what in FIELDS)
-        found = known.of(given.removeprefix("./"))
+        given, label, split, group = (row.get(columns.get(field, ""), "").strip() for field in FIELDS)
+        called = known.called(given.removeprefix("./"))
         if split and split.lower() not in _own.SPLITS:
             raise UserError(f"{listing} line {number}: split '{split}' is unknown; use train, validation or test")
-        if len(found) != 1 or not label:
-            lacks = "no label" if len(found) == 1 else f"{'several' if found else 'no'} pictures of this name"
+        if len(called) != 1 or not label:
+            lacks = "no label" if len(called) == 1 else f"{'several' if called else 'no'} pictures of this name"
             log.leave_out(given or f"{listing.name} line {number}", "image", f"a row of the table with {lacks}")
-        elif found[0] in rows:
-            log.remark(ids[found[0]], f"{listing.name} line {number}: listed twice; the first row counts")
+        elif called[0] in rows:
+            log.remark(ids[called[0]], f"{listing.name} line {number}: listed twice; the first row counts")
         else:
-            rows[found[0]] = Row(label, _own.SPLITS.get(split.lower()), group or None)
+            rows[called[0]] = Row(label, _own.SPLITS.get(split.lower()), group or None)
     if not rows:
         raise UserError(f"{listing} has no row with a label for a picture in the folder; check its column of pictures")
     for name in names:
@@ -190,22 +196,27 @@ FIELDS = ("image", "label", "split", "group")
 
 
 def _columns(listing: Path, names: list[str]) -> dict[str, str]:
-    """{what: name of the column}. Raises: UserError with the columns there are."""
+    """Return {what a column says: its name}.
+
+    Raises:
+        UserError: A column is missing; names those there are.
+    """
     spelled = {"".join(sign for sign in name.casefold() if sign.isalnum()): name for name in reversed(names)}
     wanted = {"image": PICTURE, "label": LABEL, "split": ("split",), "group": ("group",)}
-    found = {what: next((spelled[name] for name in forms if name in spelled), "") for what, forms in wanted.items()}
-    for what in ("image", "label"):
-        if not found[what]:
-            raise UserError(f"{listing} has no column '{what}'; it has: {', '.join(names)} (separated by commas)")
-    return {what: name for what, name in found.items() if name}
+    columns = {field: next((spelled[name] for name in forms if name in spelled), "") for field, forms in wanted.items()}
+    for field in ("image", "label"):
+        if not columns[field]:
+            raise UserError(f"{listing} has no column '{field}'; it has: {', '.join(names)} (separated by commas)")
+    return {field: name for field, name in columns.items() if name}
 
 
 def _by_number(label: str) -> tuple[int, int, str]:
-    """Numbers by size, then names."""
+    """Return a key that sorts numbers by size, then names."""
     return (0, int(label), label) if label.isdecimal() else (1, 0, label)
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     rows = ["image,label,group"]
     for index in range(count):
         name = f"{index:03d}"

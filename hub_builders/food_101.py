@@ -73,6 +73,7 @@ CLASSES = [
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=CLASSES)}
@@ -87,12 +88,15 @@ def samples(
     train_per_class: int = 0,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """The pictures that were drawn, by class and name, those to evaluate on first.
+    """Yield the pictures that were drawn, by class and name, those to evaluate on first.
 
-    per_class: how many pictures of each class are drawn to evaluate on; 0 for all
-    parts: all, or test to leave out the pictures to train on
-    train_per_class: how many pictures of each class are drawn to train on; 0 for all 750
-    seed: of the drawing, and of the parts train and validation
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        per_class: how many pictures of each class are drawn to evaluate on; 0 for all.
+        parts: all, or test to leave out the pictures to train on.
+        train_per_class: how many pictures of each class are drawn to train on; 0 for all 750.
+        seed: of the drawing, and of the parts train and validation.
     """
     if per_class < 0 or train_per_class < 0:
         raise UserError("food-101: per_class and train_per_class are numbers of pictures from 0")
@@ -120,12 +124,14 @@ def samples(
 
 
 def sample_of(log: BuildLog, name: str, path: Path, label: str, listed: str, split: str) -> dict | None:
+    """Return the sample of a picture."""
     picture = picture_of(log, name, path)
-    own = {"label": label, "source_split": listed, "split": split}
-    return picture and {"image_id": name, "image": picture} | own
+    further = {"label": label, "source_split": listed, "split": split}
+    return picture and {"image_id": name, "image": picture} | further
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     for split, first in (("test", 1000), ("train", 2000)):
         names = [f"{label}/{first + place}" for place, label in enumerate(CLASSES)]
         for index, name in enumerate(names):

@@ -54,6 +54,7 @@ ORIGINS = ["annotators", "outline"]
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=CLASSES), "mask_source": ClassLabel(names=ORIGINS)}
@@ -69,13 +70,16 @@ def samples(
     annotations: str = "",
     seed: int = 0,
 ) -> Iterator[Job]:
-    """The images that were drawn, in the order of their ids.
+    """Yield the images that were drawn, in the order of their ids.
 
-    min_area: least share of the image that the person fills
-    per_class: how many images of each class are drawn; 0 for all
-    outline: where no annotator drew a mask, take the outline of the person in COCO; `mask_source` says which
-    annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`
-    seed: of the drawing
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        min_area: least share of the image that the person fills.
+        per_class: how many images of each class are drawn; 0 for all.
+        outline: where no annotator drew a mask, take the outline of the person in COCO; `mask_source` says which.
+        annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`.
+        seed: of the drawing.
     """
     if not 0 <= min_area < 1 or per_class < 0:
         raise UserError("gender-xai: min_area is a share from 0 to 1, per_class a number of images from 0")
@@ -86,7 +90,10 @@ def samples(
         return
     root = _coco.root_of(root, "gender-xai")
     chosen = candidates(root, min_area, log)
-    keep = {label: drawn(seed, [one for one in chosen if chosen[one][1] == label], per_class) for label in CLASSES}
+    keep = {
+        label: drawn(seed, [name_of for name_of in chosen if chosen[name_of][1] == label], per_class)
+        for label in CLASSES
+    }
     masks = _annotators.drawn_masks(root, annotations)
     names = sorted(keep["man"] | keep["woman"])
     for label in CLASSES:
@@ -97,13 +104,13 @@ def samples(
         entry, label, person = chosen[name]
         if path := listed_file(log, name, root / entry.split, entry.file_name):
             stand_in = person.get("segmentation") if outline else None
-            own = masks.get(name, _annotators.NOTHING)
-            yield Job(sample_of, name, path, entry.split, label, own, entry.frame, stand_in)
+            masks_of_image = masks.get(name, _annotators.NOTHING)
+            yield Job(sample_of, name, path, entry.split, label, masks_of_image, entry.frame, stand_in)
 
 
 def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.Entry, str, dict]]:
-    """{image id: (entry, label, the person)}; images whose captions mention neither word are no candidates."""
-    found: dict[str, tuple[_coco.Entry, str, dict]] = {}
+    """Return {image id: (entry, label, the person)}; images whose captions mention neither word are no candidates."""
+    chosen_images: dict[str, tuple[_coco.Entry, str, dict]] = {}
     seen: set[str] = set()
     for split in _coco.splits_of(root, ("captions", "instances")):
         entries, names = _coco.entries_of(root, split, True, log)
@@ -113,23 +120,24 @@ def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_c
             if not words or name in seen:
                 continue
             seen.add(name)
-            people = entry.of(person)
+            people = entry.of_category(person)
             if reason := unfit(words, people, min_area * entry.size):
                 log.leave_out(name, "image", reason)
             else:
-                found[name] = (entry, LABEL_OF[words.pop()], people[0])
-    return found
+                chosen_images[name] = (entry, LABEL_OF[words.pop()], people[0])
+    return chosen_images
 
 
 def words_of(captions: list[str]) -> set[str]:
+    """Return the words of captions that decide about the label."""
     return {word.lower() for caption in captions for word in WORD.findall(caption)}
 
 
 def unfit(words: set[str], people: list[dict], least: float) -> str | None:
-    """Why an image is left out, if it is."""
+    """Return why an image is left out, if it is."""
     if len({LABEL_OF[word] for word in words}) > 1:
         return "captions mention a man and a woman"
-    if words & {"men", "women"} or len(people) > 1 or any(one.get("iscrowd") for one in people):
+    if words & {"men", "women"} or len(people) > 1 or any(person.get("iscrowd") for person in people):
         return "several people"
     if not people:
         return "no person is annotated"
@@ -146,7 +154,18 @@ def sample_of(
     frame: tuple[int, int],
     outline: Any,
 ) -> dict | None:
-    """outline: COCO's segmentation of the person, for a picture of the size `frame`; None to do without."""
+    """Return the sample of an image.
+
+    Args:
+        log: gets the reason where it is left out.
+        name: of the image.
+        path: of the picture.
+        split: of the source.
+        label: of the sample.
+        masks: that people drew.
+        frame: the size of the picture that the outline belongs to.
+        outline: COCO's segmentation of the person; None to do without.
+    """
     picture = picture_of(log, name, path)
     if picture is None:
         return None
@@ -158,27 +177,30 @@ def sample_of(
             raise UnreadableError("no mask was drawn")
         return _coco.shown_mask([outline], frame, picture)
 
-    found = mask_or_none(log, name, mask)
-    origin = None if found is None else ORIGINS[not (masks.paths or masks.empty)]
+    person_mask = mask_or_none(log, name, mask)
+    origin = None if person_mask is None else ORIGINS[not (masks.paths or masks.empty)]
     return {
         "image_id": name,
         "image": picture,
         "label": label,
-        "mask": found,
+        "mask": person_mask,
         "mask_source": origin,
         "source_split": split,
     }
 
 
 def of_release(log: BuildLog, path: Path, label: str, place: _release.Location | None) -> dict | None:
+    """Return the sample of an image of the published release."""
     sample = _release.sample_of(log, path, label, place)
     return sample and sample | {"mask_source": None if sample["mask"] is None else ORIGINS[0]}
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     _coco.example(folder, count, side)
     _examples.save(folder / "masks/000000000001.png", _examples.drawn(16, side)["mask"].astype(np.uint8) * 255)
 
 
 def example_release(folder: Path, count: int, side: int) -> None:
+    """Write a small source in another layout of the raw data."""
     _release.example(folder, count, side, ("men", "women"))

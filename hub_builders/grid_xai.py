@@ -50,7 +50,7 @@ crops cuts off as much of each cell. The digest of the classifier is in every `i
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """The classes are those of the dataset."""
+    """Return the columns; the classes are those of the dataset."""
     from datasets import ClassLabel, Value
 
     texts = ("labels_of_cells", "images_of_cells", "chosen_by", "chosen_by_digest")
@@ -58,6 +58,7 @@ def features(classes: dict[str, list[str]]) -> dict:
 
 
 def check(*, model: str, cells: int, confidence: float, count: int, **others: object) -> None:
+    """Raise UserError for options that cannot be."""
     if not model:
         raise UserError("grid-xai needs the classifier that chooses its images: --model M (a folder or a Hub id)")
     if cells < 2 or count < 1 or not 0 <= confidence <= 1:
@@ -78,15 +79,18 @@ def samples(
     label_map: str = "",
     seed: int = 0,
 ) -> Iterator[dict]:
-    """The grids in order.
+    """Yield the grids in order.
 
-    model: the classifier that chooses the images, a folder or Hub id
-    split: of the dataset
-    cells: in a row and in a column
-    confidence: least probability of the right class
-    count: how many grids at most
-    label_map: JSON file {dataset class: model class}, where their classes differ (default: by name)
-    seed: of grids, places and targets
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        model: the classifier that chooses the images, a folder or Hub id.
+        split: of the dataset.
+        cells: in a row and in a column.
+        confidence: least probability of the right class.
+        count: how many grids at most.
+        label_map: JSON file {dataset class: model class}, where their classes differ (default: by name).
+        seed: of grids, places and targets.
     """
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.data.loading import load_dataset

@@ -86,6 +86,7 @@ Found = dict[str, tuple[Path, str, Boxes | Path | None]]  # {image id: (file, Wo
 
 
 def features(classes: dict[str, list[str]]) -> dict:
+    """Return the columns, with the classes of the source."""
     from datasets import ClassLabel, Value
 
     return {"label": ClassLabel(names=classes["label"]), "wnid": Value("string")}
@@ -94,11 +95,14 @@ def features(classes: dict[str, list[str]]) -> dict:
 def samples(
     source: Path | None, log: BuildLog, *, parts: str = "all", train_per_class: int = 50, seed: int = 0
 ) -> Iterator[Job]:
-    """The images to evaluate on, then those to train on, in the order of their names.
+    """Yield the images to evaluate on, then those to train on, in the order of their names.
 
-    parts: all, or test to leave out the images to train on
-    train_per_class: how many images of each class are drawn to train on; 0 for all
-    seed: of the drawing, and of the parts train and validation
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        parts: all, or test to leave out the images to train on.
+        train_per_class: how many images of each class are drawn to train on; 0 for all.
+        seed: of the drawing, and of the parts train and validation.
     """
     training = with_training("imagenet-val", parts)
     if train_per_class < 0:
@@ -107,13 +111,13 @@ def samples(
     names = classes_of(root)
     log.classes = {"label": list(names.values())}
     kaggle = root / "ILSVRC/Data/CLS-LOC/val"
-    found = _listed(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
-    if not found:
+    images = _listed(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
+    if not images:
         raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; {HOME}")
     chosen = training_images(root, names, train_per_class, seed, log) if training else {}
-    log.expected = len(found) + len(chosen)
-    for name in sorted(found):
-        path, wnid, boxes = found[name]
+    log.expected = len(images) + len(chosen)
+    for name in sorted(images):
+        path, wnid, boxes = images[name]
         if wnid in names:
             yield Job(sample_of, name, path, wnid, names[wnid], boxes)
         else:
@@ -126,26 +130,31 @@ def samples(
 def training_images(
     root: Path, names: dict[str, str], count: int, seed: int, log: BuildLog
 ) -> dict[str, tuple[Path, str]]:
-    """{image name: (file, WordNet id)} of the training images that were drawn."""
+    """Return {image name: (file, WordNet id)} of the training images that were drawn."""
     base = first_folder(root, "ILSVRC/Data/CLS-LOC/train", "train", "ILSVRC2012_img_train")
     if base is None:
         log.remark("train", "the source has no training images; there is no train or validation split")
         return {}
-    found: dict[str, tuple[Path, str]] = {}
+    images: dict[str, tuple[Path, str]] = {}
     for wnid in names:
         files = {path.stem: path for path in entries(base / wnid) if is_picture(path)}
-        found |= {name: (files[name], wnid) for name in drawn(seed, files, count)}
-    return found
+        images |= {name: (files[name], wnid) for name in drawn(seed, files, count)}
+    return images
 
 
 def training_sample(log: BuildLog, name: str, path: Path, wnid: str, label: str, split: str) -> dict | None:
+    """Return the sample of an image to train on."""
     picture = picture_of(log, name, path)
-    own = {"label": label, "mask": None, "wnid": wnid, "source_split": "train", "split": split}
-    return picture and {"image_id": name, "image": picture} | own
+    further = {"label": label, "mask": None, "wnid": wnid, "source_split": "train", "split": split}
+    return picture and {"image_id": name, "image": picture} | further
 
 
 def classes_of(root: Path) -> dict[str, str]:
-    """{WordNet id: name} in the order of the ids. Raises: UserError where the source does not tell them."""
+    """Return {WordNet id: name} in the order of the ids.
+
+    Raises:
+        UserError: The source does not say them.
+    """
     index = root / "imagenet_class_index.json"
     devkit = first_folder(root, *DEVKIT)
     mapping = next((root / name for name in LISTS if (root / name).is_file()), None)
@@ -162,11 +171,11 @@ def classes_of(root: Path) -> dict[str, str]:
     else:
         origin = first_folder(root, "val", "ILSVRC2012_img_val") or root
         wnids = [path.name for path in entries(origin) if WNID.fullmatch(path.name) and path.is_dir()]
-        own = json_of(TABLE, dict)["classes"]
-        if len(wnids) != len(own):
+        table = json_of(TABLE, dict)["classes"]
+        if len(wnids) != len(table):
             names_of = ", ".join((*LISTS, index.name))
             raise UserError(f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; {HOME}")
-        pairs = list(zip(wnids, own, strict=True))
+        pairs = list(zip(wnids, table, strict=True))
     if not pairs or not all(WNID.fullmatch(wnid) and name for wnid, name in pairs):
         raise UserError(f"{origin} is not a list of WordNet ids and names; {HOME}")
     names = [name for _, name in pairs]
@@ -174,19 +183,19 @@ def classes_of(root: Path) -> dict[str, str]:
 
 
 def synsets(path: Path) -> list[tuple[int, str, str]]:
-    """(number, WordNet id, name) of the classes of the devkit's meta.mat, which also holds groups of them."""
+    """Return (number, WordNet id, name) of the classes of the devkit's meta.mat, which also holds groups of them."""
     loadmat = library("scipy.io").loadmat
     try:
         rows = loadmat(path, squeeze_me=True, struct_as_record=True)["synsets"]
         columns = (rows["ILSVRC2012_ID"], rows["WNID"], rows["words"], rows["num_children"])
-        found = [(int(n), str(wnid), str(name)) for n, wnid, name, below in zip(*columns, strict=True) if not below]
+        classes = [(int(n), str(wnid), str(name)) for n, wnid, name, below in zip(*columns, strict=True) if not below]
     except Exception as error:  # the reader raises all kinds of errors on damaged files
         raise UserError(f"{path} is not the devkit's meta.mat: {one_line(error)}; download it again: {HOME}") from error
-    return sorted(found)
+    return sorted(classes)
 
 
 def truth(root: Path) -> dict[str, str]:
-    """{image name: WordNet id} of the devkit, whose line n is the class number of image n; {} where there is none."""
+    """Return {image name: WordNet id} of the devkit, whose line n is the class of image n; {} where there is none."""
     devkit = first_folder(root, *DEVKIT)
     path = devkit and devkit / "ILSVRC2012_validation_ground_truth.txt"
     if not devkit or not path or not path.is_file():
@@ -201,10 +210,11 @@ def truth(root: Path) -> dict[str, str]:
 
 
 def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
+    """Return the images of Kaggle's layout."""
     path = root / "LOC_val_solution.csv"
     if not path.is_file():
         raise UserError(f"{root} has no LOC_val_solution.csv; give the folder as downloaded and unpacked: {HOME}")
-    found: Found = {}
+    images: Found = {}
     for number, row in table(path, ["ImageId", "PredictionString"]):
         name, words = row["ImageId"].strip(), row["PredictionString"].split()
         try:
@@ -216,19 +226,20 @@ def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
             continue
         if not words or not all(len(box) == 4 for box in boxes):
             log.leave_out(name, "image", f"line {number} of {path.name} is not a class and four numbers each")
-        elif name in found:
+        elif name in images:
             log.remark(name, f"{path.name} line {number}: listed twice; the first counts")
         else:
-            found[name] = (
+            images[name] = (
                 file,
                 words[0],
                 [box for box, wnid in zip(boxes, words[::5], strict=True) if wnid == words[0]],
             )
-    return found
+    return images
 
 
 def _in_folders(root: Path, log: BuildLog) -> Found:
-    found: Found = {}
+    """Return the images of image-net.org's layout, or of class folders."""
+    images: Found = {}
     truths = truth(root)
     boxes = {path.stem: path for name in BOXES for path in entries(root / name) if path.suffix == ".xml"}
     bases = (root / "val", root / "ILSVRC2012_img_val", root)
@@ -237,17 +248,17 @@ def _in_folders(root: Path, log: BuildLog) -> Found:
         kind = wnid[1] if wnid else truths.get(file.stem)
         if kind is None:
             log.leave_out(file.stem, "image", "no class: neither in its name or folder nor in the devkit")
-        elif file.stem in found:
+        elif file.stem in images:
             log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first stays")
         else:
-            found[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
-    for name in sorted(set(truths) - {name[:23] for name in found}):
+            images[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
+    for name in sorted(set(truths) - {name[:23] for name in images}):
         log.leave_out(name, "image", "in the list of the devkit, but there is no such image")
-    return found
+    return images
 
 
 def _pictures(base: Path) -> list[tuple[str, Path]]:
-    """(name of the folder in it, or "", file) of the images in a folder and in the folders in it."""
+    """Return (name of the folder in it, or "", file) of the images in a folder and in the folders in it."""
     files = [
         (path.name if path.is_dir() else "", file)
         for path in entries(base)
@@ -257,28 +268,31 @@ def _pictures(base: Path) -> list[tuple[str, Path]]:
 
 
 def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str, boxes: Boxes | Path | None) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
     mask = mask_or_none(log, name, lambda: union(boxes_in(boxes, wnid, picture), picture))
-    own = {"label": label, "mask": mask, "wnid": wnid, "source_split": "val", "split": "test"}
-    return {"image_id": name, "image": picture} | own
+    further = {"label": label, "mask": mask, "wnid": wnid, "source_split": "val", "split": "test"}
+    return {"image_id": name, "image": picture} | further
 
 
 def boxes_in(boxes: Boxes | Path | None, wnid: str, picture: Picture) -> Boxes:
-    """The boxes of a class, turned with the picture; those of a table lie in the file as stored."""
+    """Return the boxes of a class, turned with the picture; those of a table lie in the file as stored."""
     if isinstance(boxes, Path):
         return [box for kind, box in shown_boxes(xml_of(boxes), picture) if kind == wnid]
     return [turned_box(box, picture.orientation, *picture.stored) for box in boxes or []]
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
+    """Return bool (H, W): the union of boxes."""
     if not boxes:
         raise UnreadableError("no box")
     return np.any([rasterised(box, picture.height, picture.width) for box in boxes], axis=0)
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     wnids = ("n01440764", "n01443537", "n02012849", "n03126707")
     rows = ["ImageId,PredictionString"]
     for index in range(count):
@@ -294,7 +308,7 @@ def example(folder: Path, count: int, side: int) -> None:
 
 
 def example_devkit(folder: Path, count: int, side: int) -> None:
-    """The layout of image-net.org."""
+    """Write a small source in the layout of image-net.org."""
     example(folder, count, side)
     names = [line.split(" ", 1) for line in text_of(folder / "LOC_synset_mapping.txt").splitlines()]
     numbers = (3, 1, 2, 4)  # the devkit has its own
@@ -311,7 +325,7 @@ def example_devkit(folder: Path, count: int, side: int) -> None:
         path.rename(folder / path.name)
         listed = boxes if isinstance(boxes, list) else []
         boxed = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in listed]
-        objects = "".join(f"<object>{one}</object>" for one in boxed)
+        objects = "".join(f"<object>{entry_object}</object>" for entry_object in boxed)
         _examples.text(folder / f"val/{name}.xml", f"<annotation>{objects}</annotation>")
     shutil.rmtree(folder / "ILSVRC")
     for path in folder.glob("LOC_*"):

@@ -36,23 +36,27 @@ segmentation 1,860 images show one class only, of the augmented one 7,673; the p
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=_voc.CLASSES)}
 
 
 def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original") -> Iterator[Job]:
-    """The segmented images in the order of their names.
+    """Yield the segmented images in the order of their names.
 
-    segmentation: original, or augmented by the Semantic Boundaries Dataset
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        segmentation: original, or augmented by the Semantic Boundaries Dataset.
     """
     if segmentation not in ("original", "augmented"):
         raise UserError(f"object-xai: segmentation={segmentation} is unknown; use original or augmented")
     root = _voc.root_of(source, "object-xai")
     splits = _voc.listed(root, log)
-    found = [path for path in entries(root / "SegmentationClass") if not path.name.startswith(".")]
-    masks = {path.stem: path for path in found if path.suffix == ".png"}
-    for path in found:
+    files = [path for path in entries(root / "SegmentationClass") if not path.name.startswith(".")]
+    masks = {path.stem: path for path in files if path.suffix == ".png"}
+    for path in files:
         if path.suffix != ".png":
             log.leave_out(path.name, "image", "no segmentation PNG by its name")
     if segmentation == "augmented":
@@ -65,6 +69,7 @@ def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original
 
 
 def sample_of(log: BuildLog, name: str, path: Path, mask: Path | None, split: str | None) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None

@@ -66,7 +66,7 @@ Found = dict[str, tuple[Path, str, str, Boxes]]  # {image id: (file, split, kind
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """The classes are the most frequent kinds."""
+    """Return the columns; the classes are the most frequent kinds."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=classes["label"])}
@@ -82,22 +82,25 @@ def samples(
     train_per_class: int = 100,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """The images that were drawn, in the order of their ids.
+    """Yield the images that were drawn, in the order of their ids.
 
-    kinds: how many of the most frequent kinds
-    per_class: how many images of each kind are drawn to evaluate on; 0 for all, and none to train on
-    parts: all, or test to leave out the images to train on
-    train_per_class: how many images of each kind are drawn to train on; 0 for all that are left
-    seed: of the drawing, and of the parts train and validation
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        kinds: how many of the most frequent kinds.
+        per_class: how many images of each kind are drawn to evaluate on; 0 for all, and none to train on.
+        parts: all, or test to leave out the images to train on.
+        train_per_class: how many images of each kind are drawn to train on; 0 for all that are left.
+        seed: of the drawing, and of the parts train and validation.
     """
     if kinds < 1 or min(per_class, train_per_class) < 0:
         raise UserError("openimages-animals: kinds is a number from 1, per_class and train_per_class from 0")
     training = with_training("openimages-animals", parts)
     root = base_of(needed(source, "openimages-animals", HOME), HIERARCHY)
-    found = images(root, log)
-    log.classes = {"label": sorted(frequent(found, kinds))}
-    by = photographers(root, found, log)
-    of_kind = {kind: {name for name, entry in found.items() if entry[2] == kind} for kind in log.classes["label"]}
+    shown = images(root, log)
+    log.classes = {"label": sorted(frequent(shown, kinds))}
+    by = photographers(root, shown, log)
+    of_kind = {kind: {name for name, entry in shown.items() if entry[2] == kind} for kind in log.classes["label"]}
     tested = {name for names in of_kind.values() for name in drawn(seed, names, per_class)}
     split_of = dict.fromkeys(tested, "test")
     in_test = {by[name] for name in tested if name in by}
@@ -106,19 +109,24 @@ def samples(
         split_of |= {name: training_split(seed, by.get(name, name)) for name in drawn(seed, others, train_per_class)}
     log.expected = len(split_of)
     for name in sorted(split_of):
-        yield Job(sample_of, name, *found[name], split_of[name], by.get(name))
+        yield Job(sample_of, name, *shown[name], split_of[name], by.get(name))
 
 
-def frequent(found: Found, kinds: int) -> list[str]:
-    counts = Counter(kind for _, _, kind, _ in found.values())
+def frequent(shown: Found, kinds: int) -> list[str]:
+    """Return the most frequent kinds."""
+    counts = Counter(kind for _, _, kind, _ in shown.values())
     return sorted(counts, key=lambda kind: (-counts[kind], kind))[:kinds]
 
 
 def images(root: Path, log: BuildLog) -> Found:
-    """The images that are there and show one kind of animal. Raises: UserError with the part that is missing."""
+    """Return the images that are there and show one kind of animal.
+
+    Raises:
+        UserError: A part is missing; names it.
+    """
     above = animals(json_of(part(root, HIERARCHY, HOME), dict))
     names = descriptions(part(root, "class-descriptions-boxable.csv", HOME))
-    found: Found = {}
+    shown: Found = {}
     there = [split for split in SPLITS if (root / split).is_dir()]
     if not there:
         raise UserError(f"{root} has none of train/, validation/ and test/ with images; {HOME}")
@@ -135,58 +143,58 @@ def images(root: Path, log: BuildLog) -> Found:
             elif (kind := special.pop()) not in names:
                 log.leave_out(name, "image", f"{kind} is not in class-descriptions-boxable.csv")
             else:
-                found[name] = (files[name], split, names[kind], [box for _, box in listed])
+                shown[name] = (files[name], split, names[kind], [box for _, box in listed])
         for name in sorted(set(files) - set(boxes)):
             log.leave_out(name, "image", "no box of an animal")
-    if not found:
+    if not shown:
         raise UserError(f"{root} has no image with animals of one kind; {HOME}")
-    return found
+    return shown
 
 
-def photographers(root: Path, found: Found, log: BuildLog) -> dict[str, str]:
-    """{image id: the address of who took it}, of those that the lists name."""
+def photographers(root: Path, shown: Found, log: BuildLog) -> dict[str, str]:
+    """Return {image id: the address of who took it}, of those that the lists name."""
     by: dict[str, str] = {}
-    for split in sorted({split for _, split, _, _ in found.values()}):
+    for split in sorted({split for _, split, _, _ in shown.values()}):
         lists = [root / f"{split}-{kind}-with-rotation.csv" for kind in ("images", "images-boxable")]
         path = next((path for path in lists if path.is_file()), None)
         if path is None:
             log.remark(lists[0].name, "not in the source: images of one photographer are taken for independent")
             continue
         for _, row in table(path, ["ImageID", "AuthorProfileURL"]):
-            if row["ImageID"] in found and row["AuthorProfileURL"].strip():
+            if row["ImageID"] in shown and row["AuthorProfileURL"].strip():
                 by[row["ImageID"]] = row["AuthorProfileURL"].strip()
     return by
 
 
 def animals(root: Any) -> dict[str, set[str]]:
-    """{label of a kind of animal: those of the more general kinds that contain it}. `/m/0jbk` is Animal."""
-    found: dict[str, set[str]] = {}
+    """Return {label of a kind of animal: those of the more general kinds that contain it}. `/m/0jbk` is Animal."""
+    kinds: dict[str, set[str]] = {}
 
     def walk(node: Any, above: tuple[str, ...], inside: bool) -> None:
         label = node.get("LabelName") if isinstance(node, dict) else None
         if not isinstance(label, str) or len(above) > 50:
             raise UserError(f"{HIERARCHY} is not a tree of labels; {HOME}")
         if inside:
-            found.setdefault(label, set()).update(above)
-        own = (*above, label) if inside else above
+            kinds.setdefault(label, set()).update(above)
+        general = (*above, label) if inside else above
         for child in node.get("Subcategory", []) or []:
-            walk(child, own, inside or label == "/m/0jbk")
+            walk(child, general, inside or label == "/m/0jbk")
 
     walk(root, (), False)
-    if not found:
+    if not kinds:
         raise UserError(f"{HIERARCHY} has nothing below /m/0jbk (Animal); {HOME}")
-    return found
+    return kinds
 
 
 def descriptions(path: Path) -> dict[str, str]:
-    """{label: name}; the file has a header in some versions."""
+    """Return {label: name}; the file has a header in some versions."""
     split = [line.partition(",") for line in text_of(path).splitlines()]
     return {label.strip(): name.strip() for label, _, name in split if name.strip() and label != "LabelName"}
 
 
 def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> dict[str, list[tuple[str, Any]]]:
-    """{image id: [(kind, box)]} of the images that are there."""
-    found: dict[str, list[tuple[str, Any]]] = {}
+    """Return {image id: [(kind, box)]} of the images that are there."""
+    boxes: dict[str, list[tuple[str, Any]]] = {}
     absent: set[str] = set()
     for number, row in table(path, ["ImageID", "LabelName", *CORNERS]):
         name, kind = row["ImageID"], row["LabelName"]
@@ -199,27 +207,28 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> 
             box = tuple(float(row[corner]) for corner in CORNERS)
             if not all(0 <= value <= 1 for value in box):
                 raise ValueError
-            found.setdefault(name, []).append((kind, box))
+            boxes.setdefault(name, []).append((kind, box))
         except ValueError:
             log.remark(name, f"{path.name} line {number}: no box of four shares of the image; passed over")
     if absent:
         log.remark(path.name, f"{len(absent)} images with boxes of animals are not in the folder of images")
-    return found
+    return boxes
 
 
 def sample_of(
     log: BuildLog, name: str, path: Path, listed: str, label: str, boxes: Boxes, split: str, group: str | None
 ) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
     mask = mask_or_none(log, name, lambda: union(boxes, picture))
-    own = {"label": label, "mask": mask, "source_split": listed, "split": split, "group": group}
-    return {"image_id": name, "image": picture} | own
+    further = {"label": label, "mask": mask, "source_split": listed, "split": split, "group": group}
+    return {"image_id": name, "image": picture} | further
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
-    """The pixels whose centre lies in a box; boxes are drawn on the file as stored."""
+    """Return the pixels whose centre lies in a box; boxes are drawn on the file as stored."""
     height, width = picture.stored
     rows = (np.arange(height)[:, None] + 0.5) / height
     columns = (np.arange(width) + 0.5) / width
@@ -232,6 +241,8 @@ def union(boxes: Boxes, picture: Picture) -> np.ndarray:
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+
     def node(label: str, *below: dict) -> dict:
         return {"LabelName": label} | ({"Subcategory": list(below)} if below else {})
 

@@ -88,6 +88,7 @@ FOREGROUND, BORDER = 1, 3
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel, List, Value
 
     return {
@@ -98,25 +99,32 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog, *, border: bool = False) -> Iterator[Job]:
-    """The images in the order of their names.
+    """Yield the images in the order of their names.
 
-    border: count the trimap's border band (value 3) as pet
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        border: count the trimap's border band (value 3) as pet.
     """
     root = checked(source)
     listed = class_ids(root / "annotations" / "list.txt")
     split = {name: part for part in ("trainval", "test") for name in names_in(root / "annotations" / f"{part}.txt")}
-    found = sorted((root / "images").iterdir())
-    log.expected = len(found)
-    for path in found:
+    files = sorted((root / "images").iterdir())
+    log.expected = len(files)
+    for path in files:
         trimap = root / "annotations" / "trimaps" / f"{path.stem}.png"
         xml = root / "annotations" / "xmls" / f"{path.stem}.xml"
         yield Job(sample_of, path, trimap, xml, listed.get(path.stem), split.get(path.stem), border)
-    for name in sorted(set(listed) - {path.stem for path in found if is_picture(path)}):
+    for name in sorted(set(listed) - {path.stem for path in files if is_picture(path)}):
         log.leave_out(name, "image", "in annotations/list.txt, but no such file in images/")
 
 
 def checked(source: Path | None) -> Path:
-    """The folder that holds images/ and annotations/. Raises: UserError that names the missing part."""
+    """Return the folder that holds images/ and annotations/.
+
+    Raises:
+        UserError: A part is missing; names it.
+    """
     source = base_of(needed(source, "pet-xai", HOME), "images", "annotations")
     for part in ("images", "annotations", "annotations/list.txt", "annotations/trimaps"):
         there = (source / part).is_file() if part.endswith(".txt") else (source / part).is_dir()
@@ -126,7 +134,11 @@ def checked(source: Path | None) -> Path:
 
 
 def class_ids(path: Path) -> dict[str, int]:
-    """{image name: CLASS-ID, 1 to 37} of list.txt. Raises: UserError with the line that is not such a row."""
+    """Return {image name: CLASS-ID, 1 to 37} of list.txt.
+
+    Raises:
+        UserError: A line is no such row; names it.
+    """
     ids = {}
     for number, line in enumerate(text_of(path, "replace").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -146,6 +158,7 @@ def class_ids(path: Path) -> dict[str, int]:
 
 
 def names_in(path: Path) -> list[str]:
+    """Return the image names of a list."""
     if not path.is_file():
         return []
     lines = text_of(path, "replace").splitlines()
@@ -155,7 +168,7 @@ def names_in(path: Path) -> list[str]:
 def sample_of(
     log: BuildLog, path: Path, trimap: Path, xml: Path, class_id: int | None, split: str | None, border: bool
 ) -> dict | None:
-    """`class_id` is the CLASS-ID of list.txt; None if the image is not in it."""
+    """Return the sample of an image; `class_id` is the CLASS-ID of list.txt, None if the image is not in it."""
     name = path.stem
     if not is_picture(path) or not path.is_file():
         log.leave_out(path.name, "image", "not an image file by its name")
@@ -179,7 +192,7 @@ def sample_of(
 
 
 def breed_of(name: str, class_id: int | None, log: BuildLog) -> str | None:
-    """From list.txt, else from the file name; if they differ, list.txt is used and the log has a remark."""
+    """Return the breed, from list.txt or else from the file name; if they differ, the log has a remark."""
     listed = None if class_id is None else BREEDS[class_id - 1]
     spelled = re.sub(r"_\d+$", "", name)
     by_name = spelled if spelled in BREEDS else None
@@ -189,7 +202,7 @@ def breed_of(name: str, class_id: int | None, log: BuildLog) -> str | None:
 
 
 def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool, log: BuildLog) -> np.ndarray | None:
-    """The trimap's pet as bool (H, W); None, with the reason in the log, if there is no usable one."""
+    """Return the trimap's pet as bool (H, W); None, with the reason in the log, if there is no usable one."""
     try:
         if not listed:
             raise UnreadableError("not in annotations/list.txt")
@@ -200,6 +213,7 @@ def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool,
 
 
 def pet_of(path: Path, picture: Picture, border: bool) -> np.ndarray:
+    """Return bool (H, W): the pet of a trimap."""
     trimap = indices(path, picture, "trimap")
     if not (trimap == FOREGROUND).any():
         raise UnreadableError("trimap without foreground")
@@ -207,7 +221,7 @@ def pet_of(path: Path, picture: Picture, border: bool) -> np.ndarray:
 
 
 def head_box(path: Path, name: str, picture: Picture, log: BuildLog) -> list[int] | None:
-    """[xmin, ymin, xmax, ymax] of the first object; None where there is no file, or none that can be trusted."""
+    """Return [xmin, ymin, xmax, ymax] of the first object; None where there is no file, or none that can be trusted."""
     if not path.is_file():
         return None
     try:
@@ -224,6 +238,7 @@ def head_box(path: Path, name: str, picture: Picture, log: BuildLog) -> list[int
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     rows = ["#Image CLASS-ID SPECIES BREED ID"]
     for index in range(count):
         name, number = (("Abyssinian", 1), ("beagle", 5), ("pug", 26))[index % 3]

@@ -63,6 +63,7 @@ Listing = tuple[bool, str | None]  # prohibited?, the source's split
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel, List, Value
 
     objects = List({"name": Value("string"), "box": List(Value("float32"))})
@@ -72,11 +73,14 @@ def features() -> dict:
 def samples(
     source: Path | None, log: BuildLog, *, imageset: str = "10", balanced: bool = True, seed: int = 0
 ) -> Iterator[Job]:
-    """The images in the order of their names.
+    """Yield the images in the order of their names.
 
-    imageset: which lists to read: 10, 100 or 1000 clean images for each prohibited one
-    balanced: draw as many clean images as there are prohibited ones
-    seed: of the drawing
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        imageset: which lists to read: 10, 100 or 1000 clean images for each prohibited one.
+        balanced: draw as many clean images as there are prohibited ones.
+        seed: of the drawing.
     """
     root = base_of(needed(source, "security-xai", HOME), "JPEGImage")
     part(root, "JPEGImage/", HOME)
@@ -99,7 +103,11 @@ def samples(
 
 
 def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
-    """What the lists say of each image. Raises: UserError for lists of another form."""
+    """Return what the lists say of each image.
+
+    Raises:
+        UserError: They have another form.
+    """
     folder = first_folder(root, f"ImageSet/{imageset}") or root / "ImageSet"
     known: dict[str, Listing] = {}
     for path in entries(folder):
@@ -122,7 +130,7 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
 
 
 def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, Listing]:
-    """What XML and names say where there are no lists."""
+    """Return what XML and names say of each image where there are no lists."""
     if folder is None:
         raise UserError(f"the source has neither lists in ImageSet/ nor Annotation/; {HOME}")
     known: dict[str, Listing] = {}
@@ -143,6 +151,7 @@ def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, L
 def sample_of(
     log: BuildLog, name: str, path: Path, xml: Path | None, prohibited: bool, split: str | None
 ) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
@@ -167,31 +176,33 @@ def sample_of(
 
 
 def objects_of(log: BuildLog, name: str, path: Path | None, picture: Picture) -> tuple[list[dict], str | None]:
-    """(the objects of the XML, what is wrong with it)."""
+    """Return (the objects of the XML, what is wrong with it)."""
     if path is None or not path.is_file():
         return [], "no XML"
     try:
-        found = shown_boxes(xml_of(path), picture)
+        boxes = shown_boxes(xml_of(path), picture)
     except UnreadableError as error:
         log.remark(name, f"its objects are left out: {error}")
         return [], str(error)
-    for item, _ in found:
+    for item, _ in boxes:
         if item not in ITEMS:
             log.remark(name, f"object {item!r} is none of the {len(ITEMS)} items and is left out")
-    return [{"name": item, "box": box} for item, box in found if item in ITEMS], None
+    return [{"name": item, "box": box} for item, box in boxes if item in ITEMS], None
 
 
 def union(log: BuildLog, name: str, objects: list[dict], picture: Picture) -> np.ndarray:
+    """Return bool (H, W): the union of the boxes."""
     mask = np.zeros((picture.height, picture.width), bool)
-    for one in objects:
+    for item in objects:
         try:
-            mask |= rasterised(one["box"], picture.height, picture.width)
+            mask |= rasterised(item["box"], picture.height, picture.width)
         except UnreadableError as error:
-            log.remark(name, f"{one['name']}: {error}")
+            log.remark(name, f"{item['name']}: {error}")
     return mask
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     rows: list[tuple[str, ...]] = [("name", "Gun", "Knife", "Wrench", "Pliers", "Scissors")]
     for index in range(2 * count):
         name = f"{'PN'[index >= count]}{index:05d}"
@@ -199,6 +210,6 @@ def example(folder: Path, count: int, side: int) -> None:
         rows.append((name, "1" if index < count else "-1", *["-1"] * 4))
         down, across = np.flatnonzero(mask.any(1)) + 1, np.flatnonzero(mask.any(0)) + 1
         corners = _examples.boxed((across[0], down[0], across[-1], down[-1]))
-        found = f"<object><name>Gun</name><bndbox>{corners}</bndbox></object>" if index < count else ""
-        _examples.text(folder / f"Annotation/{name}.xml", f"<annotation>{found}</annotation>")
+        objects = f"<object><name>Gun</name><bndbox>{corners}</bndbox></object>" if index < count else ""
+        _examples.text(folder / f"Annotation/{name}.xml", f"<annotation>{objects}</annotation>")
     _examples.text(folder / "ImageSet/10/train.csv", "".join(",".join(row) + "\n" for row in rows))

@@ -43,6 +43,7 @@ that a map that falls off from the centre does no better than chance. `mask` hol
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     from datasets import ClassLabel, Image
 
     return {
@@ -53,11 +54,14 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog, *, size: int = 64, count: int = 1536, seed: int = 0) -> Iterator[Job]:
-    """The drawings in order.
+    """Yield the drawings in order.
 
-    size: pixels on each side, 32 to 2048
-    count: how many images
-    seed: another seed, other drawings
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        size: pixels on each side, 32 to 2048.
+        count: how many images.
+        seed: another seed, other drawings.
     """
     if source is not None:
         raise UserError("shapes-xai is drawn by the package and has no source; leave out --source")
@@ -71,11 +75,12 @@ def samples(source: Path | None, log: BuildLog, *, size: int = 64, count: int = 
 
 
 def sample_of(log: BuildLog, index: int, size: int, seed: int) -> dict:
+    """Return a drawing as a sample."""
     return {"image_id": f"shapes-{index:06d}", **drawn(index, size, seed)}
 
 
 def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
-    """Drawing number `index`: uint8 images (size, size, 3), its bool mask (size, size), the names of its classes."""
+    """Return drawing number `index`: uint8 image (size, size, 3), bool mask (size, size), and names of its classes."""
     dice = Dice(seed_of("shapes-xai", seed, index))
     label, scene = list(OBJECTS)[index % len(OBJECTS)], list(SCENES)[index // len(OBJECTS) % len(SCENES)]
     ground, ink = palette(dice)
@@ -92,7 +97,7 @@ def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
 
 
 def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
-    """Top and left of the object's box; at least half of the object's pixels lie inside the image.
+    """Return top and left of the object's box; at least half of the object's pixels lie inside the image.
 
     First a coin decides whether the central pixel is covered: with half the object's share of the image, so that
     pointing at the centre is right half as often as pointing at random. Then a place that obeys is drawn, the more
@@ -110,7 +115,7 @@ def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
 
 
 def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """For each top and left, whether the object then covers the central pixel (size // 2, size // 2)."""
+    """Return, for each top and left, whether the object then covers the central pixel (size // 2, size // 2)."""
     height, width = shape.shape
     down, right = size // 2 - tops[:, None], size // 2 - lefts
     inside = (down >= 0) & (down < height) & (right >= 0) & (right < width)
@@ -118,7 +123,7 @@ def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) 
 
 
 def visible(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """For each top and left, how many of the object's pixels lie inside the image: a difference of summed areas."""
+    """Return, for each top and left, how many of the object's pixels lie inside: a difference of summed areas."""
     height, width = shape.shape
     sums = np.pad(shape.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     above, below = (-tops).clip(0, height)[:, None], (size - tops).clip(0, height)[:, None]

@@ -53,6 +53,7 @@ TRAINED_ON = {2012: ("train",), 2007: ("train", "val")}
 
 
 def features() -> dict:
+    """Return the columns of the dataset."""
     return _multilabel.features(_voc.CLASSES)
 
 
@@ -67,14 +68,17 @@ def samples(
     parts: str = "all",
     seed: int = 0,
 ) -> Iterator[Job]:
-    """The images in the order of their names, their classes in the order of the palette.
+    """Yield the images in the order of their names, their classes in the order of the palette.
 
-    year: 2012 or 2007
-    lists: segmentation, or detection: more images, with boxes as masks
-    classes: all gives a sample for each class of an image, image gives one for each image
-    drop: leave out images that show one of these classes, such as horse cow pottedplant person
-    parts: all, or test to leave out the images to train on
-    seed: of the parts train and validation
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        year: 2012 or 2007.
+        lists: segmentation, or detection: more images, with boxes as masks.
+        classes: all gives a sample for each class of an image, image gives one for each image.
+        drop: leave out images that show one of these classes, such as horse cow pottedplant person.
+        parts: all, or test to leave out the images to train on.
+        seed: of the parts train and validation.
     """
     if year not in EVALUATED or lists not in _voc.LISTS:
         raise UserError("voc-val: year is 2012 or 2007, lists is segmentation or detection")
@@ -101,6 +105,7 @@ def samples(
 def samples_of(
     log: BuildLog, name: str, path: Path, notes: Path, listed: str, split: str, classes: str, without: list[str]
 ) -> list[dict]:
+    """Return the samples of an image."""
     picture = picture_of(log, name, path)
     if picture is None:
         return []
@@ -113,19 +118,21 @@ def samples_of(
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
         return []
-    own = {"source_split": listed, "split": split}
-    return [sample | own for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
+    further = {"source_split": listed, "split": split}
+    return [sample | further for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
 
 
 Masks = dict[str, Callable[[], np.ndarray]]  # of each class in the image
 
 
 def segmented(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
+    """Return {class: a function that makes its mask} of a segmented image."""
     labels = _voc.labels(path, picture)
     return {_voc.CLASSES[index - 1]: partial(np.equal, labels, index) for index in _voc.classes_in(labels)}
 
 
 def boxed(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
+    """Return {class: a function that makes its mask} of an image with boxes."""
     root = xml_of(path)
     there = {kind for kind, _ in boxes_of(root)}
     for kind in sorted(there - set(_voc.CLASSES)):
@@ -139,9 +146,10 @@ def boxed(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     _voc.example(folder, 2 * count, side)  # half of them are its training split
 
 
 def example_detection(folder: Path, count: int, side: int) -> None:
-    """VOC 2007 with boxes."""
+    """Write a small source of VOC 2007 with boxes."""
     _voc.example_detection(folder, 2 * count, side)

@@ -48,6 +48,7 @@ SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as 
 
 
 def check(*, labels: str, names: str, split: str, **others: object) -> None:
+    """Raise UserError for options that do not fit together."""
     _own.check_split("yolo", split)
     if labels:
         _own.given_path(labels, "labels", folder=True)
@@ -56,7 +57,7 @@ def check(*, labels: str, names: str, split: str, **others: object) -> None:
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """The classes are those of the names, in the order of their numbers."""
+    """Return the columns; the classes are those of the names, in the order of their numbers."""
     return _multilabel.features(classes["label"])
 
 
@@ -71,14 +72,17 @@ def samples(
     split: str = "",
     stored: bool = False,
 ) -> Iterator[Job]:
-    """The pictures in the order of their names.
+    """Yield the pictures in the order of their names.
 
-    labels: folder of the label files (default: labels/ beside images/ in the source, else beside the pictures)
-    names: data.yaml, or a text file with a name in each line (default: data.yaml or classes.txt in the source)
-    classes: all gives a sample for each class of an image, image gives one for each image
-    drop: leave out images that show one of these classes
-    split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test)
-    stored: boxes and outlines are those of the file as stored, not of the upright picture
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+        labels: folder of the label files (default: labels/ beside images/ in the source, else beside the pictures).
+        names: data.yaml, or a text file with a name in each line (default: data.yaml or classes.txt in the source).
+        classes: all gives a sample for each class of an image, image gives one for each image.
+        drop: leave out images that show one of these classes.
+        split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test).
+        stored: boxes and outlines are those of the file as stored, not of the upright picture.
     """
     base = base_with(needed(source, "yolo", HOME), *NAMES[:-1], "labels")
     images = base / "images" if (base / "images").is_dir() else base
@@ -104,6 +108,7 @@ def samples_of(
     log: BuildLog, name: str, path: Path, label: Path, split: str | None, known: dict[int, str], without: list[str],
     classes: str, stored: bool,
 ) -> list[dict]:  # fmt: skip
+    """Return the samples of an image."""
     try:
         objects = objects_in(label)
     except UnreadableError as error:
@@ -111,23 +116,27 @@ def samples_of(
         return []
     if lost := sorted(objects.keys() - known.keys()):
         log.remark(name, f"class {lost[0]} is not among the names and is skipped")
-    found = {known[number]: shapes for number, shapes in sorted(objects.items()) if number in known}
-    if hidden := [label for label in without if label in found]:
+    by_class = {known[number]: shapes for number, shapes in sorted(objects.items()) if number in known}
+    if hidden := [label for label in without if label in by_class]:
         log.leave_out(name, "image", f"it shows a class that is dropped ({hidden[0]})")
         return []
-    if not found:
+    if not by_class:
         log.leave_out(name, "image", "no object")
         return []
     picture = picture_of(log, name, path, f", its labels as drawn on the {'file' if stored else 'upright picture'}")
     if picture is None:
         return []
-    masks = {label: partial(_mask, shapes, picture, stored) for label, shapes in found.items()}
-    own = {"split": split} if split else {}
-    return [sample | own for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
+    masks = {label: partial(_mask, shapes, picture, stored) for label, shapes in by_class.items()}
+    further = {"split": split} if split else {}
+    return [sample | further for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
 
 
 def _names_file(*folders: Path) -> Path:
-    """The first of the usual files. Raises: UserError."""
+    """Return the first of the usual files of names.
+
+    Raises:
+        UserError: There is none.
+    """
     for path in (folder / name for folder in folders for name in NAMES):
         if path.is_file():
             return path
@@ -135,33 +144,41 @@ def _names_file(*folders: Path) -> Path:
 
 
 def names_in(path: Path) -> dict[int, str]:
-    """{number: name of the class}. Raises: UserError."""
+    """Return {number: name of the class}.
+
+    Raises:
+        UserError: It is none.
+    """
     if path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
     text = text_of(path)
-    found: object = [line.strip() for line in text.splitlines() if line.strip()]
+    names: object = [line.strip() for line in text.splitlines() if line.strip()]
     if path.suffix.lower() in (".yaml", ".yml"):
         try:
             content = yaml.load(text, yaml.BaseLoader)  # texts only: `no` is a name, nothing is made
         except (yaml.YAMLError, RecursionError) as error:
             raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
-        found = content.get("names") if isinstance(content, dict) else None
-    if isinstance(found, list):
-        found = {str(number): name for number, name in enumerate(found)}
-    if not found or not isinstance(found, dict):
+        names = content.get("names") if isinstance(content, dict) else None
+    if isinstance(names, list):
+        names = {str(number): name for number, name in enumerate(names)}
+    if not names or not isinstance(names, dict):
         raise UserError(f"{path} has no list `names`; write names: [first, second]")
-    for number, name in found.items():
+    for number, name in names.items():
         if not (number.isascii() and number.isdecimal() and isinstance(name, str) and name):
             raise UserError(f"{path}: class {one_line(number, 50)} needs a number and a name; write 0: name")
         if not name.isprintable():
             raise UserError(f"{path}: the name of class {number} holds characters that cannot be printed; retype it")
-    if len(set(found.values())) < len(found):
+    if len(set(names.values())) < len(names):
         raise UserError(f"{path} names two classes alike; each class needs a name of its own")
-    return {int(number): name for number, name in found.items()}
+    return {int(number): name for number, name in names.items()}
 
 
 def _labels(folder: Path, pictures: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:
-    """{picture: its label file}, {picture: why it has none}; files of no picture go into the log. Raises: UserError."""
+    """Return {picture: its label file}, {picture: why it has none}; files of no picture go into the log.
+
+    Raises:
+        UserError: The files cannot be told apart.
+    """
     texts = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.txt")) if path.name != NAMES[-1]]
     if not texts:
         raise UserError(f"{folder} has no label files (.txt); give the folder that holds them with --labels")
@@ -174,17 +191,22 @@ def _labels(folder: Path, pictures: list[str], log: BuildLog) -> tuple[dict[str,
 
 
 def _beside(name: str) -> str:
-    """The picture's path with `labels` for the last folder `images`, where YOLO looks for its labels."""
-    before, found, after = f"/{name}".rpartition("/images/")
-    return f"{before}/labels/{after}".lstrip("/") if found else name
+    """Return the picture's path with `labels` for the last folder `images`, where YOLO looks for its labels."""
+    before, separator, after = f"/{name}".rpartition("/images/")
+    return f"{before}/labels/{after}".lstrip("/") if separator else name
 
 
 def _split_of(name: str) -> str | None:
+    """Return the split that a folder of the path names; None where there is none."""
     return next((_own.SPLITS[part] for part in PurePosixPath(name).parts[:-1] if part in _own.SPLITS), None)
 
 
 def objects_in(path: Path) -> dict[int, list[list[str]]]:
-    """{number of the class: the words behind it in each of its lines}. Raises: UnreadableError."""
+    """Return {number of the class: the words behind it in each of its lines}.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     try:
         lines = read_bytes(path, LARGEST).decode("utf-8-sig").splitlines()
     except (OSError, ValueError):
@@ -201,14 +223,22 @@ def objects_in(path: Path) -> dict[int, list[list[str]]]:
 
 
 def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray:
-    """bool (H, W): the union of the objects on the upright picture. Raises: UnreadableError."""
+    """Return bool (H, W): the union of the objects on the upright picture.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     frame = picture.stored if stored else (picture.height, picture.width)
     mask = np.any([shape_of(words, *frame) for words in shapes], axis=0)
     return turned(mask, picture.orientation) if stored else mask
 
 
 def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
-    """bool (H, W): the pixels of a box, those whose centres lie inside, or of an outline. Raises: UnreadableError."""
+    """Return bool (H, W): the pixels of a box, those whose centres lie inside, or of an outline.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
     try:
         values = [float(word) for word in words]
     except ValueError:
@@ -226,6 +256,7 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
 
 
 def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
     _examples.text(folder / "classes.txt", "box\noutline\n")
     for index in range(count):
         mask = _examples.picture(folder / f"images/{index}.jpg", index + 40, side)

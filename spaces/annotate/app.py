@@ -25,7 +25,12 @@ PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundr
 
 
 def create_app(annotating: Annotating, *, assist: bool = False) -> Starlette:
-    """The application of a study. assist: offer superpixels, which a click selects (needs scikit-image)."""
+    """Return the application of a study.
+
+    Args:
+        annotating: the study.
+        assist: offer superpixels, which a click selects (needs scikit-image).
+    """
     pages = Pages(annotating, assist)
     get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels}
     post = {"answer": pages.answer, "review": pages.review}
@@ -41,14 +46,17 @@ class Pages:
         self.computing = Lock()  # one image at a time, and each once
 
     def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        """Return what the page shows a person now."""
         about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist}
         reviewing = person.role == "reviewer"
         return about | (self.annotating.review_state() if reviewing else self.annotating.state(person.name))
 
     def again(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        """Return the image that a person annotated last, to be done again."""
         return self.annotating.task_again(person.name, str(sent.get("unit")))
 
     def image(self, person: Person, sent: dict[str, Any]) -> Response:
+        """Return the picture of a question."""
         unit = str(sent.get("unit"))
         if not self.annotating.may_see(person, unit):
             return refusal(403, "this image was not given to you")
@@ -58,27 +66,30 @@ class Pages:
         )
 
     def superpixels(self, person: Person, sent: dict[str, Any]) -> Response:
-        """uint16 little-endian (H, W), gzip: the number of each pixel's superpixel."""
+        """Return uint16 little-endian (H, W), gzip: the number of each pixel's superpixel."""
         unit = str(sent.get("unit"))
         if not self.assist or not self.annotating.may_see(person, unit):
             return refusal(403, "not offered")
         with self.computing:
-            found = self.pieces(unit)
-        return Response(found, media_type="application/octet-stream", headers=SAFE | {"Content-Encoding": "gzip"})
+            numbers = self.pieces(unit)
+        return Response(numbers, media_type="application/octet-stream", headers=SAFE | {"Content-Encoding": "gzip"})
 
     def _pieces(self, unit: str) -> bytes:
+        """Return the superpixels of a picture, packed."""
         from saliency_bench.studies.superpixels import superpixels
 
-        found = superpixels(self.annotating.images.shown(unit).content)
-        return gzip.compress(found.astype("<u2").tobytes(), compresslevel=1, mtime=0)
+        numbers = superpixels(self.annotating.images.shown(unit).content)
+        return gzip.compress(numbers.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        """Store an answer, and return the next question."""
         if person.role != "annotator":
             raise UserError("reviewers do not draw")
         stored = self.annotating.save(person.name, sent)
         return {"revision": stored.revision} | self.state(person, {})
 
     def review(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        """Store a review, and return the next mask."""
         if person.role != "reviewer":
             raise UserError("this link is not a reviewer's")
         texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]

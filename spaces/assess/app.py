@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def create_app(assess: Assess) -> Starlette:
-    """The application of a study."""
+    """Return the application of a study."""
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         return {"study": assess.study.name, "person": person.name} | assess.state(person.name)

@@ -71,7 +71,7 @@ class Uploads:
 
     @contextmanager
     def room(self, account: str, size: int) -> Iterator[None]:
-        """Reserve room for a request of up to `size` bytes while it is read. Raise RefusedError if there is none."""
+        """Reserve room for a request of up to `size` bytes while it is read; raise RefusedError if there is none."""
         now = self.clock()
         with self._lock:
             stored = self.sweep()
@@ -195,6 +195,7 @@ async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict]
     stored = iter(messages)
 
     async def again() -> Message:
+        """Return the message that was read."""
         return next(stored, None) or await receive()
 
     return again
@@ -231,6 +232,7 @@ async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, rece
     read, is_started = 0, False
 
     async def counted() -> Message:
+        """Return the next message, or raise where there were too many bytes."""
         nonlocal read
         message = await receive()
         read += len(message.get("body", b""))

@@ -31,7 +31,11 @@ def main(kind: str) -> None:
 
 
 def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
-    """The words after `saliency-bench`. Raises: UserError for a missing or unusable variable."""
+    """Return the words after `saliency-bench`.
+
+    Raises:
+        UserError: A variable is missing or unusable.
+    """
     given = {name: value.strip() for name, value in variables.items() if name.startswith("STUDY_") and value.strip()}
     if kind == "annotate":
         line = [kind, "--dataset", _needed(given, "STUDY_DATASET", "the dataset to annotate, as OWNER/NAME")]
@@ -51,7 +55,8 @@ def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
     return [*line, "--host", "0.0.0.0", "--port", variables.get("PORT", PORT), *options]
 
 
-def _needed(given: Mapping[str, str], name: str, what: str) -> str:
+def _needed(given: Mapping[str, str], name: str, meaning: str) -> str:
+    """Return a variable; raise UserError where it is not set."""
     if name not in given:
-        raise UserError(f"set the variable {name} in the settings of this Space: {what}")
+        raise UserError(f"set the variable {name} in the settings of this Space: {meaning}")
     return given[name]

@@ -18,14 +18,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def is_own_origin(headers: Mapping[str, str]) -> bool:
-    """Whether a request states no origin, or that of the host it was sent to."""
+    """Return whether a request states no origin, or that of the host it was sent to."""
     if (origin := headers.get("origin")) is None:
         return True
     return _netloc(origin) in {name.lower() for name in (headers.get("host", ""), *_public()) if name}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server at this address."""
+    """Return whether only this machine reaches a server at this address."""
     try:
         return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -39,6 +39,7 @@ class OwnOrigins:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with 403 what a page of another site sends."""
         if scope["type"] == "http" and not is_own_origin(Headers(scope=scope)):
             refused = JSONResponse({"error": "the page of another site may not send anything here"}, 403)
             await refused(scope, receive, send)
@@ -56,6 +57,7 @@ class OwnHosts:
         self.app, self.is_checked = app, is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with 421 what was sent to another name."""
         if scope["type"] == "http" and self.is_checked and not _is_here(Headers(scope=scope).get("host", "")):
             refused = JSONResponse({"error": "this server is not known by this name"}, 421)
             await refused(scope, receive, send)
@@ -64,19 +66,21 @@ class OwnHosts:
 
 
 def _is_here(host: str) -> bool:
+    """Return whether a host is this machine."""
     try:
         name = urlsplit(f"//{host}").hostname
     except ValueError:
         return False
-    return name in LOOPBACK or host.lower() in (one.lower() for one in _public())
+    return name in LOOPBACK or host.lower() in (address_of_host.lower() for address_of_host in _public())
 
 
 def _public() -> list[str]:
+    """Return the addresses under which this machine can be reached."""
     return [name.strip() for name in os.environ.get("SPACE_HOST", "").split(",") if name.strip()]
 
 
 def _netloc(origin: str) -> str | None:
-    """None, which no host is, for what cannot be read."""
+    """Return the host of an origin; None, which no host is, for what cannot be read."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

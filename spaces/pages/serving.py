@@ -43,10 +43,14 @@ Method = Callable[[Person, dict[str, Any]], Any]
 def application(
     study: Study, folder: Path, get: dict[str, Method], post: dict[str, Method], largest: int = LARGEST
 ) -> Starlette:
-    """The pages of a study.
+    """Return the pages of a study as an application.
 
-    folder: holds page.html and the files it loads; those in this folder are served too. get, post: {name: method}
-    under /api/. largest: bytes of one request.
+    Args:
+        study: whose people are known.
+        folder: holds page.html and the files it loads; those in this folder are served too.
+        get: {name: method} under /api/.
+        post: as `get`, of what changes something.
+        largest: bytes of one request.
     """
     files = {path.name: path for path in (*COMMON.iterdir(), *folder.iterdir()) if path.suffix in (".css", ".js")}
 
@@ -60,6 +64,7 @@ def application(
         return FileResponse(path, media_type=MEDIA[path.suffix], headers=SAFE | {"Cache-Control": "no-cache"})
 
     async def join(request: Request) -> Response:
+        """Register a person, and return the cookie."""
         try:
             sent = await _sent(request, largest)
             person = await run_in_threadpool(study.join, sent.get("request"))
@@ -75,13 +80,15 @@ def application(
 
 
 def refusal(status: int, text: str) -> JSONResponse:
+    """Return a refusal as JSON."""
     return JSONResponse({"error": text}, status, headers=SAFE)
 
 
 def _endpoint(study: Study, method: Method, largest: int) -> Callable:
-    """For known people only; the work is done in a thread."""
+    """Return a handler for known people only, whose work is done in a thread."""
 
     async def endpoint(request: Request) -> Response:
+        """Answer a request."""
         try:
             sent = await _sent(request, largest)
             person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
@@ -99,7 +106,11 @@ def _endpoint(study: Study, method: Method, largest: int) -> Callable:
 
 
 async def _sent(request: Request, largest: int) -> dict[str, Any]:
-    """What came with a request: JSON of its body, or the values of its address. Raises: UserError."""
+    """Return what came with a request: JSON of its body, or the values of its address.
+
+    Raises:
+        UserError: It is neither.
+    """
     if request.method in ("GET", "HEAD"):
         return dict(request.query_params)
     body = bytearray()
@@ -117,16 +128,28 @@ async def _sent(request: Request, largest: int) -> dict[str, Any]:
 
 
 def whole_number(text: object) -> int:
-    """A number in an address. Raises: UserError."""
+    """Return a number in an address.
+
+    Raises:
+        UserError: It is none.
+    """
     if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
         raise UserError("the address needs whole numbers")
     return int(text)
 
 
 def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sync: Sync | None = None) -> None:
-    """Serve until Ctrl-C. say: is told the address. sync: of the store, whose state is served at /sync.
+    """Serve until Ctrl-C.
 
-    Raises: UserError for a port that cannot be used.
+    Args:
+        app: the application.
+        host: address to serve at.
+        port: to serve at.
+        say: is told the address.
+        sync: of the store, whose state is served at /sync.
+
+    Raises:
+        UserError: The port cannot be used.
     """
     import uvicorn
 
@@ -148,7 +171,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
 
 
 def address(host: str, port: int) -> str:
-    """Of the page, as a browser opens it: on a Space, that of the Space."""
-    if own := os.environ.get("SPACE_HOST"):
-        return f"https://{own}/"
+    """Return the address of the page, as a browser opens it: on a Space, that of the Space."""
+    if space := os.environ.get("SPACE_HOST"):
+        return f"https://{space}/"
     return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"

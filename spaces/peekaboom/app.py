@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def create_app(peekaboom: Peekaboom) -> Starlette:
-    """The application of a study."""
+    """Return the application of a study."""
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         about = {"study": peekaboom.study.name, "person": person.name}
@@ -28,8 +28,8 @@ def create_app(peekaboom: Peekaboom) -> Starlette:
     def picture(person: Person, sent: dict[str, Any]) -> Response:
         if sent.keys() != {"place", "step"}:
             raise UserError("the address of a picture is its place and step")
-        asked = (whole_number(sent[name]) for name in ("place", "step"))
-        return Response(peekaboom.picture(person.name, *asked), media_type="image/png", headers=SAFE)
+        place_and_step = (whole_number(sent[name]) for name in ("place", "step"))
+        return Response(peekaboom.picture(person.name, *place_and_step), media_type="image/png", headers=SAFE)
 
     def answer(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         return peekaboom.save(person.name, sent) | {"state": state(person, {})}
