@@ -29,7 +29,7 @@ def halved(x):
 
 @njit
 def warped(x, y, low, high):
-    """Return (distance, path (n, 2)) of the best alignment whose row i stays in columns low[i] to high[i], both included."""
+    """Return (distance, path (n, 2)) of the best alignment with row i in columns low[i] to high[i], inclusive."""
     start = np.zeros(len(x) + 1, np.int64)
     for i in range(len(x)):
         start[i + 1] = start[i] + high[i] - low[i] + 1
@@ -68,7 +68,7 @@ def warped(x, y, low, high):
 
 @njit
 def window(path, rows, columns, radius):
-    """Return (low, high): the columns that each row of the finer level may use, `radius` cells around the coarser path."""
+    """Return (low, high), the columns each row of the finer level may use: `radius` cells around the coarser path."""
     low, high = np.full(rows, columns), np.full(rows, -1)
     for step in range(len(path)):
         for row in range(2 * (path[step, 0] - radius), 2 * (path[step, 0] + radius + 1)):
