@@ -39,6 +39,6 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
 
 
 def cut_if_positive(cam: Tensor, target: Target) -> Tensor:
-    """Set negative values of (B, h, w) to 0 for samples whose target has no negative weight."""
+    """Return (B, h, w) with negative values set to 0 for samples whose target has no negative weight."""
     is_positive = (target >= 0).all(dim=1).view(-1, 1, 1)
     return torch.where(is_positive, cam.relu(), cam)

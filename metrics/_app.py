@@ -103,8 +103,8 @@ def asks():
     """Return the names of what the metric's function takes, without its options."""
     path = HERE / "score.py"
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
-    arguments_of = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == NAME]
-    return {argument.arg for arguments in arguments_of for argument in arguments.args}
+    signatures = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == NAME]
+    return {argument.arg for arguments in signatures for argument in arguments.args}
 
 
 def example():

@@ -81,7 +81,7 @@ def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, An
     """Return {option: its default, the values it is one of where these are few, what it means}."""
     function = module.samples if kind == "datasets" else getattr(module, name)
     known = options.defaults(function)
-    described = options.meanings(function.__doc__ or "", [*options.positional(function), "seeds", *known])
+    described = options.meanings(function.__doc__ or "")
     return {
         key: {"default": default, "choices": list(options.choices(function, key)), "about": described.get(key, "")}
         for key, default in known.items()

@@ -203,19 +203,18 @@ def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
             raise UserError(str(error)) from error
 
 
-def meanings(docstring: str, names: Iterable[str]) -> dict[str, str]:
-    """Return {parameter: its description in a docstring}.
-
-    A description is "name: text" at the start of a line or sentence, and ends where the next one begins.
-    """
-    name = rf"`?(?:{'|'.join(sorted(names, key=len, reverse=True))})`?"
-    lines = "\n".join(line.strip() for line in docstring.splitlines())
+def meanings(docstring: str) -> dict[str, str]:
+    """Return {parameter: its description} of the section `Args:` of a Google docstring."""
+    _, _, section = inspect.cleandoc(docstring).partition("\nArgs:\n")
     descriptions: dict[str, str] = {}
-    for paragraph in re.split(r"\n\n+|\n?(?:Args|Returns|Raises):", lines):
-        _, *pieces = re.split(rf"(?:^|(?<=\n)|(?<=[.;] ))({name}(?:, {name})*): ", paragraph)
-        for keys, meaning in zip(pieces[::2], pieces[1::2], strict=True):
-            for key in keys.replace("`", "").split(", "):
-                descriptions.setdefault(key, " ".join(meaning.split()))
+    name = ""
+    for line in section.splitlines():
+        if not line.startswith("    "):  # an empty line, or the next section
+            break
+        if match := re.fullmatch(r"    \*{0,2}(\w+): (.+)", line):
+            name, descriptions[match[1]] = match[1], match[2]
+        elif name:
+            descriptions[name] += " " + line.strip()
     return descriptions
 
 

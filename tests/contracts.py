@@ -102,7 +102,7 @@ def explainer_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
 
 
 def of_options(name: str, function: Callable, path: Path) -> Iterator[str]:
-    hints, described = get_type_hints(function), options.meanings(function.__doc__ or "", options.defaults(function))
+    hints, described = get_type_hints(function), options.meanings(function.__doc__ or "")
     for option, default in options.defaults(function).items():
         if option not in hints:
             yield f"option {option} of {name} in {where(path)} has no type: add it, so that other values are refused"

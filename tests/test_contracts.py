@@ -28,7 +28,7 @@ def test_what_a_module_lacks_is_one_sentence_that_names_file_and_part(kind, name
     assert what.replace("__doc__", "docstring") in sentence
 
 
-def test_an_option_without_a_type_or_of_any_text_is_named(monkeypatch):
+def test_an_option_without_a_type_of_any_text_or_not_described_is_named(monkeypatch):
     def gradient(classifier, images, target, *, strength=1, scale: str = "log"):
         """Return maps.
 
@@ -37,12 +37,12 @@ def test_an_option_without_a_type_or_of_any_text_is_named(monkeypatch):
         """
 
     monkeypatch.setattr(registry.load("explainers", "gradient"), "gradient", gradient)
-    without, any_text, undescribed = contracts.of_explainer("gradient")
+    without, any_text, not_described = contracts.of_explainer("gradient")
     assert "option strength of gradient" in without
-    assert "option scale of gradient" in undescribed
-    assert "not described" in undescribed
     assert "option scale of gradient" in any_text
     assert "Literal" in any_text
+    assert "option scale of gradient" in not_described
+    assert "under Args" in not_described
 
 
 @pytest.fixture

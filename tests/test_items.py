@@ -24,7 +24,7 @@ def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
     assert main(line.split()) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("rise: RISE (Petsiuk et al., 2018): ")
-    for text in ("masks=4000", "how likely a cell is to show the image", "4000, for one image of 224 x 224", "outputs"):
+    for text in ("masks=4000", "probability that a cell shows", "4000, for one image of 224 x 224", "outputs"):
         assert text in shown
     assert shown.rstrip().splitlines()[-2] == "example:"
     assert "saliency-bench run" in shown
@@ -89,15 +89,20 @@ def test_a_misspelt_name_is_an_error_with_the_nearest_ones(line, message, capsys
     assert message in capsys.readouterr().err
 
 
-def test_meanings_are_read_from_lines_sentences_and_lists_of_arguments():
-    text = """Scores (B,). `on`: of what. `layer`: where,
-    in dots.
+def test_meanings_are_the_section_args_of_a_docstring():
+    text = """Return scores (B,).
+
+    on: this is prose.
 
     Args:
-        size, p: of a grid; more: than one.
+        size: of a grid.
+        more: than one.
             It goes on: here.
-    Raises: UserError for size: none.
+        **others: ignored.
+
+    Raises:
+        UserError: size: none.
     """
-    found = options.meanings(text, ["on", "layer", "size", "p", "more"])
-    assert found == {"on": "of what.", "layer": "where, in dots.", "size": "of a grid;", "p": "of a grid;",
-                     "more": "than one. It goes on: here."}  # fmt: skip
+    expected = {"size": "of a grid.", "more": "than one. It goes on: here.", "others": "ignored."}
+    assert options.meanings(text) == expected
+    assert options.meanings("Return scores.") == {}

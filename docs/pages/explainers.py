@@ -91,7 +91,7 @@ def section(name: str) -> str:
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     loaded = getattr(registry.load("explainers", name), name)
     docstring, defaults = ast.get_docstring(function) or "", options.defaults(loaded)
-    meanings = options.meanings(docstring, [*options.positional(loaded), "seeds", *defaults])
+    meanings = options.meanings(docstring)
     lines = [f"- {spelled(loaded, *option)}: {meanings.get(option[0], '')}" for option in defaults.items()]
     listed = "\n".join(textwrap.fill(line, 120, subsequent_indent="  ", break_long_words=False) for line in lines)
     needs, _, passes = costs(name).partition("; ")

@@ -80,7 +80,7 @@ def saliency_cdrop(
     check(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
     last = [_last(points) for points in path.points]
-    scores = path.scores([np.union1d(0, curve) for curve in last])
+    scores = path.scores([np.union1d(0, points) for points in last])
     starts = np.array([curve[0] for curve in scores])
     ends = np.array([curve[-len(points) :].mean() for curve, points in zip(scores, last, strict=True)])
     tau = TAU * curves.height * curves.width

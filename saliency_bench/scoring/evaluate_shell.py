@@ -498,7 +498,7 @@ def _described(function: Callable[..., np.ndarray] | None) -> str:
         return "\n".join([unknown_here, *lines, "    {name: the mean over samples}"])
     docstring = inspect.getdoc(function) or ""
     usual = defaults(function)
-    texts = meanings(docstring, usual)
+    texts = meanings(docstring)
     options = [f"    {key}: {texts.get(key, '')} Default: {spelled(value)}." for key, value in usual.items()]
     returned = re.search(r"Returns:\n(.*?)(?:\n\n|\Z)", docstring, flags=re.DOTALL)
     of_each = " ".join(returned.group(1).split()) if returned else ""
