@@ -103,9 +103,7 @@ def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[int, str]
         log.remark(name, f"category {min(lost)} is not in the list of categories and is skipped")
     objects: dict[str, list[Any]] = {}
     for kind in sorted(kinds & set(names)):
-        shapes = [
-            [thing.get("segmentation"), thing.get("bbox")] for thing in entry.of_category(kind)
-        ]
+        shapes = [[thing.get("segmentation"), thing.get("bbox")] for thing in entry.of_category(kind)]
         objects.setdefault(names[kind], []).extend(shapes)
     return objects
 

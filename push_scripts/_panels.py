@@ -57,7 +57,7 @@ class Sample:
     other: Other | None
 
     @classmethod
-    def of(cls, context: RunContext, position: int) -> "Sample":
+    def at(cls, context: RunContext, position: int) -> "Sample":
         """Return the sample at a position of a run."""
         chunk = read_chunk(context.data.samples, context.classifier, [position], strict=True)
         assert chunk.batch is not None
@@ -140,7 +140,7 @@ def drawn(
             raise unknown("sample", name, names)
     rows, scores = [], []
     for name in samples or names[:COUNT]:
-        own_rows, own_scores = PANELS[panel](Sample.of(context, names.index(name)), metrics)
+        own_rows, own_scores = PANELS[panel](Sample.at(context, names.index(name)), metrics)
         rows += own_rows
         scores += own_scores
     return stacked([strip(row) for row in rows]), scores

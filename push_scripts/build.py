@@ -11,7 +11,6 @@ Parquet files with a dataset card and a build report.
 
 import argparse
 import json
-import re
 import shlex
 import sys
 from collections import Counter
@@ -187,8 +186,7 @@ def add_option(parser: argparse._ActionsContainer, key: str, default: object, te
 
 def help_of(builder: ModuleType, key: str) -> str:
     """Return the description of an option in the docstring of `samples`."""
-    match = re.search(rf"^\s*{key}: (.+)$", builder.samples.__doc__ or "", re.MULTILINE)
-    return match[1].replace("%", "%%") if match else ""
+    return options.meanings(builder.samples.__doc__ or "").get(key, "").removesuffix(".").replace("%", "%%")
 
 
 def summary(build_report: dict, out: Path) -> str:
