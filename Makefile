@@ -3,7 +3,7 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 CODE = saliency_bench explainers metrics hub_builders push_scripts
 
-.PHONY: install demo test slow lint types coverage docs site linkcheck clean
+.PHONY: install demo test slow thorough lint types coverage docs site linkcheck clean
 
 install: .venv/bin/saliency-bench
 .venv/bin/saliency-bench: pyproject.toml setup.py $(CONSTRAINTS)
@@ -19,7 +19,9 @@ demo: install
 test: install
 	.venv/bin/pytest -n 2
 slow: install
-	.venv/bin/pytest -n 2 --dist loadfile -m slow
+	.venv/bin/pytest -n 2 --dist loadfile -m "slow and not thorough"
+thorough: install
+	.venv/bin/pytest -n 2 --dist loadfile -m thorough
 lint: install
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .

@@ -35,7 +35,7 @@ AREAS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark areas; all but N items of a function with `@pytest.mark.sample(N)`, evenly spread, are slow."""
+    """Mark areas; of functions with `sample(fast, slow)` items beyond the first are slow, beyond both thorough."""
     functions = {}
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()
@@ -43,12 +43,22 @@ def pytest_collection_modifyitems(items):
             if any(fnmatch(place, pattern) for pattern in patterns):
                 item.add_marker(area)
         if marker := item.get_closest_marker("sample"):
-            functions.setdefault(item.nodeid.partition("[")[0], (marker.args[0], []))[1].append(item)
-    for count, variants in functions.values():
-        fast = {round(index * (len(variants) - 1) / max(count - 1, 1)) for index in range(count)}
-        for index, item in enumerate(variants):
-            if index not in fast:
-                item.add_marker(pytest.mark.slow)
+            functions.setdefault(item.nodeid.partition("[")[0], (marker.args, []))[1].append(item)
+    for (fast, *slow), variants in functions.values():
+        others = _without(variants, fast, pytest.mark.slow)
+        _without(others, *(slow or [len(others)]), pytest.mark.thorough)
+    for item in items:
+        if item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.slow)
+
+
+def _without(items, count, marker):
+    """Mark all but `count` items, evenly spread, and return those that are marked."""
+    spread = {round(index * (len(items) - 1) / max(count - 1, 1)) for index in range(count)}
+    others = [item for index, item in enumerate(items) if index not in spread]
+    for item in others:
+        item.add_marker(marker)
+    return others
 
 
 # The same examples in every run: a failure is a change, never a throw of dice.

@@ -235,7 +235,7 @@ def ways(pets, model, tmp_path_factory):
         yield Ways(pets, model, folder, hub)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 3)
 @pytest.mark.parametrize("way", COVERS)
 def test_a_way_scores_all_that_it_can(way, ways):
     scores = ways.results(way)

@@ -111,6 +111,7 @@ def test_peak_memory_is_the_same_for_ten_times_the_samples(pictures, tmp_path):
     assert large <= 1.1 * small
 
 
+@pytest.mark.thorough
 def test_peak_memory_is_the_same_for_ten_times_the_cells(pictures, tmp_path):
     dataset = folder_of(1_000, pictures, tmp_path / "data")
     few, many = ([f"saliency_miou:threshold={number / 100}" for number in range(1, 1 + count)] for count in (5, 50))

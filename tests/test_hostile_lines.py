@@ -13,7 +13,7 @@ from hostile_lines import lines
 from saliency_bench import registry
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_hostile_command_lines_end_with_one_line(tmp_path):
     shown = []
     found = typed(60, tmp_path, shown=shown.append)

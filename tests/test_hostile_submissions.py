@@ -205,7 +205,7 @@ def test_some_hostile_submissions(world, tmp_path):
     assert refused + accepted
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_thousands_of_hostile_submissions(world, tmp_path):
     for start in range(60, 2560, 250):
         refused, _ = check_many(world, tmp_path / str(start), range(start, start + 250))

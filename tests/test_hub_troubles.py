@@ -147,6 +147,7 @@ def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, fill
     assert FOUNDER.token not in line
 
 
+@pytest.mark.thorough
 def test_a_run_without_network_after_the_first(filled, tmp_path):
     """The same records from what was loaded before, byte for byte, and the dataset under its own name."""
     line = ["run", "--dataset", "saliency-bench/pet-xai", "--model", "saliency-bench/resnet-18-pet-xai", "--explainers",
@@ -262,6 +263,7 @@ for name in {names}:
         assert done.stdout.splitlines() == [str({name: 1.0}) for name in names]  # a map that is the mask is the best
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_metric(hub, tmp_path, monkeypatch):
     """The files of the Space as anyone gets them; the page is built, and its function scores two pictures."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
@@ -302,6 +304,7 @@ def spaces(tmp_path_factory):
     return root
 
 
+@pytest.mark.thorough
 def test_every_metric_has_a_page_to_try_it(hub, spaces):
     """One template: what is asked for follows from what the metric takes."""
     code = """

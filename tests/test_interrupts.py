@@ -164,7 +164,7 @@ def children_of(process):
     return [int(pid) for pid in found.split()]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_lost_process_of_torchrun_ends_the_others_with_how_to_resume(shapes, resnet, tmp_path):
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "saliency_bench")
     process = started(words(shapes, resnet), tmp_path, launch)
@@ -245,6 +245,7 @@ def test_what_a_handler_raises_reaches_who_explains_one_picture(kind, interrupte
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("output", [{}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
 def test_every_text_is_printed_whatever_the_locale(output, shapes, resnet, tmp_path):
     plain = {key: value for key, value in environment(tmp_path).items() if key not in ("LANG", "PYTHONIOENCODING")}

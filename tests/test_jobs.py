@@ -273,7 +273,7 @@ print(int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").re
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_memory_is_the_same_for_10000_images_as_for_1000(tmp_path):
     """The images hold 12 kB each, so 10,000 of them would be 120 MB."""
 

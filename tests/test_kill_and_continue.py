@@ -56,7 +56,7 @@ def test_uploads_killed_at_any_moment_are_seen_whole_or_not_at_all(children, sha
     assert done.kills.total() >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_of_which_one_is_killed_end_with_the_bytes_of_one(children, shapes, resnet, tmp_path):
     done = launches(2, shapes, resnet, tmp_path, children)
     assert done.differing == []

@@ -48,7 +48,7 @@ def test_a_stored_notebook_shows_pictures_and_tables_and_is_small(name):
     assert "/tmp" not in str(notebook)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_first_look_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     notebook = executed(NOTEBOOKS / "first_look.ipynb", tmp_path)

@@ -237,6 +237,7 @@ def undisturbed(shapes, resnet, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_path):
     out = tmp_path / "run"
     subprocess.run(command(out, shapes, resnet, processes=2), cwd=tmp_path, env=environment(tmp_path), check=True,
@@ -245,6 +246,7 @@ def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize(("processes", "what", "enough"), [(1, "predictions/*", 3), (2, "predictions/*", 3),
                                                            (1, "chunks/*", 5), (2, "chunks/*", 5)])  # fmt: skip
 def test_killed_and_started_again_it_ends_with_the_same_bytes(

@@ -109,7 +109,7 @@ def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_
     assert {key: one[key] for key in one if key != told} == {key: two[key] for key in two if key != told}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_the_main_process_refuses_ends_all_with_one_line(shapes, resnet, tmp_path):
     out = tmp_path / "run"
     in_this_process(out, shapes, resnet, limit=4)
@@ -162,6 +162,7 @@ def test_a_limit_first_and_more_later_changes_nothing(undisturbed, shapes, resne
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
 def test_what_some_processes_began_others_finish(first, then, undisturbed, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"
@@ -180,6 +181,7 @@ def expected(shapes, resnet, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
 def test_what_killed_processes_began_others_finish(first, then, expected, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"
@@ -195,6 +197,7 @@ def test_what_killed_processes_began_others_finish(first, then, expected, shapes
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_dies_ends_the_run_which_goes_on_later(rank, expected, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"

@@ -408,7 +408,7 @@ def test_numbers_that_nothing_can_be_trained_with_are_refused_by_name(wrong):
         sb.load_metric(f"saliency_roar:{wrong}")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_train_the_networks_of_one(run, shapes, resnet, tmp_path):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "saliency_bench"]
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "gradcam", "--metrics", *METRICS,

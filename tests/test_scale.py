@@ -17,6 +17,7 @@ def scale():
     return module
 
 
+@pytest.mark.thorough
 def test_files_and_memory_of_a_generated_run(scale, tmp_path):
     few, many = (scale.generated(tmp_path / str(size), size, explainers=4, metrics=5) for size in (2e5, 4e5))
     parts = -(-scale.samples_of(4e5, 4, 5) // 8192)

@@ -510,6 +510,7 @@ def test_processes_make_whole_runs_where_these_are_done_earlier(costs, chunks, p
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize(("batch_size", "side"), [("2", False), ("16", True)])
 def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_path):
     """Each with one process, as on two nodes: they meet on loopback."""
@@ -546,7 +547,7 @@ def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_p
     assert files("both") == files("alone")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp_path):
     def command(name):
         chosen = ["--select", "dataset=pet-xai", "dataset=cancer-xai", "--device", "cpu", "--out", name]

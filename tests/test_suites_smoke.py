@@ -9,6 +9,7 @@ from saliency_bench.engine.suites.suite import suite
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 2)
 @pytest.mark.parametrize("paper", sorted(suite_files()))
 def test_every_table_has_all_rows_and_columns(paper, tmp_path):
     done = suite(paper, out=tmp_path / "out", smoke=True, compare=True, device="cpu", progress=False)

@@ -113,7 +113,7 @@ def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(f
             go(folder, shapes, resnet)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, 4)
 @pytest.mark.parametrize("kind", TORN)
 @pytest.mark.parametrize(
     "name", ["summary.json", "timings.json", "predictions.parquet", "records.parquet", "merged.json", "examples.npz"]

@@ -81,6 +81,7 @@ def test_code_of_a_folder_is_neither_executed_nor_asked_about(hostile, what):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("what", ["config", "processor"])
 def test_train_executes_no_code_either(hostile, what, shapes, tmp_path):
     folder, mark = hostile(what)

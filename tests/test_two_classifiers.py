@@ -60,6 +60,7 @@ def test_both_are_trained_and_scored(alone, trained):
     assert all(cell["n"] > 0 for cell in summary["cells"] if "each" in cell["metric_text"])
 
 
+@pytest.mark.thorough
 def test_two_processes_and_a_resumed_run_end_with_the_same_bytes(alone, shapes, trained, tmp_path):
     expected, _ = alone
     assert command(shapes, trained, tmp_path / "two", processes=2) == expected

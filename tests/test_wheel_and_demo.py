@@ -106,6 +106,7 @@ def test_every_command_shows_its_help(installed, name):
     assert f"saliency-bench {name}" in done.stdout
 
 
+@pytest.mark.thorough
 def test_the_demo_does_what_it_promises(installed):
     done = call(installed, "demo", "--json")
     assert done.returncode == 0, done.stderr

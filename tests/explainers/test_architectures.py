@@ -151,7 +151,7 @@ def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal,
     return maps
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, 2)
 @pytest.mark.parametrize("name", REDUCED)
 def test_every_explainer_gives_a_map_or_names_those_that_do(name, explainer_of, map_or_refusal, others_named):
     make, *sizes = REDUCED[name]
@@ -181,6 +181,7 @@ def test_images_of_a_size_that_a_network_does_not_take_are_refused_by_it(network
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("name", FULL)
 def test_the_same_with_all_layers_and_channels(name, explainer_of, map_or_refusal, others_named):
     make, side, *layers = FULL[name]

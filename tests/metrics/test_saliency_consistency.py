@@ -96,7 +96,7 @@ def test_fastdtw_is_the_library_s_for_every_kind_and_length(draw):
         assert ours == theirs
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_fastdtw_is_the_library_s_on_a_map_of_224_pixels():
     for draw in (RNG.random, lambda n: np.maximum(RNG.normal(size=n), 0)):
         ours, theirs = both(draw(50176), draw(50176))

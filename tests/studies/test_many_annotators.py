@@ -30,6 +30,7 @@ def annotate(served, number):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 def test_fifty_people_and_two_kills_lose_and_double_nothing(place, tmp_path):
     dataset(IMAGES).save_to_disk(tmp_path / "noise")
     served = Served(tmp_path / "noise", place, "--annotators", PEOPLE)

@@ -101,6 +101,7 @@ def study(place):
     opened[0].close()
 
 
+@pytest.mark.sample(0, 1)
 def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study, done):
     """12 people, 5 images and an attention check each: 10 of 12 images, each for 6 people."""
     words = ["assess", "serve", done, "--store", place, "--raters", PEOPLE * EACH // 10, "--per-person", EACH]
@@ -120,6 +121,7 @@ def test_ratings_are_stored_once_each_and_every_map_gets_its_raters(place, study
     }
 
 
+@pytest.mark.sample(0, 1)
 def test_guesses_are_stored_once_each_and_every_map_gets_its_judgements(place, study, done):
     """10 images by 3 explainers, twice, in sheets of 5: 12 people."""
     words = ["peekaboom", "serve", done, "--store", place, "--judgements", 2, "--pairs", EACH]
