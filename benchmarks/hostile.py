@@ -7,7 +7,7 @@ Wrong types, huge numbers, NaN, empty, endless and unprintable words, files for 
 runs, models, datasets and templates (`hostile_lines.py`, `hostile_places.py`). Each line is a process with bounded
 memory and time, one in ten a program of its own. What must hold: exit code 0 or 2; with 2, one line that names
 something that was typed; never a traceback, an unprintable character, a changed input, a file half-written, or the
-network. tests/test_hostile_lines.py does the first few.
+network. tests/push_scripts/test_hostile_lines.py does the first few.
 """
 
 import argparse

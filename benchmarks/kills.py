@@ -9,7 +9,7 @@ epochs, requests), while parts become spans, while results are merged or moved i
 times. Runs are also widened between two kills (--limit, --only, explainers, metrics) and done by two processes, of
 which one is killed, or both. Compared are records, predictions, summary and examples; the folder of a dataset; weights
 and log of a training; and a repository, of which a reader must never see half. Prints where the kills fell; exit code
-1 if anything differs. tests/test_kill_and_continue.py does the first few of each.
+1 if anything differs. tests/engine/test_kill_and_continue.py does the first few of each.
 """
 
 import argparse

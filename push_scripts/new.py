@@ -40,13 +40,13 @@ FILES = {
     },
     "command": {
         "push_scripts/{module}.py": "command.py.j2",
-        "tests/test_{module}.py": "command_test.py.j2",
+        "tests/push_scripts/test_{module}.py": "command_test.py.j2",
     },
 }
 SHELLS = {"masks": "MapShell", "maps": "MapOnlyShell", "curves": "CurveShell", "explain": "ExplainerShell"}
 FOLDERS = {"explainer": "explainers", "metric": "metrics", "dataset": "hub_builders", "command": "push_scripts"}
 CONTRACTS = {kind: f"tests/{folder}/test_contract.py" for kind, folder in FOLDERS.items()}
-CONTRACTS["command"] = "tests/test_plugins.py"
+CONTRACTS["command"] = "tests/project/test_plugins.py"
 DASHED = ("dataset", "command")
 PARTS = ("saliency_bench/registry.py", "explainers", "metrics", "hub_builders", "push_scripts", "tests")
 

@@ -16,20 +16,24 @@ os.environ.pop("COLUMNS", None)
 import hypothesis
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for what several test files share
+sys.path.extend(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())  # what files share
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
 
+TESTS = Path(__file__).parent
 # {marker: files of its tests}, so that `pytest -m "slow and hub"` runs the slow tests of an area.
 AREAS = {
-    "browser": ("test_board_browser.py", "test_pairs.py", "test_page_tools.py", "studies/test_*page.py",
-                "studies/test_double_clicks.py", "studies/test_other_sites.py"),
-    "hub": ("test_hub_*.py", "test_local_hub.py", "test_publishing.py", "test_submitting.py", "test_review.py"),
-    "kills": ("test_kill_and_continue.py", "test_interrupts.py", "test_processes.py", "test_start_again.py",
-              "test_torn_files.py", "test_partners.py", "test_part_files.py"),
+    "browser": ("leaderboard/test_board_browser.py", "leaderboard/test_board_submission.py", "analysis/test_pairs.py",
+                "reports/test_page_tools.py", "studies/test_*page.py", "studies/test_double_clicks.py",
+                "studies/test_other_sites.py"),
+    "hub": ("hub/*", "publishing/test_publishing.py", "leaderboard/test_submitting.py", "leaderboard/test_review.py"),
+    "kills": ("engine/test_kill_and_continue.py", "engine/test_interrupts.py", "engine/test_processes.py",
+              "engine/test_start_again.py", "engine/test_torn_files.py", "engine/test_partners.py",
+              "engine/test_part_files.py"),
     "studies": ("studies/*",),
-    "suites": ("test_suites*.py", "test_retraining.py", "test_training*.py"),
-    "wheel": ("test_wheel_and_demo.py", "test_documentation.py", "test_install_metrics.py", "test_notebook.py"),
+    "suites": ("engine/test_suites*", "engine/test_retraining.py", "engine/test_training*"),
+    "wheel": ("project/test_wheel_and_demo.py", "project/test_documentation.py", "project/test_notebook.py",
+              "publishing/test_install_metrics.py"),
 }  # fmt: skip
 
 
@@ -38,7 +42,7 @@ def pytest_collection_modifyitems(items):
     """Mark areas; of functions with `sample(fast, slow)` items beyond the first are slow, beyond both thorough."""
     functions = {}
     for item in items:
-        place = item.path.relative_to(Path(__file__).parent).as_posix()
+        place = item.path.relative_to(TESTS).as_posix()
         for area, patterns in AREAS.items():
             if any(fnmatch(place, pattern) for pattern in patterns):
                 item.add_marker(area)

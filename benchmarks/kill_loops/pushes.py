@@ -19,7 +19,7 @@ import saliency_bench as sb
 from kill_loops.common import NETWORK, Outcome, bad_luck, working_in
 from saliency_bench.utils.hashing import hash_of
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 from local_hub import FOUNDER, LocalHub
 
 SPACE = FOUNDER.orgs[0]

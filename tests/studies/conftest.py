@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -15,8 +14,6 @@ import pytest
 
 import saliency_bench as sb
 from saliency_bench.studies.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))  # for what several test files share
 
 EXPLAINERS = ["gradient", "edges", "random"]  # of the run below
 

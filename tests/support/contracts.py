@@ -249,7 +249,7 @@ def imported(kind: str, name: str, part: str = "") -> ModuleType | str:
 
 
 def where(path: Path) -> str:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 

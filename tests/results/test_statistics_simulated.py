@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "statistics.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "statistics.py"
 
 
 @pytest.fixture(scope="module")

@@ -207,7 +207,7 @@ def test_runs_with_other_partners_are_not_merged(done, shapes, model, tmp_path):
     assert [merged.members for merged in compare_runs(folders).merged] == [[1, 3], [2]]
 
 
-AT_ONCE = Path(__file__).with_name("writing_at_once.py")
+AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
 
 
 def command(out, shapes, resnet, *words, processes=1):

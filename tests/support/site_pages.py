@@ -4,7 +4,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-FOLDER = Path(__file__).parents[1] / "docs" / "pages"
+FOLDER = Path(__file__).parents[2] / "docs" / "pages"
 
 
 def site_page(name: str) -> ModuleType:

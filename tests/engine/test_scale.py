@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent.parent / "benchmarks" / "scale.py"
+HERE = Path(__file__).parents[2] / "benchmarks" / "scale.py"
 
 
 @pytest.fixture(scope="module")

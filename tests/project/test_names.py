@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDERS = ("saliency_bench", "explainers", "hub_builders", "metrics", "push_scripts", "spaces")
 EMPTY = {"asked", "found", "held", "of", "one", "own", "some", "still", "told", "what"}
 # `sb.analyse(runs, what=...)`, and `saliency_confidence:of=entropy`

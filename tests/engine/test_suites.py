@@ -454,7 +454,7 @@ def test_suites_are_listed():
 
 
 def test_the_published_schema_is_that_of_the_files():
-    published = Path(__file__).parents[1] / "docs" / "_static" / "suite.schema.json"
+    published = Path(__file__).parents[2] / "docs" / "_static" / "suite.schema.json"
     assert json.loads(published.read_text()) == Suite.model_json_schema()
 
 

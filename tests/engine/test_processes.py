@@ -36,7 +36,7 @@ def undisturbed(one_thread, shapes, resnet, tmp_path_factory):
     return in_this_process(tmp_path_factory.mktemp("runs") / "run", shapes, resnet)
 
 
-AT_ONCE = Path(__file__).with_name("writing_at_once.py")
+AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
 
 
 def in_this_process(out, shapes, resnet, **changes):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CORE = ROOT / "saliency_bench"
 # From the top down. A line of files may import each other; so may the files of a folder.
 LAYERS = (

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 NAMES = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
 sys.path.insert(0, str(NOTEBOOKS))
 

@@ -1,6 +1,6 @@
 """A small run whose cell ids, structure and scores are written down: what changes one of them must say so.
 
-`python tests/test_golden_run.py` writes `golden_run.json` anew; a VERSION has to rise with a score. Network and
+`python tests/engine/test_golden_run.py` writes `golden_run.json` anew; a VERSION has to rise with a score. Network and
 pictures are made of our own random numbers, the same on every machine.
 """
 

@@ -17,7 +17,7 @@ SLOW = ["gradcam", "rise:masks=1000"]
 NAMES = ("records.parquet", "predictions.parquet")
 
 
-AT_ONCE = Path(__file__).with_name("writing_at_once.py")
+AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
 
 
 def environment(tmp_path, **more):

@@ -14,7 +14,7 @@ from test_plugins import PLUGINS
 
 import saliency_bench
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_guide_names_each_folder_of_the_core_in_the_order_of_imports():

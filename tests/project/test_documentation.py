@@ -19,7 +19,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, ViTImagePro
 
 import saliency_bench as sb
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 QUICKSTART, TUTORIAL = ROOT / "docs" / "quickstart.md", ROOT / "docs" / "tutorial.md"
@@ -188,7 +188,7 @@ def run_page(page: Path, folder: Path, environment: dict[str, str]) -> subproces
     copy = folder.parent / page.name
     copy.write_text(text, encoding="utf-8")
     path = f"{hf_command(folder.parent / 'bin')}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    line = [sys.executable, Path(__file__).with_name("run_page.py"), copy]
+    line = [sys.executable, Path(__file__).parents[1] / "support" / "run_page.py", copy]
     done = subprocess.run(line, cwd=folder, env=environment | {"PATH": path}, capture_output=True, text=True)
     last = [part.rpartition("STEP ")[2][-6000:] for part in (done.stdout, done.stderr)]
     assert done.returncode == 0, "\n".join(last)

@@ -26,7 +26,7 @@ ASKING = [metric.name for metric in METRICS if "explain" in metric.inputs]
 TOGETHER = [metric.name for metric in METRICS if metric.plan is not None]  # of several images at once
 CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.inputs]
 PAIRED = [metric.name for metric in METRICS if "other" in metric.inputs]
-RETRAINING = [metric.name for metric in METRICS if metric.keeps]  # accuracies come in: tests/test_retraining.py
+RETRAINING = [metric.name for metric in METRICS if metric.keeps]  # accuracies come in: tests/engine/test_retraining.py
 OF_PEOPLE = [metric.name for metric in METRICS if "first_right" in metric.inputs]  # as for RETRAINING
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.inputs]
 

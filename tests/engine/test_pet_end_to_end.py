@@ -7,7 +7,7 @@ import pytest
 
 from saliency_bench.cli import main
 
-SOURCE = Path(__file__).parents[1].parent / "shared" / "data" / "oxford-iiit-pet"
+SOURCE = Path(__file__).parents[2].parent / "shared" / "data" / "oxford-iiit-pet"
 TINY = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # child processes import from there as well
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes import from there as well
 
 from hostile import typed
 from hostile_lines import lines

@@ -26,7 +26,7 @@ def checkout(tmp_path, monkeypatch):
         path = tmp_path / part
         path.mkdir(parents=True) if "." not in part else path.parent.mkdir()
     (tmp_path / "saliency_bench" / "registry.py").touch()
-    for part in ("explainers", "metrics", "hub_builders"):
+    for part in ("explainers", "metrics", "hub_builders", "push_scripts"):
         (tmp_path / "tests" / part).mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -64,7 +64,7 @@ def test_files_of_new_items_pass_the_linter(checkout):
     (checkout / "saliency_bench" / "registry.py").write_text('"""The marker of a checkout."""\n')
     for kind, name, more in ITEMS:
         assert main(["new", kind, name, *more]) == 0
-    config = ["--config", str(contracts.Path(__file__).parents[1] / "pyproject.toml")]
+    config = ["--config", str(contracts.Path(__file__).parents[2] / "pyproject.toml")]
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run([sys.executable, "-m", "ruff", *command, *config, "--no-cache", "."],
                               cwd=checkout, capture_output=True, text=True)  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
 FREE = ("push_scripts", "spaces", "suites")
 

@@ -18,7 +18,7 @@ from test_plugins import PLUGINS
 import saliency_bench
 from saliency_bench import registry
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from saliency_bench.hub_builders._wordnet import derive, table_of
 from saliency_bench.targets.class_groups import HERE, ClassGroups, load_groups
 from saliency_bench.targets.rules import TargetTerms, load_rule
 
-WORDNET = Path(__file__).parents[2] / "shared" / "data" / "imagenet-hierarchy"
+WORDNET = Path(__file__).parents[3] / "shared" / "data" / "imagenet-hierarchy"
 needs_wordnet = pytest.mark.skipif(not WORDNET.is_dir(), reason="WordNet's relation is not here")
 NAMES = ["oak", "fir", "elm", "cod", "eel", "cup"]
 TREES_AND_FISH = {"trees": ["oak", "fir", 2], "fish": ["cod", "eel"]}

@@ -1,4 +1,4 @@
-"""Runs the code blocks of one Markdown page, in its order and in the current folder: `python tests/run_page.py PAGE`.
+"""Runs the code blocks of one Markdown page, in its order and in the current folder: `python run_page.py PAGE`.
 
 A process of its own, so that Python and shell see one environment, which the Hub's client reads when it is imported.
 `<!-- skip: next -->` leaves out the block that follows.

@@ -383,7 +383,7 @@ def test_outside_a_run_there_are_no_networks(resnet):
 
 @pytest.mark.parametrize("name", ["saliency_roar", "saliency_kar"])
 def test_the_module_of_evaluate_gives_the_area_of_accuracies(name):
-    module = evaluate.load(str(Path(__file__).parents[1] / "metrics" / name))
+    module = evaluate.load(str(Path(__file__).parents[2] / "metrics" / name))
     accuracies, exposures = [0.9, 0.7, 0.5, 0.3], [0, 0.5, 0.5, 1]
     found = module.compute(predictions=accuracies, references=exposures)[name]
     assert found == pytest.approx(0.5 * (0.9 + 0.6) / 2 + 0.5 * (0.6 + 0.3) / 2)
@@ -397,7 +397,7 @@ def test_the_module_of_evaluate_gives_the_area_of_accuracies(name):
 def test_the_module_of_evaluate_computes_as_a_run_does(name):
     right = np.random.default_rng(3).random((7, len(EXPOSURES) * 2)) < 0.7
     expected = retrained_area(right.astype(float), {"trainings": 2}).mean()
-    module = evaluate.load(str(Path(__file__).parents[1] / "metrics" / name))
+    module = evaluate.load(str(Path(__file__).parents[2] / "metrics" / name))
     found = module.compute(predictions=right.mean(axis=0), references=np.repeat(EXPOSURES, 2))[name]
     assert found == pytest.approx(expected, abs=1e-15, rel=0)
 

@@ -10,7 +10,7 @@ import pytest
 
 import saliency_bench as sb
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # child processes import from there as well
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes import from there as well
 
 from children import Children
 from kill_loops.builds import builds
