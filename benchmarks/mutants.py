@@ -1,0 +1,167 @@
+"""How strong the tests are: random places of the code are changed, one at a time, and the tests of that place are run.
+
+example:
+  pytest -n 2 --cov --cov-context=test && python benchmarks/mutants.py --count 300
+
+A mutant is one changed operator, comparison, constant or condition, in a line that tests reach. The tests that reach
+the line (in `.coverage`) are run, the most special ones first, until one fails; a mutant that none notices survives and
+is printed. Mutants are drawn by the seed from the files of FOLDERS as they are in this checkout. Tests that run the
+package in another process are not known to reach a line, so more mutants are caught in truth. Exit code 0.
+"""
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from coverage import CoverageData
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("saliency_bench/scoring", "saliency_bench/results", "explainers", "metrics")
+PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
+COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
+OPERATORS = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+    ast.BitAnd: "|",
+    ast.BitOr: "&",
+}
+MOST_TESTS = 150  # that are tried on one mutant
+SECONDS = 300  # after which a mutant counts as noticed: it does not end
+IMPORTED = ["torch", "datasets", "transformers", "evaluate", "pytest", "hypothesis", "scipy.stats"]
+
+
+def mutations(source: str) -> list[tuple[int, int, int, str]]:
+    """(line, first column, last column, new text) of every place that can be changed; columns count bytes."""
+    places = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS and len(node.ops) == 1:
+            places.append((node.left, node.comparators[0], COMPARISONS[type(node.ops[0])]))
+        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            places.append((node.left, node.right, OPERATORS[type(node.op)]))
+        elif isinstance(node, ast.BoolOp) and len(node.values) == 2:
+            places.append((*node.values, "or" if isinstance(node.op, ast.And) else "and"))
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            places.append((node, node.operand, ""))
+        elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
+            new = repr(not node.value) if type(node.value) is bool else repr(node.value + 1)
+            places.append((node, None, new))
+    changes = []
+    for left, right, text in places:
+        if right is None:
+            begin, end = (left.lineno, left.col_offset), (left.end_lineno, left.end_col_offset)
+        elif isinstance(left, ast.UnaryOp):
+            begin, end = (left.lineno, left.col_offset), (right.lineno, right.col_offset)
+        else:
+            begin, end, text = (left.end_lineno, left.end_col_offset), (right.lineno, right.col_offset), f" {text} "
+        if begin[0] == end[0]:
+            changes.append((begin[0], begin[1], end[1], text))
+    return changes
+
+
+def mutated(source: str, change: tuple[int, int, int, str]) -> str | None:
+    """The source with one change; None where that is no other program, as between brackets."""
+    number, begin, end, text = change
+    lines = source.split("\n")
+    line = lines[number - 1].encode()
+    between = line[begin:end].decode()
+    if "(" in between or ")" in between:
+        kept = "".join(sign for sign in between if sign in "()")
+        text = text + kept if kept.startswith("(") else kept + text
+    lines[number - 1] = (line[:begin] + text.encode() + line[end:]).decode()
+    new = "\n".join(lines)
+    try:
+        return new if ast.dump(ast.parse(new)) != ast.dump(ast.parse(source)) else None
+    except SyntaxError:
+        return None
+
+
+def tests_of(database: Path) -> dict[tuple[str, int], list[str]]:
+    """{(file, line): tests that reach it, those that reach fewest lines first}."""
+    data = CoverageData(str(database))
+    data.read()
+    reached: dict[tuple[str, int], set[str]] = {}
+    width: Counter[str] = Counter()
+    for file in data.measured_files():
+        name = Path(file).resolve().relative_to(ROOT).as_posix()
+        for line, contexts in data.contexts_by_lineno(file).items():
+            tests = {context.partition("|")[0] for context in contexts} - {""}
+            width.update(tests)
+            reached[name, line] = tests
+    return {place: sorted(tests, key=lambda test: (width[test], test)) for place, tests in reached.items() if tests}
+
+
+def run(tests: list[str], site: str, cache: str, code) -> None:
+    """In a forked process: whether the tests pass with the package of `site`."""
+    os.environ |= {"PYTHONPATH": site, "SALIENCY_BENCH_CACHE": cache, "OMP_NUM_THREADS": "1"}
+    sys.path.insert(0, site)
+    os.chdir(ROOT)
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    import pytest
+
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-m", "", "--rootdir", str(ROOT)]
+    code.value = int(pytest.main([*options, *tests]))
+
+
+def noticed(context, tests: list[str], site: Path) -> bool:
+    code = context.Value("i", 99)
+    child = context.Process(target=run, args=(tests, str(site), str(site.parent / "cache"), code))
+    child.start()
+    child.join(SECONDS)
+    child.kill()
+    child.join()
+    return code.value != 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=300, metavar="N", help="mutants; default: 300")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage", metavar="FILE", help="with contexts")
+    args = parser.parse_args()
+    reached = tests_of(args.coverage)
+    places = []
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+            changes = [(name, change) for change in mutations(source) if mutated(source, change) is not None]
+            places += [(name, change) for name, change in changes if (name, change[0]) in reached]
+    drawn = random.Random(args.seed).sample(places, min(args.count, len(places)))
+    context = get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    survived = []
+    with TemporaryDirectory() as folder:
+        site = Path(folder) / "site"
+        shutil.copytree(ROOT / "saliency_bench", site / "saliency_bench")
+        for plugins in PLUGINS:
+            shutil.copytree(ROOT / plugins, site / "saliency_bench" / plugins)
+        for number, (name, change) in enumerate(drawn, 1):
+            file = site / (name if name.startswith("saliency_bench") else f"saliency_bench/{name}")
+            source, start = file.read_text(encoding="utf-8"), time.monotonic()
+            file.write_text(mutated(source, change), encoding="utf-8")
+            caught = noticed(context, reached[name, change[0]][:MOST_TESTS], site)
+            file.write_text(source, encoding="utf-8")
+            if not caught:
+                survived.append((name, change))
+            line = source.split("\n")[change[0] - 1].strip()[:100]
+            place = f"{name}:{change[0]}:{change[1]} -> {change[3].strip() or 'nothing'}"
+            word, seconds = "noticed " if caught else "SURVIVED", time.monotonic() - start
+            print(f"{number:4d} {word} {seconds:5.1f} s  {place}   {line}", flush=True)
+    print(f"{len(drawn)} mutants of {len(places)}, {len(survived)} survived")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
