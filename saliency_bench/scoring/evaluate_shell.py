@@ -119,7 +119,7 @@ class MapShell:
             raise ValueError(f"{name}: all {len(scores)} samples are left out: {self.reason(options)}")
         if left_out.any():
             line = f"{name}: {left_out.sum()} of {len(scores)} samples left out: {self.reason(options)}"
-            warnings.warn(line, stacklevel=5)  # the caller of `compute`
+            warnings.warn(line, stacklevel=_level_of_caller())
         result = {name: self.value(scores[~left_out], options)}
         return result | {"scores": scores.tolist()} if per_sample else result
 
@@ -503,6 +503,14 @@ def _described(function: Callable[..., np.ndarray] | None) -> str:
     returned = re.search(r"Returns:\n(.*?)(?:\n\n|\Z)", docstring, flags=re.DOTALL)
     of_each = " ".join(returned.group(1).split()) if returned else ""
     return "\n".join([*options, *lines, f"    {{name: the mean over samples}}. Per sample: {of_each}"])
+
+
+def _level_of_caller() -> int:
+    """Return how far up the stack from the function that asks the caller of `compute` stands, for `warnings.warn`."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename in (__file__, evaluate.module.__file__):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _options_of(name: str) -> list[str]:
