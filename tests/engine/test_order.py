@@ -100,7 +100,7 @@ def test_a_run_reads_the_dataset_in_this_order(rows, resnet, tmp_path):
         few = loaded(data, resnet, tmp_path, limit=limit)
         clusters = [groups[position] or position for position in expected]
         whole = next((n for n in range(limit, 12) if clusters[n] != clusters[n - 1]), 12)
-        assert (few.samples, list(few.chunks)) == (whole, list(range(-(-whole // 4))))
+        assert (few.data.count, list(few.chunks)) == (whole, list(range(-(-whole // 4))))
         assert [sample["image_id"] for sample in few.chunk(0).rows] == read[:4]
     other = loaded(data, resnet, tmp_path, seed=1)
     assert [sample["image_id"] for sample in other.chunk(0).rows] != read[:4]

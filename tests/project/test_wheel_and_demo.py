@@ -126,6 +126,7 @@ def test_the_demo_does_what_it_promises(installed):
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20  # KiB
 
 
+@pytest.mark.thorough
 def test_a_second_demo_reuses_what_is_there_and_says_the_same(installed):
     done = call(installed, "demo")
     assert done.returncode == 0, done.stderr
