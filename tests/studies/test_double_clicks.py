@@ -1,6 +1,8 @@
 """One click answers one question: a second click does not answer the next, and no drawing is left out unasked."""
 
 import shutil
+from contextlib import contextmanager
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -23,9 +25,11 @@ LATER = 700  # milliseconds in which a second click would have been answered
 
 @pytest.fixture
 def page():
+    """A page whose clock the tests stop: how busy the machine is must not decide which click comes too soon."""
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(15000)
+        page.clock.install()
         yield page
 
 
@@ -37,24 +41,49 @@ def served(tmp_path):
         yield served
 
 
-def twice(page, selector, pause):
-    """A double click with so many milliseconds in between, whatever is there for the second."""
+@contextmanager
+def stopped_clock(page):
+    """Stop the page's clock, which only moves on by `page.clock.run_for`, and let it run on afterwards."""
+    page.clock.pause_at(datetime.fromtimestamp(page.evaluate("Date.now()") / 1000 + 1))
+    yield
+    page.clock.run_for(LATER)
+    page.clock.resume()
+
+
+def place(page, selector):
+    """Return a point of an element, which stays where it is while pages change below it."""
     box = page.locator(selector).bounding_box()
-    x, y = box["x"] + 20, box["y"] + box["height"] / 2
-    page.mouse.click(x, y)
-    page.wait_for_timeout(pause)
-    page.mouse.down(click_count=2)
-    page.mouse.up(click_count=2)
-    page.wait_for_timeout(LATER)
+    return box["x"] + 20, box["y"] + box["height"] / 2
 
 
-def taps(page, selector, pause):
+def all_saved(page):
+    playwright.expect(page.locator("#status")).to_have_text("All saved")
+
+
+def settling(page):
+    page.wait_for_selector("body.settling")
+
+
+def twice(page, selector, pause, shown):
+    """Double-click with so many milliseconds in between, once `shown(page)` returns, whatever is there by then."""
+    point = place(page, selector)
+    with stopped_clock(page):
+        page.mouse.click(*point)
+        shown(page)
+        page.clock.run_for(pause)
+        page.mouse.down(click_count=2)
+        page.mouse.up(click_count=2)
+
+
+def taps(page, selector, pause, shown):
     """As `twice`, of a finger: each tap is a click of its own."""
-    box = page.locator(selector).bounding_box()
-    for _ in range(2):
-        page.mouse.click(box["x"] + 20, box["y"] + box["height"] / 2)
-        page.wait_for_timeout(pause)
-    page.wait_for_timeout(LATER)
+    point = place(page, selector)
+    with stopped_clock(page):
+        page.mouse.click(*point)
+        shown(page)
+        page.clock.run_for(pause)
+        page.mouse.click(*point)
+        page.clock.run_for(pause)
 
 
 def draw(page):
@@ -71,12 +100,14 @@ def test_annotate_and_review(page, served):
     for click, pause in ((twice, 150), (twice, 480), (taps, 150)):
         page.wait_for_selector(READY)
         before = len(served.study.answers())
-        click(page, "#none", pause)
+        click(page, "#none", pause, all_saved)
+        all_saved(page)
         assert len(served.study.answers()) == before + 1
     page.goto(served.links["review"])
     page.reload()  # only the part after # differs
     page.wait_for_selector(READY)
-    twice(page, "#save", 150)
+    twice(page, "#save", 150, all_saved)
+    all_saved(page)
     assert len(served.study.reviews()) == 1
     page.wait_for_selector(READY)
     page.keyboard.press("Enter")  # once it is settled, a key is taken at once
@@ -87,14 +118,15 @@ def test_no_region_asks_before_it_leaves_a_drawing_out_and_back_shows_it(page, s
     page.goto(served.url)
     page.wait_for_selector(READY)
     draw(page)
-    for click in (lambda: page.keyboard.press("n"), lambda: taps(page, "#none", 150)):
+    for click in (lambda: page.keyboard.press("n"), lambda: taps(page, "#none", 150, all_saved)):
         click()
         playwright.expect(page.locator("#note")).to_contain_text("Something is drawn")
         assert served.study.answers() == []
         page.keyboard.press("z")  # whoever goes on drawing is asked again
         page.keyboard.press("y")
     page.keyboard.press("n")
-    page.wait_for_timeout(LATER)
+    with stopped_clock(page):
+        pass
     page.keyboard.press("n")
     playwright.expect(page.locator("#count")).to_have_text("1 of 4")
     page.wait_for_selector(READY)
@@ -119,11 +151,12 @@ def test_peekaboom(page, tmp_path):
         page.keyboard.press("Enter")
         for number, (click, pause) in enumerate(((twice, 150), (twice, 480), (taps, 150)), start=1):
             page.wait_for_selector("body:not(.waiting) #asking:not([hidden])")
-            click(page, "#unknown", pause)
+            click(page, "#unknown", pause, settling)
+            page.wait_for_selector("body:not(.waiting)")
             assert len(game.study.answers(last=False)) == number
         page.wait_for_selector("body:not(.waiting)")
         page.keyboard.press("0")
-        page.wait_for_timeout(LATER)
+        page.wait_for_selector("body:not(.waiting)")
         assert len(game.study.answers(last=False)) == 4
 
 
