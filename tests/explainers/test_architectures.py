@@ -91,14 +91,14 @@ REDUCED = {
     "torchvision vgg16": (vgg("D"), 64, "features.29", "features.22"),
     "torchvision vgg19": (vgg("E"), 64, "features.35", "features.26"),
     "torchvision convnext": (lambda: torchvision.models.ConvNeXt(BLOCKS, num_classes=4), 64, "features", None),
+}
+FULL = {
     "torchvision inception_v3": (
         lambda: torchvision.models.inception_v3(num_classes=4, init_weights=False),
         80,
         "Mixed_6e",
         "Mixed_5d",
     ),
-}
-FULL = {
     "transformers resnet-50": (resnet(), 64, "resnet.encoder.stages.3", "resnet.encoder.stages.2"),
     "timm vgg19": (timm("vgg19"), 64, "timm_model.features.35", "timm_model.features.26"),
     "timm inception_v3": (timm("inception_v3"), 139, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),

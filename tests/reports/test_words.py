@@ -2,6 +2,8 @@
 
 import html
 import re
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -113,9 +115,10 @@ def table_of(key: CellKey, rows: list[dict], scores: np.ndarray) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, Path]:
+def folder_of(tmp_path_factory) -> Callable[[str], Path]:
+    """folder_of(name) -> the run of that name, made once."""
     root = tmp_path_factory.mktemp("runs")
-    return {name: made(root / str(number), number, *settings) for number, (name, settings) in enumerate(RUNS.items())}
+    return cache(lambda name: made(root / name, list(RUNS).index(name), *RUNS[name]))
 
 
 def signs_of(run: RunData) -> dict[tuple[str, str, str], int | None]:
@@ -152,8 +155,8 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_ranks_follow_from_the_pairs(name, folders):
-    run = read_run(folders[name])
+def test_ranks_follow_from_the_pairs(name, folder_of):
+    run = read_run(folder_of(name))
     signs = signs_of(run)
     for cell in run.cells:
         own = [sign for (first, _, metric), sign in signs.items() if (first, metric) == (cell.explainer, cell.metric)]
@@ -169,8 +172,8 @@ def test_ranks_follow_from_the_pairs(name, folders):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_best_are_those_that_none_beats_where_any_two_differ(name, folders):
-    run = read_run(folders[name])
+def test_best_are_those_that_none_beats_where_any_two_differ(name, folder_of):
+    run = read_run(folder_of(name))
     signs = signs_of(run)
     expected = set()
     for cell in run.cells:
@@ -187,20 +190,20 @@ def test_best_are_those_that_none_beats_where_any_two_differ(name, folders):
 
 
 @pytest.mark.slow
-def test_no_legend_explains_what_a_table_does_not_show(folders, tmp_path):
-    for name, folder in folders.items():
-        run = read_run(folder)
-        page = text_of(report(folder, tmp_path / "page.html").read_text(encoding="utf-8"))
+def test_no_legend_explains_what_a_table_does_not_show(folder_of, tmp_path):
+    for name in RUNS:
+        run = read_run(folder_of(name))
+        page = text_of(report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8"))
         ranked, intervals = any(cell.rank for cell in run.cells), any(cell.ends for cell in run.cells)
         assert ("#: the ranks" in legend(run.cells)) == ("# gives the ranks" in page) == ranked, name
         assert ("intervals in brackets" in legend(run.cells)) == ("intervals in brackets" in page) == intervals, name
         assert ("Best: none is significantly better" in page) == bool(run.best), name
-    assert legend(read_run(folders["6 samples"]).cells) == ""
+    assert legend(read_run(folder_of("6 samples")).cells) == ""
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_sentences_say_what_the_pairs_say(name, folders):
-    run = read_run(folders[name])
+def test_sentences_say_what_the_pairs_say(name, folder_of):
+    run = read_run(folder_of(name))
     sentences = Verdict(run.cells, run.contrasts).sentences()
     signs, baselines = signs_of(run), [row.name for row in run.rows if row.baseline]
     told = [sentence for sentence in sentences if re.search(rf"\b(?:{VERBS})\b.* on ", sentence)]
@@ -232,9 +235,9 @@ def test_sentences_say_what_the_pairs_say(name, folders):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RUNS)
-def test_the_page_and_the_console_say_the_same(name, folders, tmp_path):
-    run = read_run(folders[name])
-    page = report(folders[name], tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+def test_the_page_and_the_console_say_the_same(name, folder_of, tmp_path):
+    run = read_run(folder_of(name))
+    page = report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
     console = table(run.cells, run.summary["dataset"]["used"])
     for sentence in Verdict(run.cells, run.contrasts).sentences():
         assert sentence in text_of(page)
@@ -257,12 +260,12 @@ def test_the_page_and_the_console_say_the_same(name, folders, tmp_path):
     assert means == sorted(means, reverse=True)
 
 
-@pytest.mark.sample(1)
-def test_comparisons_of_runs_say_the_same_on_page_and_console(folders, tmp_path):
+@pytest.mark.slow
+def test_comparisons_of_runs_say_the_same_on_page_and_console(folder_of, tmp_path):
     kept = [name for name in RUNS if RUNS[name][3] == 6 and RUNS[name][1] == 1]
     told = set()
     for first, second in pairwise(kept):
-        runs = [read_run(folders[name]) for name in (first, second)]
+        runs = [read_run(folder_of(name)) for name in (first, second)]
         found = differences(*runs)
         better, worse, unclear, untold = (
             sum(of(one) for one in found)
@@ -273,7 +276,7 @@ def test_comparisons_of_runs_say_the_same_on_page_and_console(folders, tmp_path)
                 lambda one: one["p"] is None,
             )
         )
-        page = report([folders[first], folders[second]], tmp_path / "page.html").read_text(encoding="utf-8")
+        page = report([folder_of(first), folder_of(second)], tmp_path / "page.html").read_text(encoding="utf-8")
         text = lines(compare_runs(runs), ["one", "two"])
         assert any(f"{better + worse} of {len(found)} mean differences are significant" in line for line in text)
         assert [sum(f", {word}, n = " in line for line in text) for word in ("better", "worse")] == [better, worse]

@@ -174,7 +174,7 @@ def wait_for(condition, space):
     raise AssertionError(space.end(signal.SIGKILL))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["assess", "peekaboom"])
 def test_a_run_in_a_repository_is_judged_on_a_space(here, judged, kind, tmp_path):
     variables = {"STUDY_RUN": judged, "STUDY_DATASET": "visitor/shapes", "STUDY_REPO": f"visitor/{kind}-answers"}
