@@ -160,7 +160,7 @@ def test_every_explainer_gives_a_map_or_names_those_that_do(name, explainer_of, 
 
 
 OF_ONE_SIZE = {  # and a side that they do not take
-    "a kernel larger than its map": (REDUCED["torchvision inception_v3"][0], 32),
+    "a kernel larger than its map": (FULL["torchvision inception_v3"][0], 32),
     "pooled to nothing": (REDUCED["timm vgg16"][0], 16),
     "flattened": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 4)), 12),
 }
