@@ -93,17 +93,17 @@ REDUCED = {
     "torchvision convnext": (lambda: torchvision.models.ConvNeXt(BLOCKS, num_classes=4), 64, "features", None),
 }
 FULL = {
+    "transformers resnet-50": (resnet(), 64, "resnet.encoder.stages.3", "resnet.encoder.stages.2"),
+    "timm vgg19": (timm("vgg19"), 64, "timm_model.features.35", "timm_model.features.26"),
+    "timm inception_v3": (timm("inception_v3"), 139, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),
+    "torchvision resnet18": (lambda: torchvision.models.resnet18(num_classes=4), 64, "layer4", "layer3"),
+    "torchvision convnext_base": (lambda: torchvision.models.convnext_base(num_classes=4), 64, "features", None),
     "torchvision inception_v3": (
         lambda: torchvision.models.inception_v3(num_classes=4, init_weights=False),
         80,
         "Mixed_6e",
         "Mixed_5d",
     ),
-    "transformers resnet-50": (resnet(), 64, "resnet.encoder.stages.3", "resnet.encoder.stages.2"),
-    "timm vgg19": (timm("vgg19"), 64, "timm_model.features.35", "timm_model.features.26"),
-    "timm inception_v3": (timm("inception_v3"), 139, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),
-    "torchvision resnet18": (lambda: torchvision.models.resnet18(num_classes=4), 64, "layer4", "layer3"),
-    "torchvision convnext_base": (lambda: torchvision.models.convnext_base(num_classes=4), 64, "features", None),
 }
 
 
