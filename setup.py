@@ -3,11 +3,26 @@
 from pathlib import Path
 
 from setuptools import find_namespace_packages, find_packages, setup
+from setuptools.command.editable_wheel import editable_wheel
 
 PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
 
-package_dir = {"saliency_bench": "saliency_bench"}
-packages = ["saliency_bench", *(f"saliency_bench.{name}" for name in find_packages("saliency_bench"))]
+
+class EditableWheel(editable_wheel):
+    """Install the checkout as a line of a `.pth` file, which type checkers and editors follow.
+
+    With the folders below mapped to sub-packages, setuptools would write an import hook, which they cannot. The package
+    finds its plugin folders itself in a checkout.
+    """
+
+    def finalize_options(self) -> None:
+        """Leave the plugin folders out: every package is then where its name says."""
+        self.distribution.packages, self.distribution.package_dir = core, {"": "."}
+        super().finalize_options()
+
+
+core = ["saliency_bench", *(f"saliency_bench.{name}" for name in find_packages("saliency_bench"))]
+package_dir, packages = {"saliency_bench": "saliency_bench"}, list(core)
 for folder in filter(lambda folder: Path(folder).is_dir(), PLUGINS):
     package_dir[f"saliency_bench.{folder}"] = folder
     below = find_namespace_packages(folder, exclude=["__pycache__", "*.__pycache__"])
@@ -17,4 +32,5 @@ setup(
     packages=packages,
     package_dir=package_dir,
     package_data={"": ["*.md", "*.j2", "*.css", "*.html", "*.js", "*.json", "*.txt", "*.yaml", "py.typed"]},
+    cmdclass={"editable_wheel": EditableWheel},
 )

@@ -4,9 +4,14 @@ Names below are loaded when first used, so that `import saliency_bench` costs no
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
+
+if not (Path(__file__).parent / "explainers").is_dir():
+    # In a checkout the plugin folders lie beside the core; a wheel has them inside.
+    __path__.append(str(Path(__file__).parents[1]))
 
 _HOMES = {
     "load_dataset": "data.loading",
@@ -20,7 +25,8 @@ _HOMES = {
     "build": "data.building",
     "train": "engine.training",
     "run": "engine.run",
-    "Run": "engine.run",
+    "Run": "engine.finished",
+    "load_run": "engine.finished",
     "explain": "map_sources.explanation",
     "report": "reports.page",
     "analyse": "reports.analyses",
@@ -28,11 +34,31 @@ _HOMES = {
     "submit": "leaderboard.submit",
     "load_results": "leaderboard.board",
     "load_maps": "results.run_folder",
+    "UserError": "errors",
+    "Explainer": "explainer",
+    "Metric": "metric",
+    "Classifier": "classifiers.classifier",
+    "Images": "types",
+    "Maps": "types",
+    "Masks": "types",
+    "Scores": "types",
+    "Target": "types",
+    "RunSettings": "settings",
     "suite": "engine.suites.suite",
     "list_suites": "engine.suites.schema",
 }
 __all__ = [
+    "Classifier",
+    "Explainer",
+    "Images",
+    "Maps",
+    "Masks",
+    "Metric",
     "Run",
+    "RunSettings",
+    "Scores",
+    "Target",
+    "UserError",
     "__version__",
     "analyse",
     "build",
@@ -48,6 +74,7 @@ __all__ = [
     "load_maps",
     "load_metric",
     "load_results",
+    "load_run",
     "report",
     "run",
     "submit",
@@ -59,31 +86,37 @@ __all__ = [
 
 if TYPE_CHECKING:
     from saliency_bench import targets
+    from saliency_bench.classifiers.classifier import Classifier
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.data.building import build
     from saliency_bench.data.loading import load_dataset
     from saliency_bench.data.names import list_datasets
-    from saliency_bench.engine.run import Run, run
+    from saliency_bench.engine.finished import Run, load_run
+    from saliency_bench.engine.run import run
     from saliency_bench.engine.suites.schema import list_suites
     from saliency_bench.engine.suites.suite import suite
     from saliency_bench.engine.training import train
-    from saliency_bench.explainer import list_explainers, load_explainer
+    from saliency_bench.errors import UserError
+    from saliency_bench.explainer import Explainer, list_explainers, load_explainer
     from saliency_bench.leaderboard.board import load_results
     from saliency_bench.leaderboard.submit import submit
     from saliency_bench.leaderboard.template import template
     from saliency_bench.map_sources.explanation import explain
-    from saliency_bench.metric import declare_metric, list_metrics, load_metric
+    from saliency_bench.metric import Metric, declare_metric, list_metrics, load_metric
     from saliency_bench.reports.analyses import analyse
     from saliency_bench.reports.page import report
     from saliency_bench.results.run_folder import load_maps
+    from saliency_bench.settings import RunSettings
+    from saliency_bench.types import Images, Maps, Masks, Scores, Target
 
+else:  # to type checkers, which would otherwise believe that there is every name
 
-def __getattr__(name: str) -> Any:
-    if name == "targets":
-        return import_module("saliency_bench.targets")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'saliency_bench' has no attribute '{name}'")
-    return getattr(import_module(f"saliency_bench.{_HOMES[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        if name == "targets":
+            return import_module("saliency_bench.targets")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'saliency_bench' has no attribute '{name}'")
+        return getattr(import_module(f"saliency_bench.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

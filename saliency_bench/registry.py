@@ -25,22 +25,12 @@ KINDS = {
     "suites": "suite",
 }
 HERE = Path(__file__).parent
-CHECKOUT = ("explainers", "metrics", "hub_builders", "push_scripts", "suites")  # beside the core in a checkout
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 
 def folders(kind: str) -> list[Path]:
-    """Return the folders that hold the items of a kind.
-
-    Raises:
-        UserError: `saliency_bench` is the bare folder of a checkout, which holds the core alone.
-    """
+    """Return the folders that hold the items of a kind."""
     spec = find_spec(f"saliency_bench.{kind}")
-    if spec is None and kind in CHECKOUT and (HERE.parent / kind).is_dir():
-        raise UserError(
-            f"saliency_bench was imported from {HERE}, which is not what is installed; in a checkout, install with "
-            "pip install -e . or start Python in another folder"
-        )
     return [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
 
 

@@ -31,16 +31,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
-import datasets
 from filelock import FileLock, Timeout
 
-from saliency_bench import displays
-from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.examples import write_examples
+from saliency_bench.engine.finished import Run
 from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.merging import derived_from, is_written, merge, note_written
 from saliency_bench.engine.predictions import (
@@ -62,12 +60,11 @@ from saliency_bench.engine.store import Stored, Writer, by_explainer, missing, p
 from saliency_bench.engine.work import work
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
-from saliency_bench.results.accuracy import below_chance
-from saliency_bench.results.cell import CellResult, read_cells
+from saliency_bench.results.cell import read_cells
 from saliency_bench.results.manifest import Manifest, Other, read_earlier
-from saliency_bench.results.ranking import read_contrasts
-from saliency_bench.results.summary import RunFacts, covered, fault_lines, in_short, summarise, table, table_rows
+from saliency_bench.results.summary import RunFacts, summarise
 from saliency_bench.scoring.partners import plan_of
+from saliency_bench.settings import RunSettings
 from saliency_bench.spec import FIRST, RunSpec, takes_settings
 from saliency_bench.types import Chunk
 from saliency_bench.utils.devices import peak_memory
@@ -78,69 +75,6 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Group, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.provenance import provenance
-
-
-@dataclass(frozen=True, repr=False)
-class Run:
-    """A finished run; printed, it says what the command says.
-
-    Attributes:
-        folder: where it was written.
-        summary: the contents of summary.json; {} in a process that is not the main one.
-        complete: whether the folder already held every score, so that nothing was computed.
-    """
-
-    folder: Path
-    summary: dict
-    complete: bool = False
-
-    @property
-    def report(self) -> Path:
-        """Return the path of the page of this run."""
-        return self.folder / "report.html"
-
-    def records(self) -> datasets.Dataset:
-        """Return the records: a row per sample, explainer and metric, and per named part of a score."""
-        return datasets.Dataset.from_parquet(str(self.folder / "records.parquet"), keep_in_memory=True)
-
-    @property
-    def verdict(self) -> list[str]:
-        """Return who beats the baselines and who is best, in sentences."""
-        return Verdict(self.cells, read_contrasts(self.summary["comparisons"])).sentences()
-
-    @property
-    def cells(self) -> list[CellResult]:
-        """Return a result per explainer and metric, with value, interval, ranks, n and what was left out."""
-        return read_cells(self.summary["cells"])
-
-    @property
-    def lines(self) -> list[str]:
-        """Return the lines below the table, of which the last names the page of the run."""
-        return [*self.verdict, in_short(self.summary, self.cells), f"report: {self.report}"]
-
-    @property
-    def doubt(self) -> str:
-        """Return what is probably wrong with the run as a whole; mostly ""."""
-        other = self.summary["other_model"]
-        doubt_of_other = below_chance(other) if other else ""
-        return below_chance(self.summary["model"]) or (doubt_of_other and f"other model: {doubt_of_other}")
-
-    def __str__(self) -> str:
-        if not self.summary:
-            return f"written by another process: {self.folder}"
-        return "\n".join([table(self.cells, covered(self.summary)), "", *filter(None, [*self.lines, self.doubt])])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        """Return the table, with what the command line says below it, for notebooks."""
-        header, *rows = table_rows(self.cells, covered(self.summary))
-        best = [(row, column) for row, cells in enumerate(rows) for column, text in enumerate(cells) if " best" in text]
-        names = (self.summary[kind]["id"] for kind in ("model", "dataset"))
-        title = f"{' on '.join(names)}, {covered(self.summary)} samples"
-        below = [*fault_lines(self.cells), *self.lines, self.doubt]
-        shown = [displays.paragraph(title, strong=True), displays.table(rows, header, best)]
-        return "\n".join(shown + [displays.paragraph(line) for line in below if line])
 
 
 @dataclass(frozen=True)
@@ -162,7 +96,7 @@ class Stopwatch:
 
 
 @takes_settings()
-def run(*, progress: bool = True, **settings: Any) -> Run:
+def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
     """Score every explainer by every metric and write records, summary and report to the folder `out`.
 
     Args:

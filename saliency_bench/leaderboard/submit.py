@@ -21,7 +21,7 @@ from jinja2 import Template
 
 from saliency_bench.data.card import template_file
 from saliency_bench.data.names import NAMESPACE
-from saliency_bench.engine.run import Run
+from saliency_bench.engine.finished import Run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication, size

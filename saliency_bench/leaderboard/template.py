@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Unpack
 
 import numpy as np
 import torch
@@ -24,17 +24,19 @@ from pydantic import Field, ValidationError
 from saliency_bench.analysis.verdict import listed
 from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.finished import Run
 from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.precomputed import PrecomputedMaps, explainer_of, file_of, refuse, wants_more
 from saliency_bench.engine.preflight import check_empty, check_run_folder, check_settings
 from saliency_bench.engine.python_objects import describe
-from saliency_bench.engine.run import Run, Stopwatch, compute
+from saliency_bench.engine.run import Stopwatch, compute
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.published_maps import PUBLISHED, as_published, write_maps
 from saliency_bench.metric import Metric, as_metric, list_metrics, load_metric
 from saliency_bench.results.cell import Count, StrictModel, field_line
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import NAMED, check_format
+from saliency_bench.settings import SampleSettings
 from saliency_bench.spec import RunSpec, hint, takes_settings
 from saliency_bench.target_weights import no_probabilities
 from saliency_bench.targets.rules import RULES
@@ -71,7 +73,13 @@ class Template(StrictModel):
 
 @takes_settings(*NOT_YET)
 def template(
-    dataset: str, model: str, out: str | Path, *, images: str | None = None, progress: bool = True, **settings: Any
+    dataset: str,
+    model: str,
+    out: str | Path,
+    *,
+    images: str | None = None,
+    progress: bool = True,
+    **settings: Unpack[SampleSettings],
 ) -> Path:
     """Write what is needed to make maps without the package into a new folder, and return the folder.
 

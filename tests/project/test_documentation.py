@@ -67,11 +67,11 @@ def test_an_installation_for_a_clone_is_editable():
         assert all(what.startswith(("-e ", "torch torchvision --index-url")) for what in installs)
 
 
-def test_the_bare_core_of_a_clone_says_what_it_is():
-    code = "import sys; sys.path.append(sys.argv[1]); import saliency_bench as sb; sb.load_explainer('gradcam')"
+def test_a_clone_works_where_it_lies():
+    code = "import sys; sys.path.append(sys.argv[1]); import saliency_bench as sb; print(sb.load_explainer('gradcam'))"
     libraries = sysconfig.get_path("purelib")
     done = subprocess.run([sys.executable, "-S", "-c", code, libraries], cwd=ROOT, capture_output=True, text=True)
-    assert "pip install -e ." in done.stderr.splitlines()[-1]
+    assert done.stdout == "gradcam\n", done.stderr
 
 
 def test_the_tutorial_has_ten_commands():
@@ -123,7 +123,8 @@ def test_pictures_of_the_readme_are_small():
 
 def test_the_reference_names_everything_public():
     text = text_of(ROOT / "docs" / "api.md").partition("## Explainers made of explainers")[0]
-    named = set(re.findall(r"auto(?:function|class):: (\w+)(?:\(\))?$", text, flags=re.M))
+    named = set(re.findall(r"auto(?:function|class|exception):: (\w+)(?:\(\))?$", text, flags=re.M))
+    named |= set(re.findall(r"^\| `sb\.(\w+)` \|", text, flags=re.M))
     assert named == set(sb.__all__) - {"__version__", "targets"}
 
 

@@ -12,7 +12,7 @@ CORE = ROOT / "saliency_bench"
 LAYERS = (
     ("errors", "types", "reasons"),
     ("utils",),
-    ("options", "registry", "maps", "target_weights", "spec", "displays", "explainer", "metric"),
+    ("options", "registry", "maps", "target_weights", "spec", "displays", "settings", "explainer", "metric"),
     ("hub",),
     ("targets",),
     ("classifiers",),

@@ -23,6 +23,7 @@ from saliency_bench.leaderboard.template import NOT_YET
 from saliency_bench.parsing import parser_of
 from saliency_bench.push_scripts import _shared
 from saliency_bench.push_scripts import run as command
+from saliency_bench.settings import RunSettings, SampleSettings
 from saliency_bench.spec import PythonObject, RunSpec, flag, takes_settings
 
 LEAST = {"dataset": "d", "model": "m", "explainers": ["e"], "metrics": ["s"], "out": "o"}
@@ -238,3 +239,14 @@ def test_a_run_without_metrics_or_explainers_names_good_first_choices(name, firs
         del settings[name]
     with pytest.raises(UserError, match=f"good first choices: {first}"):
         sb.run(**settings)
+
+
+def test_type_checkers_see_the_settings():
+    assert set(RunSettings.__annotations__) == set(RunSpec.model_fields)
+    required = {name for name, field in RunSpec.model_fields.items() if field.is_required()}
+    assert RunSettings.__required_keys__ == required - {"explainers"}  # which precomputed maps may take the place of
+    named = {"dataset", "model", "out"}  # written out in the signature of `template`
+    assert set(SampleSettings.__annotations__) == set(RunSpec.model_fields) - {*NOT_YET, *named}
+    for name in ("activation", "precision"):
+        annotation = SampleSettings.__annotations__[name]
+        assert getattr(annotation, "__forward_arg__", annotation) == RunSpec.model_fields[name].annotation

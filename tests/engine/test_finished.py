@@ -1,0 +1,94 @@
+"""A run that is loaded again is what `run` returned, and gives its results to pandas, Markdown and LaTeX."""
+
+import re
+
+import numpy as np
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+
+METRICS = ["saliency_miou", "saliency_deletion:steps=4"]
+
+
+@pytest.fixture(scope="module")
+def runs(shapes, resnet, tmp_path_factory):
+    """The same settings with another seed each."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [
+        sb.run(dataset=str(shapes), model=str(resnet), explainers=["gradcam", "smoothgrad:samples=2", "random"],
+               metrics=METRICS, limit=30, seed=seed, keep_maps=True, device="cpu", progress=False,
+               out=folder / str(seed))
+        for seed in (0, 1)
+    ]  # fmt: skip
+
+
+def test_a_loaded_run_is_what_run_returned(runs, monkeypatch):
+    run = runs[0]
+    monkeypatch.chdir(run.folder.parent)
+    loaded = sb.load_run(run.folder.name)
+    assert (loaded.folder, loaded.summary, loaded.complete) == (run.folder, run.summary, True)
+    assert str(loaded) == str(run)
+    assert loaded.records().to_pandas().equals(run.records().to_pandas())
+    assert loaded.cells == run.cells
+    assert loaded.report.is_file()
+
+
+def test_predictions_and_maps(runs):
+    predictions = runs[0].predictions().to_pandas()
+    assert len(predictions) == 30
+    maps = runs[0].maps()
+    assert set(maps) == {"gradcam", "smoothgrad:samples=2", "random"}
+    assert maps["gradcam"][predictions["image_id"][0]].shape == (32, 32)
+
+
+def test_to_pandas_holds_the_means_of_the_records(runs):
+    table = runs[0].to_pandas()
+    records = runs[0].records().to_pandas()
+    records = records[records["part"].isna()]
+    assert len(table) == 6
+    for row in table.itertuples():
+        name, *_ = row.metric.partition(":")
+        of_cell = records[(records["explainer"] == row.explainer.partition(":")[0]) & (records["metric"] == name)]
+        assert row.value == pytest.approx(of_cell["value"].mean(), abs=1e-12)
+        assert row.n == of_cell["value"].count()
+        assert row.low <= row.value <= row.high
+        assert row.higher_is_better == (name == "saliency_miou")
+        assert row.baseline == (row.explainer == "random")
+    assert table["rank_low"].isna().all()  # too few samples
+    assert {str(table[name].dtype) for name in ("value", "low", "high", "rank_low")} == {"float64"}
+
+
+def test_the_printed_table_in_markdown_and_latex(runs):
+    printed = str(runs[0]).splitlines()
+    markdown, latex = runs[0].to_markdown().splitlines(), runs[0].to_latex().splitlines()
+    header = [cell.strip() for cell in markdown[0].strip("|").split("|")]
+    assert header == ["explainer", "saliency_miou ↑", "saliency_deletion:steps=4 ↓"] == re.split(r"\s{2,}", printed[0])
+    rows = [line for line in latex if line.endswith(r"\\")]
+    assert len(rows) == len(markdown) - 1 == 4  # no rule below the header
+    for line, row, text in zip(markdown[2:], rows[1:], printed[2:5], strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert text.split()[0] == cells[0] == row.split(" & ")[0].replace(r"\_", "_")
+        assert all(cell in text for cell in cells)
+        assert len(row.split(" & ")) == len(cells) == 3
+
+
+def test_compare_is_the_second_minus_the_first(runs):
+    compared = runs[0].compare(runs[1])
+    assert compared.equals(runs[0].compare(str(runs[1].folder)))
+    first, second = (run.to_pandas().set_index(["explainer", "metric"])["value"] for run in runs)
+    for row in compared.itertuples():
+        # The limit draws other samples with another seed: only those that both have are compared.
+        assert row.n < 30 or row.mean == pytest.approx(
+            second[row.explainer, row.metric] - first[row.explainer, row.metric]
+        )
+    same = runs[0].compare(sb.load_run(runs[0].folder))
+    assert np.array_equal(same["mean"], np.zeros(6))
+    assert np.array_equal(same["equal"], np.ones(6))
+
+
+def test_what_is_no_finished_run_is_refused(runs, tmp_path):
+    with pytest.raises(UserError, match=r"is not the folder of a finished run \(no summary.json\)"):
+        sb.load_run(tmp_path)
+    with pytest.raises(UserError, match="is not the folder of a finished run"):
+        runs[0].compare(tmp_path)
