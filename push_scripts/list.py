@@ -14,8 +14,10 @@ from pathlib import Path
 
 from saliency_bench import registry
 from saliency_bench.cli import SECTIONS
+from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _items, _shared
 from saliency_bench.terminal import fitted, show_help
+from saliency_bench.utils.messages import complain
 
 SECTION = "start here"
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
@@ -137,7 +139,11 @@ def _costs(name: str) -> str:
     """Return what an explainer costs."""
     from saliency_bench.explainers._costs import costs
 
-    return f" [{text}]" if (text := costs(name)) else ""
+    try:
+        return f" [{text}]" if (text := costs(name)) else ""
+    except UserError as error:  # an item of another package that cannot be imported
+        complain(str(error))
+        return ""
 
 
 def _models() -> dict[str, str]:

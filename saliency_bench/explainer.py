@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from saliency_bench import displays, options, registry
+from saliency_bench import displays, options, own_files, registry
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target_weights import expand
 from saliency_bench.types import Images, Maps, Target
@@ -120,7 +120,7 @@ class Explainer:
         return self.name + options.differing(self.options, options.defaults(self.function))
 
     def _repr_html_(self) -> str:
-        is_packaged = isinstance(self.version, int) and self.name in list_explainers()
+        is_packaged = registry.is_named(self.version) and self.name in list_explainers()
         return displays.facts(
             str(self),
             {
@@ -175,11 +175,14 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
     function = getattr(module, name)
     bound = options.resolved(name, function, written | chosen)
     options.check(module, bound)
-    return Explainer(name, function, bound, module.VERSION, getattr(module, "BASELINE", False))
+    version = registry.version_of("explainers", name, module.VERSION)
+    return Explainer(name, function, bound, version, getattr(module, "BASELINE", False))
 
 
 def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explainer:
     """Return an explainer from a name, or from your own function (classifier, images, target) -> maps.
+
+    A function in a file is named as "./mine.py:my_method" (`own_files`).
 
     The version of your own function is a hash of its code and of all that it uses outside of libraries, so that edited
     code never mixes with old results (`utils.source_code`).
@@ -187,12 +190,19 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
     if isinstance(explainer, Explainer):
         return explainer
     if isinstance(explainer, str):
-        return load_explainer(explainer)
+        return _in_file(explainer) if own_files.is_in_file(explainer) else load_explainer(explainer)
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
     given = {key: value for key, value in options.defaults(explainer).items() if value is not inspect.Parameter.empty}
     bound = tuple(sorted(given.items()))
     return Explainer(name_of(explainer), explainer, bound, code_hash(explainer).version, about=first_line(explainer))
+
+
+def _in_file(text: str) -> Explainer:
+    """Return the explainer that a function of your own file is."""
+    function, chosen = own_files.function_of(text)
+    explainer = as_explainer(function)
+    return replace(explainer, options=options.resolved(explainer.name, function, chosen)) if chosen else explainer
 
 
 @contextmanager

@@ -59,7 +59,7 @@ Your own function is a metric too, wherever a name of one may stand (`declare_me
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, signature
 from math import inf, isnan
@@ -68,7 +68,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from saliency_bench import displays, options, registry
+from saliency_bench import displays, options, own_files, registry
 from saliency_bench.errors import UserError, described, no_exit
 from saliency_bench.maps import mean_of_parts, read_array
 from saliency_bench.target_weights import PLAIN_CONTRAST, TargetRange, activation_of
@@ -361,7 +361,7 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         paper=module.PAPER,
         higher_is_better=_direction(module, dict(bound)),
         range=of_target(dict(bound), PLAIN_CONTRAST) if of_target else _range(module, dict(bound)),
-        version=module.VERSION,
+        version=registry.version_of("metrics", name, module.VERSION),
         undefined=getattr(module, "UNDEFINED", ""),
         mark=getattr(module, "MARK", ""),
         marked=getattr(module, "marked", None),
@@ -473,8 +473,10 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
     Raises:
         UserError: It is something else.
     """
-    if isinstance(given, str | Metric):
-        return given if isinstance(given, Metric) else load_metric(given)
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, str):
+        return _in_file(given) if own_files.is_in_file(given) else load_metric(given)
     if not callable(given) or isinstance(given, type):
         raise UserError(
             f"a metric is a name, a function such as f(maps, masks), or what load_metric gives; got {given!r}"
@@ -500,9 +502,16 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
     )
 
 
+def _in_file(text: str) -> Metric:
+    """Return the metric that a function of your own file is."""
+    function, chosen = own_files.function_of(text)
+    metric = as_metric(function)
+    return replace(metric, options=options.resolved(metric.name, function, chosen)) if chosen else metric
+
+
 def is_direction_declared(metric: Metric) -> bool:
     """Return whether it is known which direction is better, or assumed, of your own function."""
-    return isinstance(metric.version, int) or _declared(metric.function, "higher_is_better") is not None
+    return registry.is_named(metric.version) or _declared(metric.function, "higher_is_better") is not None
 
 
 def _declared(function: Callable, attribute: str) -> Any:

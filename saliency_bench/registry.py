@@ -2,18 +2,24 @@
 
 An item is a file `NAME.py` or a folder `NAME/` that holds `NAME.py`; names that begin with `_` are private to their
 folder. Nothing is imported before it is used, so a missing optional library only affects the plugins that need it.
+
+Other installed packages add items by entry points of the groups `saliency_bench.explainers`, `.metrics` and
+`.datasets`, NAME = "package.module", of a module (for a metric also a folder) that is written as those here; and suites
+by `saliency_bench.suites`, whose value is a folder of YAML files.
 """
 
 import ast
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError, described, no_exit, one_line, unknown
+from saliency_bench.utils.messages import complain
 
 KINDS = {
     "explainers": "explainer",
@@ -25,13 +31,22 @@ KINDS = {
     "suites": "suite",
 }
 HERE = Path(__file__).parent
+# {kind: group of the entry points by which other packages add items}.
+GROUPS = {
+    "explainers": "saliency_bench.explainers",
+    "metrics": "saliency_bench.metrics",
+    "hub_builders": "saliency_bench.datasets",
+    "suites": "saliency_bench.suites",
+}
+OF = " of "  # in the version of a plugin's item, "3 of their-package 1.2.0"
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 
 def folders(kind: str) -> list[Path]:
     """Return the folders that hold the items of a kind."""
     spec = find_spec(f"saliency_bench.{kind}")
-    return [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
+    own = [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
+    return own + [place for place in _places(kind).values() if kind == "suites" and place.is_dir()]
 
 
 def files(kind: str) -> dict[str, Path]:
@@ -42,7 +57,69 @@ def files(kind: str) -> dict[str, Path]:
             main = path / f"{path.name}.py" if path.is_dir() else path
             if main.suffix == ".py" and main.is_file() and not path.name.startswith(("_", ".")):
                 items[main.stem.replace("_", "-") if kind in DASHED else main.stem] = main
+    # A name of this package is not taken over by another one.
+    return items | {name: main for name, main in _added(kind).items() if name not in items}
+
+
+@cache
+def _points(kind: str) -> dict[str, EntryPoint]:
+    """Return {name: entry point} of what other packages add; of two of a name the one whose package comes first."""
+    points = entry_points(group=GROUPS[kind]) if kind in GROUPS else ()
+    by_package = sorted(points, key=lambda point: point.dist.name if point.dist else "", reverse=True)
+    return {point.name: point for point in by_package}
+
+
+@cache
+def _places(kind: str) -> dict[str, Path]:
+    """Return {name: the folder, or the file without .py, of its module} of these; nothing of it is imported."""
+    places: dict[str, Path] = {}
+    for name, point in _points(kind).items():
+        package, *inside = point.module.split(".")
+        spec = find_spec(package)
+        roots = [] if spec is None else spec.submodule_search_locations or [str(spec.origin).removesuffix(".py")]
+        for root in list(roots)[:1]:
+            places[name] = Path(root, *inside)
+    return places
+
+
+@cache
+def _added(kind: str) -> dict[str, Path]:
+    """Return {name: its main file} of the items that other packages add; what has none that can be read is named."""
+    items: dict[str, Path] = {}
+    for name, place in _places(kind).items() if kind != "suites" else ():
+        candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
+        main = next(filter(Path.is_file, candidates), None)
+        try:
+            if main is None:
+                raise OSError(f"{_points(kind)[name].value} is no file")
+            for path in place.glob("*.py") if place.is_dir() else [main]:
+                _parsed(path)
+            items[name] = main
+        except (OSError, SyntaxError, ValueError) as error:
+            complain(f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be used: {one_line(error)}")
     return items
+
+
+def distribution_of(kind: str, name: str) -> str:
+    """Return "their-package 1.2.0" of an item that another package adds; "" of one of this package."""
+    point = _points(kind).get(name)
+    return "" if point is None or point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def version_of(kind: str, name: str, version: int) -> int | str:
+    """Return the version of an item as identities hold it: where another package adds it, with that package."""
+    is_added = files(kind)[name] == _added(kind).get(name)
+    return f"{version}{OF}{distribution_of(kind, name)}" if is_added else version
+
+
+def owner_of(version: int | str) -> str:
+    """Return "their-package 1.2.0" of the version of an item that another package adds; else ""."""
+    return str(version).partition(OF)[2]
+
+
+def is_named(version: int | str) -> bool:
+    """Return whether what has this version goes by its name; else it is a function, and the version a hash of it."""
+    return isinstance(version, int) or bool(owner_of(version))
 
 
 def names(kind: str) -> list[str]:
@@ -61,6 +138,8 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
     if public not in items:
         raise unknown_item(kind, name)
     main = items[public]
+    if main == _added(kind).get(public):
+        return _load_added(kind, public, part)
     is_folder = main.parent not in folders(kind)
     inside = f"{main.stem}.{part or main.stem}" if is_folder else main.stem
     try:
@@ -74,6 +153,22 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
         raise UserError(f"{main} calls sys.exit({error}) when it is imported; take that line out") from error
 
 
+def _load_added(kind: str, name: str, part: str) -> ModuleType:
+    """Import an item that another package adds.
+
+    Raises:
+        UserError: Its import fails, in whatever way.
+    """
+    module = _points(kind)[name].module
+    inside = f".{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else ""
+    try:
+        with no_exit():
+            return import_module(module + inside)
+    except Exception as error:
+        line = f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be imported: {described(error)}"
+        raise UserError(line) from error
+
+
 def install_hint(extra: str) -> str:
     """Return the command that installs an extra of this checkout, or of the installed package."""
     root = HERE.parent
@@ -84,11 +179,6 @@ def install_hint(extra: str) -> str:
 
 def unknown_item(kind: str, name: str) -> UserError:
     """Return the error for an unknown name, which suggests aliases and close matches."""
-    if name.endswith(".py") and kind in ("explainers", "metrics"):
-        return UserError(
-            f"{name} is a file, and --{kind} takes names; in Python sb.run({kind}=[my_function]) takes a function, and "
-            f"`saliency-bench new {KINDS[kind]} NAME` makes one that has a name"
-        )
     return unknown(KINDS[kind], name, names(kind), aliases(kind))
 
 
@@ -139,7 +229,8 @@ def _arguments(kind: str, name: str) -> ast.arguments | None:
 def score_file(kind: str, name: str) -> Path:
     """Return the file with the function that has the item's name."""
     main = files(kind)[name]
-    return main.with_name("score.py") if kind == "metrics" else main
+    beside = main.with_name("score.py")
+    return beside if kind == "metrics" and beside.is_file() else main
 
 
 def summary(path: Path) -> str:

@@ -23,6 +23,7 @@ from saliency_bench.errors import UserError, one_line, unknown
 
 F = TypeVar("F", bound=Callable)
 ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
+IN_FILE = "function in a file"  # the kind of what a manifest notes of these, whose name is what the run was given
 SHOWN = 60  # characters of a refused value
 TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file
 # Good first choices, for those who leave a list out.

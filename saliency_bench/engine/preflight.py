@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from saliency_bench import options, registry
+from saliency_bench import options, own_files, registry
 from saliency_bench.classifiers.sources import check_name
 from saliency_bench.data.names import list_datasets, short_name
 from saliency_bench.errors import UserError, one_line, unknown
@@ -87,6 +87,8 @@ def check_method_name(name: str) -> None:
 
 def _check_item(kind: str, text: str) -> None:
     """Check the name of an explainer or metric and of its options."""
+    if own_files.is_in_file(text):
+        return own_files.check(text)
     name, singular = text.partition(":")[0].strip(), _a(registry.KINDS[kind])
     if "," in name:
         spaced = " ".join(filter(None, text.replace(",", " ").split()))

@@ -17,6 +17,7 @@ import datasets
 import torch
 from torch import nn
 
+from saliency_bench import registry
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.model_objects import is_pipeline
@@ -124,7 +125,7 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
         if resolve(str(item)) == item:
             return str(item)
     named = "metric" if isinstance(item, Metric) else "explainer"
-    kind = named if isinstance(item.version, int) else "function"
+    kind = named if registry.is_named(item.version) else "function"
     kind = "maps" if isinstance(item.function, PrecomputedMaps) else kind
     if isinstance(item, Metric) and not is_direction_declared(item):
         complain(
@@ -142,10 +143,10 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
     function = item.function
     if isinstance(function, Composed):
         within = function.explainer
-        code, about = _written(within) if isinstance(within.version, str) else (repr(str(within)), "")
+        code, about = _written(within) if not registry.is_named(within.version) else (repr(str(within)), "")
         options = "".join(f", {key}={value!r}" for key, value in function.parameters)
         return f"composing.{item.name.partition('(')[0]}({code}{options})", about
-    if isinstance(item.version, int) or isinstance(function, PrecomputedMaps):
+    if registry.is_named(item.version) or isinstance(function, PrecomputedMaps):
         made = "precomputed maps, scored by `saliency-bench submit`" if isinstance(function, PrecomputedMaps) else (
             "the metric" if isinstance(item, Metric) else "the explainer")  # fmt: skip
         return (code := variable(item.name)), f"{code}: {made} {one_line(item)}, version {item.version}"
@@ -176,7 +177,7 @@ def name_changed(items: Iterable[Explainer | Metric]) -> None:
         inner = item
         while isinstance(inner.function, Composed):
             inner = inner.function.explainer
-        if isinstance(inner.version, int) or isinstance(inner.function, PrecomputedMaps):
+        if registry.is_named(inner.version) or isinstance(inner.function, PrecomputedMaps):
             continue
         now = code_hash(inner.function)
         if not now.unhashable and now.version != inner.version:

@@ -273,7 +273,7 @@ def _metric_note(column: Column, cell: CellResult) -> dict:
     low, high = (f"{bound:g}" for bound in cell.limits)
     limits = "unbounded" if cell.range == (None, None) else f"from {low} to {high}"
     note = {"name": column.name, "options": options(cell.metric_options), "direction": column.direction}
-    if isinstance(cell.metric_version, str):
+    if not registry.is_named(cell.metric_version):
         return note | {"about": cell.metric_about or FUNCTION, "range": limits, "paper": ""}
     metric = _metric(cell.metric)
     if metric is None:
@@ -307,7 +307,7 @@ def _explainer_about(cell: CellResult, packaged: dict[str, Path]) -> str:
     """Describe an explainer in a line."""
     if str(cell.explainer_version).startswith(PRECOMPUTED):
         return "Precomputed maps."
-    if isinstance(cell.explainer_version, str):
+    if not registry.is_named(cell.explainer_version):
         return cell.explainer_about or FUNCTION
     if cell.explainer not in packaged:
         return UNKNOWN

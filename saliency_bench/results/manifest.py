@@ -8,11 +8,12 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from saliency_bench.errors import UserError
+from saliency_bench.registry import is_named
 from saliency_bench.results import MANIFEST as MANIFEST
 from saliency_bench.results import has_parts
 from saliency_bench.results.cell import CellKey, StrictModel, field_line
 from saliency_bench.results.identity import PARTNERS, Identity
-from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, one_after_the_other, variable
+from saliency_bench.spec import ARRAYS, IN_FILE, PythonObject, RunSpec, one_after_the_other, variable
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -116,9 +117,9 @@ class Manifest(BaseModel):
         metrics_of: dict[str, set[tuple]] = {}
         for cell in cells:
             made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
-            known = self.maps.get(cell.explainer_id) or objects.get(cell.explainer_id)
+            known = self.maps.get(cell.explainer_id) or _given(objects.get(cell.explainer_id))
             explainers[cell.explainer_id] = known or _named(cell)
-            metrics[cell.metric_id] = objects.get(made) or _named_metric(cell, made)
+            metrics[cell.metric_id] = _given(objects.get(made)) or _named_metric(cell, made)
             metrics_of.setdefault(cell.explainer_id, set()).add(cell.metric_id)
         sets: dict[frozenset, list[str]] = {}
         for name, of_explainer in metrics_of.items():
@@ -126,9 +127,11 @@ class Manifest(BaseModel):
         specs = [
             self.spec.model_copy(
                 update={
-                    "explainers": tuple(explainers[name] for name in names if not self._are_maps(name, objects)),
+                    "explainers": tuple(
+                        dict.fromkeys(explainers[name] for name in names if not self._are_maps(name, objects))
+                    ),
                     "maps": tuple(explainers[name] for name in names if self._are_maps(name, objects)),
-                    "metrics": tuple(entry for metric, entry in metrics.items() if metric in of_set),
+                    "metrics": tuple(dict.fromkeys(entry for metric, entry in metrics.items() if metric in of_set)),
                 }
             )
             for of_set, names in sets.items()
@@ -141,18 +144,23 @@ class Manifest(BaseModel):
         return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
 
 
+def _given(known: PythonObject | None) -> str | PythonObject | None:
+    """Return an object as a run was given it: a function in a file by its text."""
+    return known.name if known is not None and known.kind == IN_FILE else known
+
+
 def _named(cell: CellKey) -> str | PythonObject:
     """Return an explainer as a run names it; of a Python function no more than this may be known."""
-    if isinstance(cell.explainer_version, int):
+    if is_named(cell.explainer_version):
         return cell.explainer_text
-    return _function(cell.explainer, cell.explainer_text, cell.explainer_version, cell.explainer_id)
+    return _function(cell.explainer, cell.explainer_text, str(cell.explainer_version), cell.explainer_id)
 
 
 def _named_metric(cell: CellKey, digest: str) -> str | PythonObject:
     """Return a metric as a run names it."""
-    if isinstance(cell.metric_version, int):
+    if is_named(cell.metric_version):
         return cell.metric_text
-    return _function(cell.metric, cell.metric_text, cell.metric_version, digest)
+    return _function(cell.metric, cell.metric_text, str(cell.metric_version), digest)
 
 
 def _function(name: str, text: str, version: str, digest: str) -> PythonObject:

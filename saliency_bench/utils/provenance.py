@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Iterable
 from importlib import metadata
 
 import torch
@@ -12,13 +13,13 @@ LIBRARIES = ("accelerate", "datasets", "evaluate", "numpy", "pillow", "pyarrow",
              "transformers")  # fmt: skip
 
 
-def provenance(device: torch.device) -> dict:
-    """Return {what: its version or name} of this package, its libraries and this machine."""
+def provenance(device: torch.device, plugins: Iterable[str] = ()) -> dict:
+    """Return {what: its version or name} of this package, its libraries, packages that add to it, and this machine."""
     gpu = device.type == "cuda"
     return {
         "saliency_bench": saliency_bench.__version__,
         "python": platform.python_version(),
-        "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+        "libraries": {name: version for name in (*LIBRARIES, *plugins) if (version := _version(name))},
         "device": torch.cuda.get_device_name(device) if gpu else "cpu",
         **({"cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda} if gpu else {}),
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -14,6 +14,7 @@ from saliency_bench import options
 from saliency_bench.analysis.agreement import Answers
 from saliency_bench.engine.suites.schema import DatasetEntry, ModelEntry, RunEntry, Suite, Training, fill, identity_of
 from saliency_bench.errors import UserError, unknown
+from saliency_bench.own_files import is_in_file
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.hashing import hash_of
 
@@ -251,6 +252,8 @@ def smoke_config(choice: Choice, entry: ModelEntry) -> Path:
 
 def smoke_text(suite: Suite, text: str) -> str:
     """Return an explainer or metric with the options that it has under --smoke."""
+    if is_in_file(text):
+        return text
     name, given = options.parse(text)
     return name + options.differing((given | suite.smoke.options.get(name, {})).items(), {})
 

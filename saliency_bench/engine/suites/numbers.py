@@ -22,8 +22,8 @@ from saliency_bench.engine.suites.jobs import Choice, Job, smoke_text
 from saliency_bench.engine.suites.schema import Suite, Table, Value, fill, matching_parts
 from saliency_bench.engine.suites.transforms import accuracies_of
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import load_explainer
-from saliency_bench.metric import load_metric
+from saliency_bench.explainer import as_explainer
+from saliency_bench.metric import as_metric
 from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error
@@ -107,7 +107,7 @@ class Results:
         if missing := [number for number in numbers if number.missing]:
             return Number(missing=missing[0].missing)  # a mean over fewer datasets or models would be another number
         if value.against:
-            signs = [1 if load_metric(fill(text, variant)).higher_is_better else -1
+            signs = [1 if as_metric(fill(text, variant)).higher_is_better else -1
                      for text in (value.metric, value.against)]  # fmt: skip
             return correlation(numbers, [self.number(table, place, "against") for place in places], signs)
         number = numbers[0] if len(numbers) == 1 else mean(list(group["dataset"]), numbers)
@@ -190,13 +190,13 @@ def places_of(suite: Suite, table: Table) -> pd.DataFrame:
 @cache
 def _explainer_text(text: str) -> str:
     """Return an explainer as cells call it."""
-    return str(load_explainer(text))
+    return str(as_explainer(text))
 
 
 @cache
 def _metric_text(text: str) -> str:
     """Return a metric as cells call it."""
-    return str(load_metric(text))
+    return str(as_metric(text))
 
 
 def _number(interval: Interval) -> Number:

@@ -24,8 +24,8 @@ from saliency_bench.data.loading import find
 from saliency_bench.engine.preflight import check_model, check_start
 from saliency_bench.engine.suites.jobs import Choice, Job
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import load_explainer
-from saliency_bench.metric import load_metric
+from saliency_bench.explainer import as_explainer
+from saliency_bench.metric import as_metric
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.utils.messages import complain
 
@@ -78,7 +78,7 @@ def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[
             images = min(images, job.spec.limit)
         pairs = [(str(explainer), str(metric)) for explainer in job.spec.explainers for metric in job.spec.metrics]
         done = _cells_done(job, images)
-        left = [pair for pair in pairs if (str(load_explainer(pair[0])), str(load_metric(pair[1]))) not in done]
+        left = [pair for pair in pairs if (str(as_explainer(pair[0])), str(as_metric(pair[1]))) not in done]
         passes = None if images is None else images * passes_of(left)
         hours = 0.0 if passes == 0 else None
         if passes and measured and Path(str(job.spec.model)).is_dir():
@@ -226,10 +226,12 @@ def passes_of(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> int:
     """Return the passes of these explainers and metrics for one image of this side."""
     total = 1 if pairs else 0
     for text in dict.fromkeys(explainer for explainer, _ in pairs):
-        explainer = load_explainer(text)
-        module = registry.load("explainers", explainer.name)
-        weight = WITH_GRADIENT if "gradients" in module.NEEDS else 1
-        passes = module.passes(dict(explainer.options), side, side) * weight
+        explainer = as_explainer(text)
+        passes = 0  # of a function of your own it is not known
+        if registry.is_named(explainer.version):
+            module = registry.load("explainers", explainer.name)
+            weight = WITH_GRADIENT if "gradients" in module.NEEDS else 1
+            passes = module.passes(dict(explainer.options), side, side) * weight
         metrics = [_metric_passes(metric, side) for other, metric in pairs if other == text]
         total += passes + sum(pictures + maps * passes for pictures, maps in metrics)
     return total
@@ -237,7 +239,9 @@ def passes_of(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> int:
 
 def _metric_passes(text: str, side: int) -> tuple[int, int]:
     """Return (pictures that a metric classifies, maps that it asks for) for each image."""
-    metric = load_metric(text)
+    metric = as_metric(text)
+    if not registry.is_named(metric.version):
+        return 0, 0
     module = registry.load("metrics", metric.name, "score")
     return module.passes(dict(metric.options), side, side) if hasattr(module, "passes") else (0, 0)
 

@@ -1,0 +1,1 @@
+"""An explainer, a metric, a dataset and a suite for saliency-bench."""

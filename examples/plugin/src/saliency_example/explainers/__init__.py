@@ -1,0 +1,1 @@
+"""Explainers, a module each."""

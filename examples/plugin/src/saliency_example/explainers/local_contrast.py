@@ -1,0 +1,39 @@
+"""How much each pixel differs from its surroundings. It does not look at the network.
+
+map(y, x) = mean over channels of |image - its mean over a square of `side` pixels around (y, x)|
+"""
+
+from torch.nn.functional import avg_pool2d
+
+from saliency_bench import Classifier, Images, Maps, Target
+
+VERSION = 1
+NEEDS = "nothing"
+BASELINE = True
+
+
+def local_contrast(classifier: Classifier, images: Images, target: Target, *, side: int = 7) -> Maps:
+    """Return the local contrast of every image.
+
+    Args:
+        classifier: not used.
+        images: (B, 3, H, W) in [0, 1].
+        target: not used.
+        side: of the square, in pixels; odd.
+
+    Returns:
+        Maps (B, H, W) in [0, 1].
+    """
+    around = avg_pool2d(images, side, stride=1, padding=side // 2, count_include_pad=False)
+    return (images - around).abs().mean(dim=1)
+
+
+def check(*, side: int) -> None:
+    """Raise ValueError if an option is out of range."""
+    if side < 1 or side % 2 == 0:
+        raise ValueError(f"side of local_contrast must be odd and above 0; got {side}")
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image."""
+    return 0

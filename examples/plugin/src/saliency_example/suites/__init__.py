@@ -1,0 +1,1 @@
+"""Suites, a YAML file each."""

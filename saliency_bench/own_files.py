@@ -1,0 +1,97 @@
+"""A function of your own file in the place of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
+
+The file is imported by its name, as by `python mine.py`: files beside it can be imported by it. Only what you write
+yourself, in a command, a call or a suite, is read so; never what a file of results or a submission holds.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from saliency_bench import options
+from saliency_bench.errors import UserError, described, no_exit, unknown
+
+WRITTEN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:]*)(?::(?P<options>.*))?)?", re.DOTALL)
+
+
+def is_in_file(text: str) -> bool:
+    """Return whether a text names a file of Python, and perhaps a function in it, rather than an item by its name."""
+    return WRITTEN.fullmatch(text) is not None
+
+
+def check(text: str) -> None:
+    """Check that file and function are there, without importing anything.
+
+    Raises:
+        UserError: One is not.
+    """
+    path, name, _ = _parts(text)
+    try:
+        tree = ast.parse(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path} cannot be imported: {described(error)}") from error
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    if not name:
+        raise UserError(
+            f"{path} is a file; name the function in it: {path}:{functions[0] if functions else 'FUNCTION'}"
+        )
+    # What is assigned or imported may be a function too.
+    if name not in functions and not re.search(rf"\b{re.escape(name)}\b", ast.unparse(tree)):
+        raise unknown("function", name, functions, owner=str(path))
+
+
+def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
+    """Return (the function that a text names, the options that follow it).
+
+    Raises:
+        UserError: The file cannot be imported, or has no such function.
+    """
+    check(text)
+    path, name, written = _parts(text)
+    function = getattr(_imported(path.resolve()), name, None)
+    if not callable(function):
+        raise UserError(f"{name} of {path} is no function")
+    return function, options.parse(f"{name}:{written}")[1]
+
+
+def _parts(text: str) -> tuple[Path, str, str]:
+    """Return (file, function, options) of a text; "" for what it does not name."""
+    match = WRITTEN.fullmatch(text)
+    assert match is not None, text
+    return Path(match["file"]).expanduser(), (match["function"] or "").strip(), match["options"] or ""
+
+
+def _imported(path: Path) -> ModuleType:
+    """Import a file, once.
+
+    Raises:
+        UserError: It raises, or another module has its name.
+    """
+    name = path.stem
+    if (known := sys.modules.get(name)) is not None:
+        if (file := getattr(known, "__file__", None)) is None or Path(file).resolve() != path:
+            raise UserError(
+                f"{path.name} has the name of the module {name}, which is imported already; rename the file"
+            )
+        return known
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for what the file imports, now or later
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # where pickling and hashing of its functions look
+    try:
+        with no_exit():
+            spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"{path} cannot be imported: {described(error)}") from error
+    return module

@@ -1,0 +1,221 @@
+"""What other packages add by entry points, as an installed one and as ones that are broken."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.maps import read_pair
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
+OWNER = "1 of saliency-example 1.0.0"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder that the example is installed into."""
+    if not EXAMPLE.is_dir():
+        pytest.skip("needs the checkout")
+    folder, copy = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("source") / "plugin"
+    for path in EXAMPLE.rglob("*"):
+        if path.is_file() and "egg-info" not in str(path) and "build" not in path.parts:
+            place = copy / path.relative_to(EXAMPLE)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(path.read_bytes())
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        folder,
+        copy,
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def found_anew():
+    """`found_anew()`: installed packages are looked for again."""
+
+    def forget():
+        importlib.invalidate_caches()
+        for function in (registry._points, registry._places, registry._added):
+            function.cache_clear()
+
+    yield forget
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("saliency_example", "broken")]:
+        del sys.modules[name]
+    forget()
+
+
+@pytest.fixture
+def example(installed, found_anew, monkeypatch):
+    monkeypatch.syspath_prepend(installed)
+    found_anew()
+    yield
+    monkeypatch.undo()
+
+
+def test_all_kinds_go_by_their_names(example, capsys):
+    assert "local_contrast" in sb.list_explainers()
+    assert "top_quarter" in sb.list_metrics()
+    assert "stripes-xai" in sb.list_datasets()
+    assert {"example", "example-main"} <= set(sb.list_suites())
+    assert sb.load_explainer("local_contrast:side=5").version == sb.load_metric("top_quarter").version == OWNER
+    assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").VERSION
+    assert main(["list"]) == 0
+    shown = capsys.readouterr()
+    assert "  local_contrast        How much each pixel differs" in shown.out
+    assert shown.err == ""
+    with pytest.raises(UserError, match="side of local_contrast must be odd"):
+        sb.load_explainer("local_contrast:side=4")
+    with pytest.raises(UserError, match="did you mean top_quarter"):
+        sb.load_metric("top_quarters")
+
+
+def test_a_run_scores_by_them_and_says_whose_they_are(example, resnet, shapes, tmp_path):
+    run = sb.run(dataset=str(shapes), model=str(resnet), explainers=["local_contrast", "random"],
+                 metrics=["top_quarter", "saliency_miou"], limit=12, device="cpu", out=tmp_path / "run",
+                 keep_maps=True, progress=False)  # fmt: skip
+    versions = {(cell.explainer, cell.metric): (cell.explainer_version, cell.metric_version) for cell in run.cells}
+    assert versions["local_contrast", "top_quarter"] == (OWNER, OWNER)
+    assert versions["random", "saliency_miou"] == (1, sb.load_metric("saliency_miou").version)
+    assert run.summary["provenance"]["libraries"]["saliency-example"] == "1.0.0"
+    assert "--explainers local_contrast random --metrics top_quarter saliency_miou" in run.summary["command"]
+    page = run.report.read_text(encoding="utf-8")
+    assert "How much of the highest quarter of a map lies in the mask." in page
+    assert "How much each pixel differs from its surroundings." in page
+    masks = {row["image_id"]: row["mask"] for row in sb.load_dataset(str(shapes), split="test")}
+    scores = run.records().filter(lambda row: row["metric"] == "top_quarter" and row["explainer"] == "local_contrast")
+    maps, by_hand = run.maps()["local_contrast"], []
+    for image_id in scores["image_id"]:
+        values, inside = read_pair(maps[image_id][None], np.array(masks[image_id])[None])
+        highest = np.argsort(-values.ravel(), kind="stable")[: values.size // 4]
+        by_hand.append(inside.ravel()[highest].mean())
+    assert np.allclose(scores["value"], by_hand, atol=2 / 256)  # maps are kept in float16, which may swap two pixels
+
+
+def few(shapes, resnet, out):
+    return {"dataset": str(shapes), "model": str(resnet), "explainers": ["local_contrast"], "metrics": ["top_quarter"],
+            "limit": 4, "device": "cpu", "out": out, "progress": False}  # fmt: skip
+
+
+def test_a_run_is_read_without_the_package(example, resnet, shapes, tmp_path, monkeypatch, found_anew):
+    settings = few(shapes, resnet, tmp_path / "run")
+    shown = str(sb.run(**settings))
+    monkeypatch.undo()
+    found_anew()
+    assert str(sb.load_run(tmp_path / "run")) == shown
+    sb.report(tmp_path / "run", tmp_path / "page.html")
+    assert "local_contrast" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="unknown explainer 'local_contrast'"):
+        sb.run(**settings)
+
+
+def test_another_release_of_the_package_computes_anew(example, resnet, shapes, tmp_path, monkeypatch):
+    settings = few(shapes, resnet, tmp_path / "run")
+    sb.run(**settings)
+    assert sb.run(**settings).complete
+    monkeypatch.setattr(registry, "distribution_of", lambda kind, name: "saliency-example 1.0.1")
+    assert not sb.run(**settings).complete
+
+
+@pytest.mark.slow
+def test_its_dataset_suite_and_evaluate_module(installed, tmp_path):
+    def command(*words):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    environment = os.environ | {"PYTHONPATH": str(installed), "HF_MODULES_CACHE": str(tmp_path / "modules"),
+                             "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
+    bench = ("-m", "saliency_bench")
+    command(*bench, "build", "stripes-xai", "--count", "12", "--out", "stripes")
+    assert "top quarter" in command(*bench, "suite", "example-main", "--smoke", "--out", "suite", "--device", "cpu")
+    command(*bench, "install-metrics", "top_quarter")
+    inputs = "predictions=[[[0, 0], [0, 1.0]]], references=[[[0, 0], [0, 1]]]"
+    scored = command("-c", f"import evaluate; print(evaluate.load('top_quarter').compute({inputs}))")
+    assert "{'top_quarter': 1.0}" in scored
+
+
+BROKEN = {
+    "no module": ("broken.nowhere", "", r"broken.nowhere is no file"),
+    "no Python": ("broken.item", "def item(:", r"invalid syntax"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("kind", ["explainers", "metrics", "datasets"])
+def test_what_cannot_be_read_is_named_once_and_breaks_nothing(kind, what, tmp_path, monkeypatch, found_anew, capsys):
+    module, text, said = BROKEN[what]
+    package(tmp_path, kind, "item", module, text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert main(["list"]) == 0
+    shown = capsys.readouterr()
+    assert "gradcam" in shown.out
+    (line,) = shown.err.splitlines()
+    assert line.startswith(f"saliency-bench: {kind[:-1]} item of broken 0.1 cannot be used: ")
+    assert said in line.replace("\\", "")
+    assert main(["list", kind]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+    ],
+)
+def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, tmp_path, monkeypatch, found_anew, capsys):
+    package(tmp_path, "explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert main(["list", "explainers"]) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"^ +item +An item\.$", shown.out, re.MULTILINE)
+    (line,) = shown.err.splitlines()
+    assert line.startswith("saliency-bench: explainer item of broken 0.1 cannot be imported: ")
+    with pytest.raises(UserError, match=r"explainer item of broken 0\.1 cannot be imported: ") as refused:
+        sb.load_explainer("item")
+    assert said in str(refused.value)
+    assert sb.load_explainer("gradcam").name == "gradcam"
+    monkeypatch.undo()
+
+
+def test_no_name_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew):
+    package(tmp_path, "explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").VERSION
+    monkeypatch.undo()
+
+
+def package(folder, kind, name, module, text):
+    """An installed package `broken` with one entry point, and one file."""
+    (folder / "broken").mkdir()
+    (folder / "broken" / "__init__.py").write_text("raise RuntimeError('imported to be listed')" if not text else "")
+    if text:
+        (folder / f"{module.replace('.', '/')}.py").write_text(text)
+    about = folder / "broken-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 0.1\n")
+    (about / "entry_points.txt").write_text(f"[saliency_bench.{kind}]\n{name} = {module}\n")

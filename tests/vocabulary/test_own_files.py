@@ -1,0 +1,136 @@
+"""A function of your own file in the place of a name, in commands, calls and suites."""
+
+import re
+import sys
+
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import as_explainer
+from saliency_bench.metric import as_metric
+
+MINE = '''
+"""Mine."""
+from beside_mine import level
+
+def bright(classifier, images, target, *, sigma=1.0):
+    """Brightness."""
+    return images.mean(1) ** sigma + level()
+
+def inside(maps, masks):
+    """Whether the highest pixel lies inside."""
+    top = maps.reshape(len(maps), -1).argmax(axis=1)
+    return masks.reshape(len(masks), -1)[range(len(maps)), top]
+
+inside.higher_is_better, inside.range = True, (0, 1)
+alias = bright
+number = 3
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "beside_mine.py").write_text("def level():\n    return 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    before, path = set(sys.modules), list(sys.path)
+    yield tmp_path
+    for name in {"mine", "beside_mine", "raises", "broken"} - before:
+        sys.modules.pop(name, None)
+    sys.path[:] = path
+
+
+def test_the_command_computes_the_cells_of_the_call(folder, shapes, resnet):
+    words = ["--dataset", str(shapes), "--model", str(resnet), "--limit", "6", "--device", "cpu", "--out", "run"]
+    explainers = ["gradcam", "./mine.py:bright", "mine.py:bright:sigma=2"]
+    assert main(["run", *words, "--explainers", *explainers, "--metrics", "saliency_miou", "./mine.py:inside"]) == 0
+    run = sb.load_run("run")
+    mine = sys.modules["mine"]
+    assert [str(as_explainer(text)) for text in explainers] == ["gradcam", "bright", "bright:sigma=2"]
+    objects = ["gradcam", mine.bright, as_explainer(explainers[2])]
+    again = sb.run(dataset=str(shapes), model=str(resnet), explainers=objects, metrics=["saliency_miou", mine.inside],
+                   limit=6, device="cpu", out="run", progress=False)  # fmt: skip
+    assert again.complete
+    assert [cell.value for cell in again.cells] == [cell.value for cell in run.cells]
+    assert {cell.explainer_about for cell in run.cells} == {"", "Brightness."}
+    named = f"--explainers {' '.join(explainers)} --metrics saliency_miou ./mine.py:inside"
+    assert named in run.summary["command"]
+
+
+def test_a_change_in_a_file_beside_it_is_another_version(folder):
+    before = as_explainer("./mine.py:bright").version
+    assert as_explainer(str(folder / "mine.py") + ":bright").version == before
+    for name in ("mine", "beside_mine"):
+        del sys.modules[name]
+    (folder / "beside_mine.py").write_text("def level():\n    return 0.25\n")
+    assert as_explainer("./mine.py:bright").version != before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mine.py", r"mine.py is a file; name the function in it: mine.py:bright"),
+        ("mine.py:", r"mine.py is a file; name the function in it: mine.py:bright"),
+        ("mine.py:brigth", r"unknown function 'brigth' of mine.py; did you mean bright\?"),
+        ("mine.py:number", r"number of mine.py is no function"),
+        ("mine.py:bright:sigam=2", r"unknown option 'sigam' of bright; did you mean sigma\?"),
+        ("mine.py:bright:2", r"'2' in 'bright:2' is not OPTION=VALUE"),
+        ("none.py:bright", r"none.py cannot be read: No such file or directory"),
+        ("broken.py:f", r"broken.py cannot be imported: SyntaxError"),
+        ("raises.py:f", r"raises.py cannot be imported: ZeroDivisionError"),
+        ("./json.py:f", r"json.py has the name of the module json, which is imported already; rename the file"),
+        (".", "unknown"),
+    ],
+)
+def test_what_is_wrong_is_one_line(folder, text, said, shapes, resnet, capsys):
+    (folder / "broken.py").write_text("def f(:")
+    (folder / "raises.py").write_text("def f(): pass\n1 / 0")
+    (folder / "json.py").write_text("def f(): pass")
+    words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--device", "cpu", "--out", "run"]
+    for items in (["--explainers", text, "--metrics", "saliency_miou"], ["--explainers", "gradcam", "--metrics", text]):
+        if "sigam" in text and items[-1] == text:
+            continue  # it is no metric either
+        assert main([*words, *items]) == 2
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        assert re.search(said, line), line
+        assert not (folder / "run").exists()
+
+
+def test_what_is_assigned_is_a_function_too(folder):
+    assert as_explainer("mine.py:alias").name == "bright"
+    assert as_metric("mine.py:inside").higher_is_better
+
+
+def test_only_runs_take_files(folder):
+    """What reads names of others, such as submissions, imports none."""
+    for load in (sb.load_explainer, sb.load_metric):
+        with pytest.raises(UserError, match="unknown"):
+            load("mine.py")
+        with pytest.raises(UserError, match="is not OPTION=VALUE"):
+            load("./mine.py:inside")
+    assert "mine" not in sys.modules
+
+
+def test_suites_take_files(folder, tmp_path):
+    from saliency_bench.engine.suites.suite import suite
+
+    (folder / "own.yaml").write_text("""
+paper: Own
+datasets: {one: {name: one}}
+models: {small: {name: small, family: resnet, train: {epochs: 1}}}
+runs: {all: {datasets: [one], models: [small], explainers: [gradient, "./mine.py:bright"]}}
+tables:
+  scores:
+    title: Scores
+    runs: [all]
+    rows: [explainer]
+    columns: [value]
+    values: {inside: {metric: "./mine.py:inside"}}
+smoke: {count: 60, limit: 4}
+""")
+    done = suite("own.yaml", out=folder / "out", smoke=True, device="cpu", progress=False)
+    (table,) = done.tables
+    assert len(table.cells) == 2
+    assert all(record["value"] is not None for record in table.cells.values())
