@@ -23,7 +23,7 @@ from saliency_bench.errors import LONGEST, UserError, one_line
 from saliency_bench.parsing import PROGRAM, parse, parser_of
 from saliency_bench.terminal import fitted, show_help
 from saliency_bench.utils.interrupts import Stopped, stopped_by_signals
-from saliency_bench.utils.messages import complain
+from saliency_bench.utils.messages import lines_shown, show
 from saliency_bench.utils.progress import silent
 from saliency_bench.utils.storage import storage_error
 
@@ -49,12 +49,13 @@ def main(argv: list[str] | None = None) -> int:
     if argv[0] in HELP:
         argv = [*words, "--help"] if words[0] in registry.names("push_scripts") else ["list", *words]
     if get_close_matches(argv[0], ["--version"], cutoff=0.75):
-        complain(f"error: unknown option '{argv[0]}'; did you mean --version?")
+        show(f"error: unknown option '{argv[0]}'; did you mean --version?")
         return 2
     if argv[0].startswith("-"):
-        complain(f"error: options follow the command, as in {PROGRAM} list {argv[0]}; {PROGRAM} --help lists commands")
+        show(f"error: options follow the command, as in {PROGRAM} list {argv[0]}; {PROGRAM} --help lists commands")
         return 2
-    return guarded(argv[0], argv[1:])
+    with lines_shown():
+        return guarded(argv[0], argv[1:])
 
 
 def _print_anything() -> None:
@@ -90,18 +91,18 @@ def guarded(command: str, argv: list[str]) -> int:
         if debug:
             raise
         shown = error if isinstance(error, UserError) else storage_error(error) or error
-        complain(f"error: {one_line(shown, LONGEST)}")
+        show(f"error: {one_line(shown, LONGEST)}")
         return 2
     except Exception as error:  # a fault of ours: still no page of traceback, but how to get it
         if debug:
             raise
         if "Symlink loop" in str(error):  # as pathlib says of a path that it cannot follow
-            complain(f"error: {one_line(error, LONGEST)}: the link leads to itself; give another path")
+            show(f"error: {one_line(error, LONGEST)}: the link leads to itself; give another path")
             return 2
         if full := storage_error(error):
-            complain(f"error: {full}")
+            show(f"error: {full}")
             return 2
-        complain(f"unexpected error: {type(error).__name__}: {one_line(error, LONGEST)}; --debug shows where")
+        show(f"unexpected error: {type(error).__name__}: {one_line(error, LONGEST)}; --debug shows where")
         return 1
 
 
@@ -117,7 +118,7 @@ def _last_words(number: int, command: str, argv: list[str]) -> None:
     launched = "the same torchrun command, of processes with: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     with suppress(OSError):
-        complain(f"stopped{by}; {_kept(command, argv)}: {launched}{shlex.join([PROGRAM, command, *argv])}")
+        show(f"stopped{by}; {_kept(command, argv)}: {launched}{shlex.join([PROGRAM, command, *argv])}")
 
 
 def _kept(command: str, argv: list[str]) -> str:

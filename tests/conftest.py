@@ -1,5 +1,6 @@
 """Nothing a test does touches the caches of the person who runs it."""
 
+import logging
 import os
 import re
 import sys
@@ -74,6 +75,10 @@ def _without(items, count, marker):
         item.add_marker(marker)
     return others
 
+
+# Pytest sets up logging: without this, the package would give its lines to it instead of standard error, where the
+# tests read them as those do who have set up none.
+logging.getLogger("saliency_bench").hasHandlers = lambda: False
 
 # The same examples in every run: a failure is a change, never a throw of dice.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)

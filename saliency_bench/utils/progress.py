@@ -17,11 +17,17 @@ _silent = False
 
 
 def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any) -> tqdm:
-    """Return a tqdm bar on standard error, or a widget in a notebook; `options` are tqdm's (desc, unit, total ...)."""
+    """Return a tqdm bar on standard error, or a widget in a notebook; TQDM_DISABLE=1 turns all of them off.
+
+    Args:
+        iterable: what is walked through; None of a bar that is moved on by hand.
+        shown: whether to show it.
+        **options: tqdm's (desc, unit, total ...).
+    """
     if _silent or not shown:
         return tqdm(iterable, disable=True, **options)
     kind = _notebook_bar() if _in_notebook() else tqdm if sys.stderr.isatty() else _Lines
-    return kind(iterable, disable=False, **options)
+    return kind(iterable, **options)
 
 
 def step(line: str) -> None:
