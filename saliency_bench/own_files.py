@@ -34,7 +34,8 @@ def check(text: str) -> None:
     try:
         tree = ast.parse(path.read_bytes())
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        why = f"{path} cannot be read ({error.strerror})"
+        raise UserError(f"{why}; a function of your own is written FILE.py:FUNCTION") from error
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path} cannot be imported: {described(error)}") from error
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]

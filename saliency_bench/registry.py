@@ -108,8 +108,10 @@ def distribution_of(kind: str, name: str) -> str:
 
 def version_of(kind: str, name: str, version: int) -> int | str:
     """Return the version of an item as identities hold it: where another package adds it, with that package."""
-    is_added = files(kind)[name] == _added(kind).get(name)
-    return f"{version}{OF}{distribution_of(kind, name)}" if is_added else version
+    added = _added(kind).get(name)
+    if added is None or files(kind)[name] != added:
+        return version
+    return f"{version}{OF}{distribution_of(kind, name)}"
 
 
 def owner_of(version: int | str) -> str:

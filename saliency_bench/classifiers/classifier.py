@@ -118,11 +118,7 @@ class Classifier(nn.Module):
 
     def forward(self, images: Images) -> Tensor:
         """Return the logits (B, K) of prepared images, in float32; the images are normalised here."""
-        mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
-        normalised = ((grey(images) if self.channels == 1 else images) - mean) / std
-        if self.channels_last:
-            normalised = normalised.contiguous(memory_format=torch.channels_last)
-        logits = logits_in(self._output(normalised.to(self.dtype)), self.logits, self.id)
+        logits = logits_in(self._output(self.normalised(images)), self.logits, self.id)
         if logits.shape[1] < 2 and self.activation == "softmax":
             raise UserError(f"{self.id} {ONE_LOGIT}")
         self.passes += len(images)
@@ -130,6 +126,14 @@ class Classifier(nn.Module):
             self._check_labels(logits.shape[1])
             self._refuse_probabilities(images, logits)
         return logits.float()
+
+    def normalised(self, images: Images) -> Tensor:
+        """Return what the network itself is given for prepared images."""
+        mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
+        normalised = ((grey(images) if self.channels == 1 else images) - mean) / std
+        if self.channels_last:
+            normalised = normalised.contiguous(memory_format=torch.channels_last)
+        return normalised.to(self.dtype)
 
     def _check_labels(self, classes: int) -> None:
         """Raise UserError unless there are as many names: a head may have been replaced without the config."""

@@ -77,7 +77,7 @@ def test_a_change_in_a_file_beside_it_is_another_version(folder):
         ("mine.py:number", r"number of mine.py is no function"),
         ("mine.py:bright:sigam=2", r"unknown option 'sigam' of bright; did you mean sigma\?"),
         ("mine.py:bright:2", r"'2' in 'bright:2' is not OPTION=VALUE"),
-        ("none.py:bright", r"none.py cannot be read: No such file or directory"),
+        ("none.py:bright", r"none.py cannot be read \(No such file or directory\)"),
         ("broken.py:f", r"broken.py cannot be imported: SyntaxError"),
         ("raises.py:f", r"raises.py cannot be imported: ZeroDivisionError"),
         ("./json.py:f", r"json.py has the name of the module json, which is imported already; rename the file"),

@@ -86,8 +86,11 @@ def test_what_is_like_nothing_gets_the_list():
         ("build a/b.json --out x", "saliency-bench build coco-json --json a/b.json --images DIR --out NEW"),
         ("build a/b.yaml --out x", "build yolo --names a/b.yaml --images DIR --labels DIR --out NEW"),
         ("run --dataset folder --model m --out x", "first `saliency-bench build folder --images DIR --out NEW`"),
-        ("run --explainers my.py --model m --out x", "takes a function, and `saliency-bench new explainer NAME`"),
-        ("run --metrics a/my.py --model m --out x", "sb.run(metrics=[my_function])"),
+        (
+            "run --explainers my.py --model m --out x",
+            "my.py cannot be read (No such file or directory); a function of your own is written FILE.py",
+        ),
+        ("run --metrics a/my.py --model m --out x", "a/my.py cannot be read (No such file or directory)"),
         ("train --split test --model m --out x", "'--split' of saliency-bench train; known: --activation, --"),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
     ],

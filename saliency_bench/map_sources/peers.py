@@ -1,0 +1,226 @@
+"""Explainers of other packages, as they are: one line makes each an explainer here.
+
+    peers.captum(captum.attr.IntegratedGradients(model), n_steps=20)
+    peers.grad_cam(GradCAMPlusPlus(model=model, target_layers=[model.layer4]))  # of pytorch_grad_cam
+    peers.quantus(explain, method="Saliency")                                   # explain(model, inputs, targets)
+    peers.zennit(Gradient(model, composite))
+
+The network of the object must be that of the run: `sb.run(model=model)`. It is given what it is made for, normalised
+images, and an object that was made with `load_classifier(model, ...)` images in [0, 1]. What comes back becomes a map
+per image: the sum over channels, enlarged to the image where it is smaller. The version of such an explainer is a hash
+of its class, its settings and the version of its package; the network is in the identity of a run already.
+"""
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.classifiers.networks import logits_in
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import Explainer, as_explainer
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+# Attributes that are no settings, and so no part of the version: the network with its hooks, and the last outputs.
+LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
+
+
+class PeerExplainer:
+    """An object or function of another package as a function (classifier, images, target) -> maps.
+
+    Attributes:
+        peer: the object or function.
+        network: what it was made with; None of a function, which is given the network.
+        how: how(peer, network, its input, target, options) -> Float (B, H, W), (B, h, w) or (B, C, h, w).
+        options: for the peer.
+    """
+
+    def __init__(
+        self, package: str, peer: Any, network: Any, how: Callable[..., Any], options: dict[str, Any], settings: object
+    ):
+        self.peer, self.network, self.how, self.options = peer, network, how, options
+        name = getattr(peer, "__name__", type(peer).__name__)
+        self.__name__ = f"{package}.{name}"
+        try:
+            version = metadata.version(package.replace("pytorch_grad_cam", "grad-cam"))
+        except metadata.PackageNotFoundError:
+            version = "?"
+        self.description = (VERSION, package, name, version, settings, sorted(options.items()))
+
+    def __getstate__(self) -> tuple:
+        """Return what the version is a hash of: everything but the network."""
+        return self.description
+
+    def explainer(self) -> Explainer:
+        """Return it with what reports say of it."""
+        _, package, name, version, *_ = self.description
+        return replace(as_explainer(self), about=f"{name} of {package} {version}.")
+
+    def __call__(self, classifier: Classifier, images: Images, target: Target) -> Maps:
+        """Return the maps of a batch."""
+        network = classifier if self.network is None else self.network
+        if not any(network is module for module in classifier.modules()):
+            raise UserError(
+                f"{self.__name__} was made with another network than {classifier.id}; make it with the model that the "
+                "run is given"
+            )
+        asked = _Asked(network, classifier)
+        given = images if network is classifier else classifier.normalised(images)
+        maps = torch.as_tensor(self.how(self.peer, asked, given.detach().requires_grad_(), target, self.options))
+        maps = maps.detach().to(images)
+        maps = maps.sum(dim=1) if maps.ndim == 4 else maps
+        return maps if maps.shape[1:] == images.shape[2:] else enlarge(maps, images)
+
+
+class _Asked(nn.Module):
+    """The network of a peer, which counts its passes and gives logits, or with a target one number per image."""
+
+    def __init__(self, network: nn.Module, classifier: Classifier):
+        super().__init__()
+        self.network = network
+        self._classifier = (
+            classifier,
+        )  # no part of this module, or packages that walk through it see all layers twice
+
+    @property
+    def classifier(self) -> Classifier:
+        """Return the classifier that the network is of."""
+        return self._classifier[0]
+
+    def forward(self, given: Tensor, target: Target | None = None) -> Tensor:
+        """Return the logits (B, K), or (B,) what the target weighs of them."""
+        if self.network is self.classifier:
+            logits = self.classifier(given)
+        else:
+            logits = logits_in(self.network(given), self.classifier.logits, self.classifier.id)
+            self.classifier.passes += len(given)
+        return logits if target is None else (logits * target).sum(dim=1)
+
+
+def captum(attribution: Any, **options: Any) -> Explainer:
+    """Return an explainer of an attribution of captum.
+
+    Args:
+        attribution: such as `captum.attr.Saliency(model)` or `captum.attr.LayerGradCam(model, model.layer4)`.
+        **options: of its `attribute`, such as `n_steps=20`.
+
+    Raises:
+        UserError: It has no `attribute`.
+    """
+    if not callable(getattr(attribution, "attribute", None)):
+        raise UserError(f"captum's attributions have a method attribute; {type(attribution).__name__} has none")
+    network = getattr(attribution, "model", None) or attribution.forward_func
+    settings = _settings(attribution, network)
+    return PeerExplainer("captum", attribution, network, _by_captum, options, settings).explainer()
+
+
+def _by_captum(attribution: Any, asked: _Asked, given: Tensor, target: Target, options: dict) -> Tensor:
+    """Return the attributions of a batch, for the target's weighted logits."""
+    found = _asking(attribution, asked).attribute(given, additional_forward_args=(target,), **options)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _asking(attribution: Any, scored: nn.Module) -> Any:
+    """Return a copy of an attribution, and of those that it is made of, that asks another network."""
+    asked = copy.copy(attribution)
+    for key, value in vars(attribution).items():
+        if key in ("forward_func", "model"):  # model: of those that put hooks on its modules
+            setattr(asked, key, scored)
+        elif callable(getattr(value, "attribute", None)):
+            setattr(asked, key, _asking(value, scored))
+    return asked
+
+
+def grad_cam(cam: Any, **options: Any) -> Explainer:
+    """Return an explainer of a CAM of pytorch_grad_cam.
+
+    Args:
+        cam: such as `GradCAM(model=model, target_layers=[model.layer4])`.
+        **options: of its call, such as `eigen_smooth=True`.
+
+    Raises:
+        UserError: It is no CAM.
+    """
+    if not hasattr(cam, "activations_and_grads"):
+        raise UserError(f"pytorch_grad_cam's objects have activations_and_grads; {type(cam).__name__} has none")
+    settings = _settings(cam, cam.model)
+    return PeerExplainer("pytorch_grad_cam", cam, cam.model, _by_grad_cam, options, settings).explainer()
+
+
+def _by_grad_cam(cam: Any, asked: _Asked, given: Tensor, target: Target, options: dict) -> Tensor:
+    """Return the CAMs of a batch, each scaled to [0, 1] by the package."""
+    targets = [lambda logits, weights=weights: (logits * weights).sum() for weights in target]
+    network, cam.model = cam.model, asked
+    cam.activations_and_grads.model = asked
+    try:
+        return torch.from_numpy(np.asarray(cam(input_tensor=given, targets=targets, **options)))
+    finally:
+        cam.model = cam.activations_and_grads.model = network
+        cam.activations_and_grads.activations, cam.activations_and_grads.gradients = [], []
+
+
+def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
+    """Return an explainer of a function as Quantus takes it.
+
+    Args:
+        explain: explain(model, inputs, targets, **options) -> (B, H, W) or (B, C, H, W); targets are classes.
+        **options: for the function, such as `method="Saliency"`.
+    """
+    return PeerExplainer("quantus", explain, None, _by_quantus, options, explain).explainer()
+
+
+def _by_quantus(explain: Callable, asked: _Asked, given: Tensor, target: Target, options: dict) -> Any:
+    """Return what the function gives for the class of each target.
+
+    Raises:
+        UserError: A target is no single class.
+    """
+    if not bool(((target == 1).sum(dim=1) == 1).all() and ((target != 0).sum(dim=1) == 1).all()):
+        raise UserError("functions of Quantus explain one class; give the target label or predicted")
+    return explain(asked, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
+
+
+def zennit(attributor: Any) -> Explainer:
+    """Return an explainer of an attributor of zennit.
+
+    Args:
+        attributor: such as `zennit.attribution.Gradient(model, EpsilonPlusFlat())`, of a network that returns logits.
+
+    Raises:
+        UserError: It is no attributor.
+    """
+    if not hasattr(attributor, "composite"):
+        raise UserError(f"zennit's attributors have a composite; {type(attributor).__name__} has none")
+    settings = type(attributor).__name__, attributor.composite
+    return PeerExplainer("zennit", attributor, attributor.model, _by_zennit, {}, settings).explainer()
+
+
+def _by_zennit(attributor: Any, asked: _Asked, given: Tensor, target: Target, options: dict) -> Tensor:
+    """Return the relevance of a batch."""
+    asked.classifier.passes += len(given)
+    with attributor:
+        return attributor(given, target)[1]
+
+
+def _settings(peer: Any, network: Any) -> dict[str, Any]:
+    """Return the settings of an object, the names of its layers in the network, and the same of its parts."""
+    names = {module: name for name, module in network.named_modules()} if isinstance(network, nn.Module) else {}
+    settings: dict[str, Any] = {"class": type(peer).__name__}
+    for key, value in sorted(vars(peer).items()):
+        items = value if isinstance(value, list | tuple) else [value]
+        if all(isinstance(item, nn.Module) for item in items):
+            settings[key] = [names.get(item, "") for item in items]
+        elif callable(getattr(value, "attribute", None)):
+            settings[key] = _settings(value, network)
+        elif not LEFT_OUT.fullmatch(key):
+            settings[key] = value
+    return settings

@@ -1,0 +1,177 @@
+"""Explainers of other packages: the bits that they give by themselves, for the network that they were made with."""
+
+import captum.attr
+import numpy as np
+import pytest
+import quantus
+import torch
+from pytorch_grad_cam import EigenCAM, GradCAM, GradCAMPlusPlus
+from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench import peers
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import as_explainer
+
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+CLASSES = torch.tensor([1, 3])
+ONE_HOT = torch.eye(5)[CLASSES]
+CAPTUM = {
+    "Saliency": lambda net: (captum.attr.Saliency(net), {"abs": False}),
+    "InputXGradient": lambda net: (captum.attr.InputXGradient(net), {}),
+    "IntegratedGradients": lambda net: (captum.attr.IntegratedGradients(net), {"n_steps": 5}),
+    "GuidedBackprop": lambda net: (captum.attr.GuidedBackprop(net), {}),
+    "DeepLift": lambda net: (captum.attr.DeepLift(net), {}),
+    "Occlusion": lambda net: (captum.attr.Occlusion(net), {"sliding_window_shapes": (3, 4, 4), "strides": (3, 4, 4)}),
+    "LayerGradCam": lambda net: (captum.attr.LayerGradCam(net, net[2]), {"relu_attributions": True}),
+    "GuidedGradCam": lambda net: (captum.attr.GuidedGradCam(net, net[2]), {}),
+    "NoiseTunnel": lambda net: (captum.attr.NoiseTunnel(captum.attr.Saliency(net)), {"nt_samples": 2, "stdevs": 0.0}),
+}
+
+
+def made(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 8, 3, 2, 1), nn.ReLU(),
+                         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)).eval()  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def network():
+    return made()
+
+
+@pytest.fixture(scope="module")
+def classifier(network):
+    return sb.load_classifier(network, mean=MEAN, std=STD, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def normalised(images):
+    return (images - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CAPTUM)
+def test_captum(name, network, classifier, images):
+    attribution, options = CAPTUM[name](network)
+    direct = attribution.attribute(normalised(images).requires_grad_(), target=CLASSES, **options).detach().sum(dim=1)
+    attribution, options = CAPTUM[name](network)
+    explainer = peers.captum(attribution, **options)
+    assert explainer.name == f"captum.{name}"
+    maps = explainer(classifier, images, ONE_HOT)
+    assert maps.shape == (2, 16, 16)
+    if direct.shape == maps.shape:
+        assert torch.equal(maps, direct)
+    else:
+        assert torch.equal(maps, sb.load_explainer("gradcam", layer="2")(classifier, images, ONE_HOT))
+    again, options = CAPTUM[name](network)
+    assert peers.captum(again, **options).version == explainer.version
+    assert attribution.forward_func is network
+
+
+def test_a_target_of_several_weights(network, classifier, images):
+    """ "A, not B", which captum by itself has no word for, is the difference of both where maps are linear in it."""
+    explainer = peers.captum(captum.attr.Saliency(network), abs=False)
+    first, second = (explainer(classifier, images, row.expand(2, 5)) for row in torch.eye(5)[[2, 4]])
+    contrast = explainer(classifier, images, (torch.eye(5)[2] - torch.eye(5)[4]).expand(2, 5))
+    assert torch.allclose(contrast, first - second, atol=1e-6)
+
+
+def test_an_object_made_with_the_classifier_gets_images_as_they_are(network, classifier, images):
+    maps = peers.captum(captum.attr.Saliency(classifier), abs=False)(classifier, images, ONE_HOT)
+    given = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(classifier(given).gather(1, CLASSES[:, None]).sum(), given)
+    assert torch.allclose(maps, gradient.sum(dim=1), atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [GradCAM, GradCAMPlusPlus, EigenCAM])
+def test_pytorch_grad_cam(kind, network, classifier, images):
+    cam = kind(model=network, target_layers=[network[2]])
+    direct = cam(input_tensor=normalised(images), targets=[ClassifierOutputTarget(int(index)) for index in CLASSES])
+    explainer = peers.grad_cam(cam)
+    assert explainer.name == f"pytorch_grad_cam.{kind.__name__}"
+    assert np.array_equal(explainer(classifier, images, ONE_HOT).numpy(), direct)
+    assert cam.model is cam.activations_and_grads.model is network
+    cam.activations_and_grads.release()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantus(classifier, images):
+    explainer = peers.quantus(quantus.explain, method="Saliency")
+    maps = explainer(classifier, images, ONE_HOT)
+    direct = quantus.explain(classifier, images.numpy(), CLASSES.numpy(), method="Saliency")
+    assert np.array_equal(maps.numpy(), direct.sum(axis=1))
+    with pytest.raises(UserError, match="functions of Quantus explain one class"):
+        explainer(classifier, images, ONE_HOT - torch.eye(5)[[0, 0]])
+
+
+def test_zennit(network, classifier, images):
+    attribution = pytest.importorskip("zennit.attribution")
+    from zennit.composites import EpsilonPlusFlat
+
+    attributor = attribution.Gradient(network, EpsilonPlusFlat())
+    with attributor:
+        _, direct = attributor(normalised(images).requires_grad_(), ONE_HOT)
+    explainer = peers.zennit(attributor)
+    assert torch.equal(explainer(classifier, images, ONE_HOT), direct.sum(dim=1))
+    assert peers.zennit(attribution.Gradient(network, EpsilonPlusFlat())).version == explainer.version
+    assert peers.zennit(attribution.Gradient(network, EpsilonPlusFlat(epsilon=1e-3))).version != explainer.version
+
+
+def test_settings_are_the_version_and_the_network_is_not(network):
+    def version(attribution, **options):
+        return peers.captum(attribution, **options).version
+
+    versions = [
+        version(captum.attr.LayerGradCam(network, network[2])),
+        version(captum.attr.LayerGradCam(network, network[0])),
+        version(captum.attr.LayerGradCam(network, network[2]), relu_attributions=True),
+        version(captum.attr.Saliency(network)),
+        version(captum.attr.NoiseTunnel(captum.attr.Saliency(network))),
+        version(captum.attr.NoiseTunnel(captum.attr.InputXGradient(network))),
+        version(captum.attr.FeatureAblation(network), feature_mask=torch.zeros(1, 1, 64, 64)),
+        version(captum.attr.FeatureAblation(network), feature_mask=torch.eye(64)[None, None]),
+    ]
+    assert len(set(versions)) == len(versions)
+    other = made(seed=1)
+    assert version(captum.attr.LayerGradCam(other, other[2])) == versions[0]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "given", "said"),
+    [
+        (peers.captum, nn.ReLU(), "captum's attributions have a method attribute; ReLU has none"),
+        (peers.grad_cam, nn.ReLU(), "objects have activations_and_grads; ReLU has none"),
+        (peers.zennit, nn.ReLU(), "zennit's attributors have a composite; ReLU has none"),
+    ],
+)
+def test_other_objects_are_refused_by_name(adapter, given, said):
+    with pytest.raises(UserError, match=said):
+        adapter(given)
+
+
+def test_another_network_is_refused(classifier, images):
+    explainer = peers.captum(captum.attr.Saliency(made()))
+    with pytest.raises(UserError, match=r"captum\.Saliency was made with another network than"):
+        explainer(classifier, images, ONE_HOT)
+
+
+def test_a_run_counts_passes_and_goes_on(network, shapes, tmp_path):
+    def scored(limit):
+        explainer = as_explainer(peers.captum(captum.attr.IntegratedGradients(network), n_steps=4))
+        return sb.run(dataset=str(shapes), model=sb.load_classifier(network, mean=MEAN, std=STD), target="predicted",
+                      explainers=["gradient", explainer], metrics=["saliency_miou"], limit=limit, batch_size=4,
+                      device="cpu", out=tmp_path / "run", progress=False)  # fmt: skip
+
+    run = scored(8)
+    passes = {cell.explainer: cell.forward_passes for cell in run.cells}
+    assert passes["captum.IntegratedGradients"].explain == 4 * 8
+    assert scored(8).complete
+    assert not scored(12).complete
+    assert "captum.IntegratedGradients" in run.report.read_text(encoding="utf-8")
