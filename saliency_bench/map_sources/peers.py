@@ -87,9 +87,8 @@ class _Asked(nn.Module):
     def __init__(self, network: nn.Module, classifier: Classifier):
         super().__init__()
         self.network = network
-        self._classifier = (
-            classifier,
-        )  # no part of this module, or packages that walk through it see all layers twice
+        # No part of this module: packages that walk through its children would see all layers twice.
+        self._classifier = (classifier,)
 
     @property
     def classifier(self) -> Classifier:
@@ -172,7 +171,7 @@ def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
     """Return an explainer of a function as Quantus takes it.
 
     Args:
-        explain: explain(model, inputs, targets, **options) -> (B, H, W) or (B, C, H, W); targets are classes.
+        explain: function of model, inputs and targets, which are classes, that gives (B, H, W) or (B, C, H, W).
         **options: for the function, such as `method="Saliency"`.
     """
     return PeerExplainer("quantus", explain, None, _by_quantus, options, explain).explainer()

@@ -168,7 +168,7 @@ def test_progress_in_a_notebook_is_that_of_tqdm_auto(monkeypatch):
     auto = types.ModuleType("tqdm.auto")
     auto.tqdm = type("Widget", (), {"__init__": lambda self, iterable=None, **options: setattr(self, "got", options)})
     monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
-    assert progress.bar(total=3, desc="all").got == {"disable": False, "total": 3, "desc": "all"}
+    assert progress.bar(total=3, desc="all").got == {"total": 3, "desc": "all"}
     shell.config = {}
     assert not isinstance(progress.bar(total=3, shown=False), auto.tqdm)
 
