@@ -1,0 +1,87 @@
+"""Scores of saliency maps after each epoch of somebody else's training, which goes on as without them."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForImageClassification, Trainer, TrainingArguments
+
+import saliency_bench as sb
+from saliency_bench.callbacks import lightning_callback, scores_of, trainer_callback
+
+METRICS, EXPLAINERS = ["saliency_miou", "saliency_insertion"], ["gradcam", "random"]
+KEYS = {f"saliency/{metric}/{name}" for metric in METRICS for name in EXPLAINERS}
+FEW = {"limit": 4, "device": "cpu", "load": {"mean": 0.5, "std": 0.5}}
+
+
+def trained(resnet, shapes, folder, with_callback):
+    """The log and weights of two epochs of a transformers.Trainer."""
+    torch.manual_seed(0)
+    model = AutoModelForImageClassification.from_pretrained(resnet)
+    rows = sb.load_dataset(str(shapes), split="train").select(range(16))
+    prepare = sb.load_classifier(str(resnet), device="cpu").prepare
+
+    def collate(samples):
+        batch = prepare(samples)
+        return {"pixel_values": (batch.images - 0.5) / 0.5, "labels": batch.labels}
+
+    arguments = TrainingArguments(output_dir=folder, num_train_epochs=2, per_device_train_batch_size=8, use_cpu=True,
+                                  report_to=[], save_strategy="no", logging_strategy="epoch", seed=0,
+                                  remove_unused_columns=False, disable_tqdm=True)  # fmt: skip
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collate)
+    if with_callback:
+        trainer.add_callback(trainer_callback(trainer, str(shapes), **FEW))
+    trainer.train()
+    return trainer, {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes, tmp_path):
+    trainer, weights = trained(resnet, shapes, tmp_path / "with", True)
+    _, expected = trained(resnet, shapes, tmp_path / "without", False)
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+    logged = [entry for entry in trainer.state.log_history if KEYS & set(entry)]
+    assert [entry["epoch"] for entry in logged] == [1.0, 2.0]
+    assert all(set(entry) >= KEYS for entry in logged)
+    run = sb.run(dataset=str(shapes), model=sb.load_classifier(trainer.model, mean=0.5, std=0.5), limit=4, device="cpu",
+                 explainers=EXPLAINERS, metrics=METRICS, progress=False, out=tmp_path / "run")  # fmt: skip
+    for cell in run.cells:
+        assert logged[-1][f"saliency/{cell.metric}/{cell.explainer}"] == pytest.approx(cell.value, abs=1e-9)
+
+
+def test_modes_gradients_and_generators_stay(resnet, shapes):
+    model = AutoModelForImageClassification.from_pretrained(resnet).train()
+    model.resnet.encoder.eval()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    modes, state = [module.training for module in model.modules()], torch.get_rng_state()
+    assert set(scores_of(model, str(shapes), **FEW)) == KEYS
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.requires_grad and bool((parameter.grad == 1).all()) for parameter in model.parameters())
+
+
+def test_lightning_logs_them(shapes, tmp_path):
+    lightning = pytest.importorskip("pytorch_lightning")
+    rows = sb.load_dataset(str(shapes), split="train").select(range(8))
+    prepare = sb.load_classifier(nn.Identity(), mean=0, std=1, size=32).prepare
+    batch = prepare([rows[index] for index in range(8)])
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                                         nn.Linear(8, len(rows.features["label"].names)))  # fmt: skip
+
+        def training_step(self, batch, _):
+            images, labels = batch
+            return nn.functional.cross_entropy(self.network((images - 0.5) / 0.5), labels)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    callback = lightning_callback(str(shapes), network="network", mean=0.5, std=0.5, limit=4, device="cpu")
+    trainer = lightning.Trainer(max_epochs=1, callbacks=[callback], logger=False, enable_checkpointing=False,
+                                enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+                                default_root_dir=tmp_path)  # fmt: skip
+    loader = torch.utils.data.DataLoader(list(zip(batch.images, batch.labels, strict=True)), batch_size=4)
+    trainer.fit(Module(), loader)
+    assert set(trainer.callback_metrics) >= KEYS
