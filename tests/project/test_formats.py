@@ -1,0 +1,93 @@
+"""The page of formats says what files hold, and names what there is."""
+
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard import schema, template
+from saliency_bench.results import manifest, parts, records, summary
+from saliency_bench.results.cell import CellResult
+from saliency_bench.utils.files import read_json, write_json
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+
+
+@pytest.fixture(scope="module")
+def page():
+    return PAGE.read_text(encoding="utf-8")
+
+
+def section(page, heading):
+    """Rows of the table below a heading: [{names in the first column}, other columns]."""
+    text = page.partition(f"# {heading}\n")[2].partition("\n#")[0]
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return [(re.findall(r"`([^`]+)`", first), *(cell.strip() for cell in others)) for first, *others in rows]
+
+
+@pytest.fixture(scope="module")
+def run(shapes, resnet, tmp_path_factory):
+    return sb.run(dataset=str(shapes), model=str(resnet), explainers=["gradcam"], metrics=["saliency_miou"], limit=4,
+                  keep_maps=True, device="cpu", out=tmp_path_factory.mktemp("run") / "run", progress=False)  # fmt: skip
+
+
+def test_formats_are_those_of_the_code(page, run):
+    told = {name: number for names, number, *_ in section(page, "The folder of a run") for name in names}
+    assert told["run.json"] == str(manifest.FORMAT) == str(read_json(run.folder / "run.json")["format"])
+    assert told["summary.json"] == told["records.parquet"] == told["predictions.parquet"] == str(summary.FORMAT)
+    assert told["maps/"] == str(parts.FORMAT)
+    others = {names[0]: number for names, number, *_ in section(page, "Other files")}
+    assert others == {"result.json": str(schema.FORMAT), "template.json": str(template.FORMAT)}
+
+
+def test_every_file_of_a_run_is_named(page, run):
+    told = {name.rstrip("/") for names, *_ in section(page, "The folder of a run") for name in names}
+    assert {path.name for path in run.folder.iterdir() if path.name != ".lock"} == told
+
+
+TYPES = {"string": "string", "double": "double", "int64": "int64", "bool": "bool",
+         "list of int64": "list<item: int64>", "list of float": "list<item: float>"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("records.parquet", records.SCHEMA), ("predictions.parquet", records.PREDICTIONS)]
+)
+def test_columns_and_their_types(name, columns, page, run):
+    told = {column: TYPES[kind] for names, kind, _ in section(page, f"`{name}`") for column in names}
+    assert told == {field.name: str(field.type).replace("element", "item") for field in columns}
+    assert set(told) <= set(pq.read_schema(run.folder / name).names)
+
+
+def test_keys_of_the_summary_and_of_a_cell(page, run):
+    told = [name for names, _ in section(page, "`summary.json`") for name in names]
+    assert sorted(told) == sorted(read_json(run.folder / "summary.json"))
+    about = page.partition("A cell has")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", about)) == set(CellResult.model_fields) == set(run.summary["cells"][0])
+
+
+def test_another_format_is_refused_by_name(run, tmp_path):
+    for path in run.folder.iterdir():
+        if path.is_file() and path.name != ".lock":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    for name in ("summary.json", "run.json"):
+        content = read_json(run.folder / name)
+        write_json(tmp_path / name, content | {"format": content["format"] + 1})
+        with pytest.raises(UserError, match=rf"{name}.* format {content['format'] + 1}"):
+            sb.load_run(tmp_path)
+        write_json(tmp_path / name, content)
+    assert sb.load_run(tmp_path).cells == run.cells
+
+
+def test_what_is_frozen_is_there(page):
+    frozen = page.partition("## What may change")[2]
+    names = re.findall(r"`sb\.(\w+)`", frozen)
+    assert len(names) > 20
+    assert [name for name in names if not hasattr(sb, name)] == []
+    commands = re.findall(r"`([a-z]+)`", frozen.partition("Frozen commands")[2].partition("\n\n")[0])
+    assert len(commands) > 10
+    assert set(commands) <= set(registry.names("push_scripts"))
+    assert set(re.findall(r"`(saliency_bench\.\w+)`", frozen)) == set(registry.GROUPS.values())
