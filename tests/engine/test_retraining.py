@@ -387,6 +387,8 @@ def test_the_module_of_evaluate_gives_the_area_of_accuracies(name):
     accuracies, exposures = [0.9, 0.7, 0.5, 0.3], [0, 0.5, 0.5, 1]
     found = module.compute(predictions=accuracies, references=exposures)[name]
     assert found == pytest.approx(0.5 * (0.9 + 0.6) / 2 + 0.5 * (0.6 + 0.3) / 2)
+    some = module.compute(predictions=[0.8, 0.4], references=[0.25, 0.75])[name]
+    assert some == pytest.approx(0.6)  # of the exposures that there are, whatever their width
     with pytest.raises(ValueError, match="an accuracy is a share from 0 to 1; got 90"):
         module.compute(predictions=[90, 80], references=[0, 1])
     with pytest.raises(ValueError, match="two exposures or more"):

@@ -101,3 +101,19 @@ def test_an_explainer_that_ignores_the_class_gets_1_and_a_constant_map_is_not_ra
     explain = MapProvider(as_explainer(bright), classifier, range(3))
     assert saliency_class_sensitivity(images, logits, explain) == pytest.approx([1, np.nan, 1], nan_ok=True)
     assert explain.flat == {1}
+
+
+@pytest.mark.parametrize("constant", ["most likely", "least likely"])
+def test_one_constant_map_of_the_two_is_enough(constant):
+    classifier = load_classifier(Linear(30), device="cpu", mean=0, std=1)
+    images = torch.rand(2, 3, 5, 6)
+    with torch.no_grad():
+        logits = classifier(images)
+    flat_class = (logits.argmax(dim=1) if constant == "most likely" else logits.argmin(dim=1)).tolist()
+
+    def of_one_class(classifier, images, target):
+        flat = target[range(len(target)), flat_class] == 1
+        return torch.where(flat.view(-1, 1, 1), torch.zeros_like(images[:, 0]), images.mean(dim=1))
+
+    explain = MapProvider(as_explainer(of_one_class), classifier, range(2))
+    assert np.isnan(saliency_class_sensitivity(images, logits, explain)).all()

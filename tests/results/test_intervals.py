@@ -117,6 +117,14 @@ def test_a_difference_of_clusters_by_hand():
     assert own == pytest.approx((0.5, 0.5 - 2.200985 * error, 0.5 + 2.200985 * error, 24, 12), abs=1e-6)
 
 
+@pytest.mark.parametrize("clusters", [9, 10])
+def test_a_difference_has_an_interval_from_ten_clusters_on(clusters):
+    values = np.linspace(0, 1, clusters)
+    own = difference(Matched([values, np.zeros(clusters)], np.arange(clusters)), 0, 1)
+    assert own[0] == pytest.approx(0.5)
+    assert np.isnan(own[1:3]).tolist() == [clusters < 10] * 2
+
+
 def literal_bootstrap_t(values, clusters, seed):
     count = max(clusters) + 1
     groups = [[x for x, d in zip(values, clusters, strict=True) if d == c] for c in range(count)]
