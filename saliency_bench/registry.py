@@ -50,23 +50,30 @@ def folders(kind: str) -> list[Path]:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Return {public name: its main file}, sorted by name."""
+    """Return {public name: its main file}: those of this package, sorted by name, then those that others add."""
+    return _own(kind) | _added(kind)
+
+
+def _own(kind: str) -> dict[str, Path]:
+    """Return {public name: its main file} of the items of this package, sorted by name."""
     items: dict[str, Path] = {}
     for folder in folders(kind):
         for path in sorted(folder.iterdir()):
             main = path / f"{path.name}.py" if path.is_dir() else path
             if main.suffix == ".py" and main.is_file() and not path.name.startswith(("_", ".")):
                 items[main.stem.replace("_", "-") if kind in DASHED else main.stem] = main
-    # A name of this package is not taken over by another one.
-    return items | {name: main for name, main in _added(kind).items() if name not in items}
+    return items
 
 
 @cache
 def _points(kind: str) -> dict[str, EntryPoint]:
     """Return {name: entry point} of what other packages add; of two of a name the one whose package comes first."""
     points = entry_points(group=GROUPS[kind]) if kind in GROUPS else ()
-    by_package = sorted(points, key=lambda point: point.dist.name if point.dist else "", reverse=True)
-    return {point.name: point for point in by_package}
+    known: dict[str, EntryPoint] = {}
+    for point in sorted(points, key=lambda point: point.dist.name if point.dist else ""):
+        if (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
+            complain(f"{KINDS[kind]} {point.name} is that of {_called(first)}; that of {_called(point)} is left out")
+    return known
 
 
 @cache
@@ -90,6 +97,8 @@ def _added(kind: str) -> dict[str, Path]:
         candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
         main = next(filter(Path.is_file, candidates), None)
         try:
+            if name in _own(kind):
+                raise ValueError("this name is taken")
             if main is None:
                 raise OSError(f"{_points(kind)[name].value} is no file")
             for path in place.glob("*.py") if place.is_dir() else [main]:
@@ -103,15 +112,17 @@ def _added(kind: str) -> dict[str, Path]:
 def distribution_of(kind: str, name: str) -> str:
     """Return "their-package 1.2.0" of an item that another package adds; "" of one of this package."""
     point = _points(kind).get(name)
-    return "" if point is None or point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return "" if point is None else _called(point)
+
+
+def _called(point: EntryPoint) -> str:
+    """Return name and version of the package that an entry point is of."""
+    return "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def version_of(kind: str, name: str, version: int) -> int | str:
     """Return the version of an item as identities hold it: where another package adds it, with that package."""
-    added = _added(kind).get(name)
-    if added is None or files(kind)[name] != added:
-        return version
-    return f"{version}{OF}{distribution_of(kind, name)}"
+    return f"{version}{OF}{distribution_of(kind, name)}" if name in _added(kind) else version
 
 
 def owner_of(version: int | str) -> str:
@@ -139,9 +150,9 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
     public = name.replace("_", "-") if kind in DASHED else name
     if public not in items:
         raise unknown_item(kind, name)
-    main = items[public]
-    if main == _added(kind).get(public):
+    if public in _added(kind):
         return _load_added(kind, public, part)
+    main = items[public]
     is_folder = main.parent not in folders(kind)
     inside = f"{main.stem}.{part or main.stem}" if is_folder else main.stem
     try:

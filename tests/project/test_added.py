@@ -201,21 +201,45 @@ def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, tmp_path
     monkeypatch.undo()
 
 
-def test_no_name_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew):
+def test_no_name_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew, capsys):
     package(tmp_path, "explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
     monkeypatch.syspath_prepend(tmp_path)
     found_anew()
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").VERSION
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "saliency-bench: explainer gradcam of broken 0.1 cannot be used: this name is taken"
     monkeypatch.undo()
 
 
-def package(folder, kind, name, module, text):
-    """An installed package `broken` with one entry point, and one file."""
-    (folder / "broken").mkdir()
-    (folder / "broken" / "__init__.py").write_text("raise RuntimeError('imported to be listed')" if not text else "")
+def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp_path, monkeypatch, found_anew, capsys):
+    for name in ("broken", "another"):
+        package(tmp_path, "explainers", "item", f"{name}.item", f'"""An item of {name}."""', name)
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert registry.summary(registry.files("explainers")["item"]) == "An item of another."
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "saliency-bench: explainer item is that of another 0.1; that of broken 0.1 is left out"
+    monkeypatch.undo()
+
+
+def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, monkeypatch, found_anew, capsys):
+    package(tmp_path, "suites", "item", "broken", "")
+    (tmp_path / "broken" / "odd.yaml").write_text("paper: [")
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert {"p0", "p1-figure12"} <= set(sb.list_suites())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("saliency-bench: suite odd cannot be used: ")
+    monkeypatch.undo()
+
+
+def package(folder, kind, name, module, text, package="broken"):
+    """An installed package with one entry point, and one file."""
+    (folder / package).mkdir()
+    (folder / package / "__init__.py").write_text("raise RuntimeError('imported to be listed')" if not text else "")
     if text:
         (folder / f"{module.replace('.', '/')}.py").write_text(text)
-    about = folder / "broken-0.1.dist-info"
+    about = folder / f"{package}-0.1.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 0.1\n")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
     (about / "entry_points.txt").write_text(f"[saliency_bench.{kind}]\n{name} = {module}\n")

@@ -19,6 +19,7 @@ from saliency_bench import registry
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.spec import RunSpec, check_names
 from saliency_bench.utils.files import parse_yaml
+from saliency_bench.utils.messages import complain
 
 Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
@@ -277,7 +278,13 @@ def suite_files() -> dict[str, Path]:
 
 def list_suites() -> list[str]:
     """Return the names of all suites that come with the package: of the papers, and of their tables."""
-    return [name for suite, path in suite_files().items() for name in (suite, *read_suite(path).tables)]
+    names: list[str] = []
+    for suite, path in suite_files().items():
+        try:
+            names += [suite, *read_suite(path).tables]
+        except UserError as error:  # of another package
+            complain(f"suite {suite} cannot be used: {error}")
+    return names
 
 
 def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
