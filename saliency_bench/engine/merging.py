@@ -97,6 +97,7 @@ def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[t
         counts = Counter[str]()
         for part in parts:
             counts.update(part.groups.get(explainer_id, {}))
+        # A part is a row group per explainer, so that one reading serves several cells; memory decides how many.
         at_once = max(1, RECORDS_AT_ONCE // max(counts[key.cell_id] for key in cells))
         for first in range(0, len(cells), at_once):
             tables: dict[str, list[pa.Table]] = {key.cell_id: [] for key in cells[first : first + at_once]}

@@ -156,6 +156,7 @@ def compute(context: RunContext, accelerator: Group, watch: Stopwatch, *, progre
     shown = progress and accelerator.is_local_main_process
     with ExitStack() as locked:
         agreed(accelerator, lambda: _claim(context, locked))
+        # Ids of cells depend on these plans, so what is missing is only known afterwards.
         context = _with_partner_plans(context, accelerator, shown)
         todo = agreed(accelerator, lambda: plan(context, _write_manifest(context).cells))
         share = dict(todo[_share(len(todo), accelerator)])
@@ -288,6 +289,7 @@ def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, 
                 of_predicted(context.other, chunk, by_other)  # which stops a strict run
             chunk = of_predicted(context, chunk, predicted)
             chosen = selected(context, number, predicted)
+            # Before the first explainer touches the network, on images that this process has read anyway.
             if not probes and chunk.batch is not None and todo[number]:
                 probes = [Probe(run.classifier, chunk.batch.images) for run in context.of_both]
             for explainer, outputs in todo[number].items():

@@ -83,6 +83,7 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Store
     todo: dict[int, Stored] = {
         number: {} for number in context.chunks if any(number not in chunks for chunks in predicted)
     }
+    # Parts say which samples they hold, so a wider limit or another --only asks for the rest of a chunk alone.
     stored = stored_samples(parts, [output.id for output in context.outputs], *chosen.shape)
     for output in context.outputs:
         for number in np.flatnonzero((chosen & ~stored[output.id]).any(axis=1)).tolist():
@@ -174,6 +175,7 @@ class Writer:
         if result.maps:
             self.add(map_parts(context, group), Result(group, number, result.maps, result.positions))
         if result.scores:
+            # A file that may have to be deleted holds no work of others.
             kind = "raised" if result.about["raised"] else "faults" if result.about["faults"] else ""
             scores = Result(group, number, result.scores, result.positions, result.about)
             self.add(score_parts(context), scores, kind and f"{kind} {group}")

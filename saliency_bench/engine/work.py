@@ -124,8 +124,10 @@ def work(
         others = None if by_other is None else [by_other[place] for place in chunk.readable]
         outcome = _explained(context, batch, explainer, target)
         _score(context, outcome, batch, explainer, target, cells, readable, others, places)
+        # One chunk shows it: what is asked is whether the method mixes samples, not how much.
         if number == 0 and whole and _depends_on_batch(context, batch, explainer, target, outcome.maps):
             outcome.mark(DEPENDS_ON_BATCH)
+        # The change happened at some sample of this chunk, and it is not known which: none of its scores is believed.
         if _set_back(probes, explainer, context.spec.strict):
             outcome.maps = None
             outcome.leave_out(context, cells, dict.fromkeys(range(len(batch)), CHANGES_NETWORK))

@@ -82,6 +82,7 @@ def intervals(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float
     estimates_by_column: dict[int, Estimate] = {}
     columns_by_gaps: dict[bytes, list[int]] = {}
     for index in range(columns.shape[1]):
+        # Columns without the same samples have the same clusters, so one set of draws does for all of them.
         columns_by_gaps.setdefault(np.packbits(scored[:, index]).tobytes(), []).append(index)
     for indices in columns_by_gaps.values():
         rows = scored[:, indices[0]]
@@ -195,6 +196,7 @@ def bootstrap_t(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, flo
     counts = np.bincount(codes, minlength=clusters).astype(float)
     sums = np.stack([sums_by_cluster(column, codes, clusters) for column in columns.T], axis=1)
     residuals = sums - np.array(means) * counts[:, None]
+    # What is left of equal scores by rounding would become a tiny error, and t of any size.
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
     errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
     t = _studentised(residuals, counts, seed)
@@ -207,6 +209,7 @@ def _from_t(mean: float, error: float, t: np.ndarray, limits: tuple[float, float
     """Return the bootstrap-t interval of a mean from the t of all draws."""
     if error == 0:
         return Estimate(mean, NAN, NAN, n, clusters)
+    # The upper tail of t gives the lower end: a mean that is drawn too high must be corrected downwards.
     low, high = np.nanpercentile(t, [100 * TAIL, 100 * (1 - TAIL)])
     ends = np.clip([mean - high * error, mean - low * error], *limits)
     return Estimate(mean, min(mean, float(ends[0])), max(mean, float(ends[1])), n, clusters)

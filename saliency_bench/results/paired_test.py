@@ -41,6 +41,8 @@ class SignFlips:
                 {pair: self.families[number].pair(*pair)[:2] for pair in self.pairs[number]} for number in numbers
             ]
             widths = [len(self.families[number].columns) for number in numbers]
+            # Families share their signs: flip b of a pair goes with flip b of every other pair, also of other metrics,
+            # which the families `across` metrics need.
             sums = signed_sums(
                 [column for number in numbers for column in self.families[number].columns], self.seed, self.flips
             )
@@ -85,6 +87,8 @@ class Flipped:
         """Return |sum of signed differences| / norm for these flips and pairs, (flips, pairs)."""
         sums = self._sums[rows]
         first, second = (sums[:, [self._places[pair][side] for pair in pairs]] for side in (0, 1))
+        # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own; a pair
+        # that differs nowhere has T = 0.
         norms = np.array([self._norms[pair] or np.inf for pair in pairs])
         return np.abs(first - second) / norms
 
@@ -98,6 +102,7 @@ def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) ->
     for start in range(0, len(columns[0]), CLUSTERS_AT_ONCE):
         block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns], axis=1)
         turned += _random_signs(flips, len(block), seed_of(seed, "flips", start)).astype(np.float64) @ block
+    # sum s D with s = 1 - 2 b is sum D - 2 sum b D, and b is 0 or 1: half the numbers of a matrix of signs.
     plain = np.array([column.sum() for column in columns])
     return plain - 2 * turned  # twice the part that was turned
 
@@ -121,10 +126,12 @@ def step_down(seen: np.ndarray, flipped: Iterable[np.ndarray]) -> np.ndarray:
     enough = seen[order] * SAME
     reached, flips = np.zeros(len(seen), dtype=int), 0
     for block in flipped:
+        # From the least T up, so that column i holds the greatest T among pair i and all of lesser T.
         greatest = np.maximum.accumulate(block[:, order[::-1]], axis=1)[:, ::-1]
         reached += (greatest >= enough).sum(axis=0)
         flips += len(block)
     p = np.empty(len(seen))
+    # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
     p[order] = np.maximum.accumulate((1 + reached) / (1 + flips))
     return p
 

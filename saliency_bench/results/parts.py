@@ -233,10 +233,12 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
     positions = table[POSITION].to_numpy()
     starts_of_tables = np.cumsum([len(rows) for rows in tables])[:-1]
     steps = np.diff(positions)
+    # Mostly every table begins after the one before has ended, and no row has to be moved.
     if (steps >= 0).all() and (steps[starts_of_tables - 1] > 0).all():
         return table
     origins = np.repeat(np.arange(len(tables)), [len(rows) for rows in tables])
     order = np.argsort(positions, kind="stable")
+    # A sample may be in two tables after a run that was killed between writing and noting; both hold the same rows.
     _, starts, groups = np.unique(positions[order], return_index=True, return_inverse=True)
     first = origins[order][starts][groups]
     return table.combine_chunks().take(order[origins[order] == first])
