@@ -42,7 +42,7 @@ settings: sb.RunSettings = {"dataset": "d", "model": "m", "explainers": ["gradca
 sb.run(**settings)
 """
 WRONG = {
-    'sb.run(datset="d", model="m", explainers="gradcam", metrics=["m"], out="o")': "datset",
+    'sb.run(data_set="d", model="m", explainers="gradcam", metrics=["m"], out="o")': "data_set",
     'sb.run(dataset="d", model="m", explainers=["gradcam"], out="o")': '"metrics"',
     'sb.run(dataset="d", model="m", explainers=["gradcam"], metrics=["m"], out="o", limit="all")': '"limit"',
     'sb.run(dataset="d", model="m", explainers=["e"], metrics=["m"], out="o", precision="fp8")': '"precision"',
