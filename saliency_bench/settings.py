@@ -1,4 +1,4 @@
-"""The settings of a run as type checkers and editors see them, so that `sb.run(data_set=...)` is an error before it runs.
+"""The settings of a run as type checkers and editors see them: `sb.run(data_set=...)` is an error before it runs.
 
 The fields are those of `spec.RunSpec`, which says what they mean; a test compares the two. In the place of names and
 files there may be Python objects.
