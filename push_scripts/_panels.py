@@ -14,9 +14,10 @@ from saliency_bench.displays import stacked, strip
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.predictions import answers
+from saliency_bench.engine.python_objects import entries_of
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.explainer import Explainer
+from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.maps import descending
 from saliency_bench.metric import load_metric
@@ -25,6 +26,7 @@ from saliency_bench.push_scripts.draw import COUNT
 from saliency_bench.results.manifest import Manifest, differing_settings, read_manifest
 from saliency_bench.scoring.inputs import MetricInputs, Other
 from saliency_bench.scoring.perturbation import fraction_counts
+from saliency_bench.spec import PythonObject
 from saliency_bench.target_weights import one_hot, probabilities
 from saliency_bench.targets.rules import stack
 from saliency_bench.types import Batch, Images, Target
@@ -167,11 +169,20 @@ def _loaded(
                 f"the {setting.replace('_', ' ')} of {folder} is a Python object, which no file holds; draw a run of "
                 "names and folders"
             )
-    chosen = tuple(explainers or (entry for entry in spec.explainers if isinstance(entry, str)))
+    # Functions in files only as they are named now, never as somebody else's run.json names them.
+    objects: dict[PythonObject, object] = {}
+    named = [entry for entry in spec.explainers if isinstance(entry, str)]
+    chosen = entries_of("explainers", explainers, as_explainer, objects) if explainers else named
     if not chosen:
         raise UserError(f"{folder} has no explainer that can be made again by its name; give --explainers")
-    changes = {"metrics": tuple(metrics), "explainers": chosen, "maps": (), "keep_maps": False, "out": str(folder)}
-    context = load(spec.model_copy(update=changes), {}, device)
+    changes = {
+        "metrics": tuple(metrics),
+        "explainers": tuple(chosen),
+        "maps": (),
+        "keep_maps": False,
+        "out": str(folder),
+    }
+    context = load(spec.model_copy(update=changes | {"out": str(folder)}), objects, device)
     if differing := differing_settings(context.identity, manifest.identity):
         raise UserError(f"the {differing[0]} is no longer that of {folder}; make the run again with another --out")
     return context

@@ -43,12 +43,12 @@ def main(args: Namespace) -> None:
     """Explain one picture: draw its saliency maps side by side."""
     _check(args)  # before torch is imported
     from saliency_bench.classifiers.loading import load_classifier
-    from saliency_bench.explainer import load_explainer
+    from saliency_bench.explainer import as_explainer
     from saliency_bench.map_sources.strip import explain_many
     from saliency_bench.utils.files import write_with
 
     for name in args.explainers or ():
-        load_explainer(name)  # whose options are checked before a model is loaded
+        as_explainer(name)  # whose options are checked before a model is loaded
     out = Path(args.out)
     classifier = load_classifier(args.model, device=args.device, activation=args.activation)
     seen, drawn = explain_many(args.picture, classifier, args.explainers or (), args.target, args.against, args.groups)

@@ -23,7 +23,7 @@ from saliency_bench.errors import UserError, one_line, unknown
 
 F = TypeVar("F", bound=Callable)
 ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
-IN_FILE = "function in a file"  # the kind of what a manifest notes of these, whose name is what the run was given
+IN_FILE = "function in a file"  # the kind of FILE.py:NAME, which is its name: no reader of a spec imports the file
 SHOWN = 60  # characters of a refused value
 TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file
 # Good first choices, for those who leave a list out.
@@ -55,7 +55,7 @@ class PythonObject(BaseModel):
     about: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.kind} {self.digest})"
+        return self.name if self.kind == IN_FILE else f"{self.name} ({self.kind} {self.digest})"
 
 
 def _setting(
@@ -236,9 +236,14 @@ class RunSpec(BaseModel):
         objects = {name: [v for v in _listed(value) if isinstance(v, PythonObject)] for name, value in self}
         return {name: given for name, given in objects.items() if given}
 
+    @property
+    def needs_python(self) -> bool:
+        """Return whether it holds an object that no command line can give."""
+        return any(item.kind != IN_FILE for item in chain.from_iterable(self.python_objects().values()))
+
     def command(self) -> str:
         """Return the command line that repeats this run; with Python objects, which have no place there, `call`."""
-        if self.python_objects():
+        if self.needs_python:
             return self.call()
         words = ["saliency-bench", "run"]
         for name, value in self:

@@ -84,6 +84,8 @@ def build(
     about = _own_words(name, builder, license, title)
     settings = builders.settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
+    if out.is_symlink():  # Python 3.13 leaves a loop as it is, where others raise
+        raise UserError(f"{out} is a link that leads to itself; give another path")
     root = None if source is None else source_folder(source, out)
     if workers is not None and workers < 1:
         raise UserError(f"workers={workers} is not a number of workers; use 1 or more")

@@ -29,7 +29,8 @@ from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.map_sources.composing import Composed
 from saliency_bench.map_sources.map_files import digest_of, in_memory
 from saliency_bench.metric import Metric, as_metric, is_direction_declared
-from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, check_names, variable
+from saliency_bench.own_files import is_in_file
+from saliency_bench.spec import ARRAYS, IN_FILE, PythonObject, RunSpec, check_names, variable
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -54,7 +55,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
     for name, resolve in (("explainers", as_explainer), ("metrics", as_metric)):
         if name in plain:
             check_items(name, plain[name])
-            plain[name] = _names(name, plain[name], resolve, objects)
+            plain[name] = entries_of(name, plain[name], resolve, objects)
     if "maps" in plain:
         metrics: Any = plain.get("metrics", ())
         plain["maps"] = _maps(plain["maps"], [as_metric(object_of(entry, objects)) for entry in metrics], objects)
@@ -80,8 +81,18 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
     return RunSpec.read(plain), objects
 
 
-def _names(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> object:
-    """Return explainers or metrics as a spec holds them: names where these give the same, else Python objects."""
+def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> Any:
+    """Return explainers or metrics as a spec holds them: names where these give the same, else Python objects.
+
+    Args:
+        setting: "explainers" or "metrics".
+        given: names, functions or what they were loaded as.
+        resolve: loads one of them.
+        objects: to which the objects are added.
+
+    Raises:
+        UserError: One cannot be loaded, or two have the same name, options and code.
+    """
     if isinstance(given, Mapping):
         raise UserError(f"{setting} must be a list; options follow a name as in rise:masks=1000, not as a dict")
     listed = [given] if isinstance(given, str) or callable(given) else given
@@ -90,7 +101,23 @@ def _names(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric
     pairs = [(item, resolve(item)) for item in listed]
     if len({resolved.identity for _, resolved in pairs}) < len({resolved for _, resolved in pairs}):
         raise UserError(f"two {setting} have the same name, options and code; give one of them another name")
-    return [item if isinstance(item, str) else _name(resolved, resolve, objects) for item, resolved in pairs]
+    return [_entry(item, resolved, resolve, objects) for item, resolved in pairs]
+
+
+def _entry(
+    item: object, resolved: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict
+) -> str | PythonObject:
+    """Return one of these as a spec holds it.
+
+    A function in a file is an object too: whoever reads a spec that somebody else has written must not import a file.
+    """
+    if not isinstance(item, str):
+        return _name(resolved, resolve, objects)
+    if not is_in_file(item):
+        return item
+    written = PythonObject(kind=IN_FILE, name=item, digest=hash_of(resolved.identity), code=repr(item))
+    objects[written] = resolved
+    return written
 
 
 def _maps(given: Any, metrics: Sequence[Metric], objects: dict) -> tuple[str | PythonObject, ...]:

@@ -27,7 +27,7 @@ and page written again. Adding an explainer or a metric adds cells and redoes no
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,7 +61,6 @@ from saliency_bench.engine.work import work
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.metric import Metric
-from saliency_bench.own_files import is_in_file
 from saliency_bench.registry import owner_of
 from saliency_bench.reports.page import report
 from saliency_bench.results.cell import read_cells
@@ -69,7 +68,7 @@ from saliency_bench.results.manifest import Manifest, Other, read_earlier
 from saliency_bench.results.summary import RunFacts, summarise
 from saliency_bench.scoring.partners import plan_of
 from saliency_bench.settings import RunSettings
-from saliency_bench.spec import FIRST, IN_FILE, PythonObject, RunSpec, takes_settings
+from saliency_bench.spec import FIRST, RunSpec, takes_settings
 from saliency_bench.types import Chunk
 from saliency_bench.utils.devices import peak_memory
 from saliency_bench.utils.files import read_json, write_json
@@ -212,23 +211,11 @@ def _write_manifest(context: RunContext) -> Manifest:
         dataset=context.loaded_dataset,
         model=context.loaded_model,
         other=None if other is None else Other(model=other.loaded_model, identity=other.identity),
-        objects=(
-            *context.in_memory,
-            *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ())),
-            *_in_files(context.spec.explainers, context.explainers),
-            *_in_files(context.spec.metrics, context.metrics),
-        ),
+        objects=(*context.in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
         maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
     ).after(earlier)
     manifest.write(context.out)
     return manifest
-
-
-def _in_files(entries: Sequence[str | PythonObject], loaded: Sequence[Explainer | Metric]) -> Iterator[PythonObject]:
-    """Yield what the manifest notes of functions in files, by which a command names them again."""
-    for entry, item in zip(entries, loaded, strict=False):  # precomputed maps and controls follow
-        if isinstance(entry, str) and is_in_file(entry):
-            yield PythonObject(kind=IN_FILE, name=entry, digest=hash_of(item.identity))
 
 
 def _with_partner_plans(context: RunContext, accelerator: Group, shown: bool) -> RunContext:

@@ -14,6 +14,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown, without_controls
 from saliency_bench.explainer import Explainer, as_explainer, load_explainer
 from saliency_bench.map_sources.choice import fitting
+from saliency_bench.own_files import is_in_file
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import index_of
 from saliency_bench.targets.terms import TargetTerms
@@ -148,7 +149,8 @@ def explain(
 
 def _method(explainer: str | Callable[..., Maps], options: Mapping[str, object]) -> Explainer:
     """Return the explainer with its options."""
-    return load_explainer(explainer, **options) if isinstance(explainer, str) else as_explainer(explainer)
+    is_named = isinstance(explainer, str) and not is_in_file(explainer)
+    return load_explainer(explainer, **options) if is_named else as_explainer(explainer)
 
 
 def _terms(

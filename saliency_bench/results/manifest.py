@@ -13,7 +13,7 @@ from saliency_bench.results import MANIFEST as MANIFEST
 from saliency_bench.results import has_parts
 from saliency_bench.results.cell import CellKey, StrictModel, field_line
 from saliency_bench.results.identity import PARTNERS, Identity
-from saliency_bench.spec import ARRAYS, IN_FILE, PythonObject, RunSpec, one_after_the_other, variable
+from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, one_after_the_other, variable
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -117,9 +117,9 @@ class Manifest(BaseModel):
         metrics_of: dict[str, set[tuple]] = {}
         for cell in cells:
             made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
-            known = self.maps.get(cell.explainer_id) or _given(objects.get(cell.explainer_id))
+            known = self.maps.get(cell.explainer_id) or objects.get(cell.explainer_id)
             explainers[cell.explainer_id] = known or _named(cell)
-            metrics[cell.metric_id] = _given(objects.get(made)) or _named_metric(cell, made)
+            metrics[cell.metric_id] = objects.get(made) or _named_metric(cell, made)
             metrics_of.setdefault(cell.explainer_id, set()).add(cell.metric_id)
         sets: dict[frozenset, list[str]] = {}
         for name, of_explainer in metrics_of.items():
@@ -136,17 +136,12 @@ class Manifest(BaseModel):
             )
             for of_set, names in sets.items()
         ]
-        in_python = any(spec.python_objects() for spec in specs)
+        in_python = any(spec.needs_python for spec in specs)
         return one_after_the_other(spec.call() if in_python else spec.command() for spec in specs)
 
     def _are_maps(self, explainer_id: str, objects: Mapping[str, PythonObject]) -> bool:
         """Return whether this is what `maps` of a run was given, not an explainer."""
         return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
-
-
-def _given(known: PythonObject | None) -> str | PythonObject | None:
-    """Return an object as a run was given it: a function in a file by its text."""
-    return known.name if known is not None and known.kind == IN_FILE else known
 
 
 def _named(cell: CellKey) -> str | PythonObject:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from saliency_bench.spec import PythonObject, RunSpec, hint
+from saliency_bench.spec import IN_FILE, PythonObject, RunSpec, hint
 
 FOLDER = "folder:"
 COMPOSING = ("absolute", "positive", "blurred", "smoothed", "over_layers")  # explainers of explainers, whose names nest
@@ -69,11 +69,22 @@ def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
             changed[name] = value.model_copy(update={"name": model, "code": name} if folder else {})
             if name == "other_model" and (shown_name := public_name(value.name)).startswith(FOLDER):
                 changed[name] = value.model_copy(update={"name": shown_name, "code": name})
+        elif name in ("explainers", "metrics"):
+            changed[name] = tuple(_without_folder(entry) for entry in value)
         elif name == "maps":
             changed[name] = tuple(entry if isinstance(entry, PythonObject) else public_maps(entry) for entry in value)
         elif isinstance(value, str) and hint(name, "path") and name not in changed:
             changed[name] = _last(value) if "/" in value or "\\" in value or Path(value).exists() else value
     return spec.model_copy(update=changed)
+
+
+def _without_folder(entry: str | PythonObject) -> str | PythonObject:
+    """Return an explainer or metric, of a function in a file without the folder of the file."""
+    if isinstance(entry, str) or entry.kind != IN_FILE:
+        return entry
+    path, _, rest = entry.name.partition(".py:")
+    name = f"{_last(path)}.py:{rest}"
+    return entry.model_copy(update={"name": name, "code": repr(name)})
 
 
 def public_maps(entry: str) -> str:

@@ -93,6 +93,8 @@ def file_of(function: Callable) -> str:
         file = inspect.getsourcefile(kind) or ""
     except (OSError, TypeError):
         return ""
+    if file.startswith("<"):  # as of `python -c`, whose source newer Pythons keep
+        return ""
     return "a notebook" if "ipykernel" in file else Path(file).name
 
 

@@ -153,7 +153,7 @@ def of_score(name: str, path: Path) -> Iterator[str]:
         yield f"{where(path)} has reduce but no parts(options, classifier) -> names: add it"
     if hasattr(module, "AGGREGATE") and (hasattr(module, "reduce") or not hasattr(module, "parts")):
         yield f"{where(path)} has AGGREGATE, a function of the means of parts: add parts, and take reduce out"
-    if "    Example" not in (function.__doc__ or ""):
+    if "\nExample" not in inspect.cleandoc(function.__doc__ or ""):
         yield f"the docstring of {name} in {where(path)} has no example: work one out by hand on 4 x 4 maps"
 
 

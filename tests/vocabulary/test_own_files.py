@@ -10,6 +10,8 @@ from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.metric import as_metric
+from saliency_bench.results.manifest import read_manifest
+from saliency_bench.results.public_names import public_spec
 
 MINE = '''
 """Mine."""
@@ -37,7 +39,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before, path = set(sys.modules), list(sys.path)
     yield tmp_path
-    for name in {"mine", "beside_mine", "raises", "broken"} - before:
+    for name in {"mine", "beside_mine", "raises", "broken", "evil"} - before:
         sys.modules.pop(name, None)
     sys.path[:] = path
 
@@ -111,6 +113,49 @@ def test_only_runs_take_files(folder):
         with pytest.raises(UserError, match="is not OPTION=VALUE"):
             load("./mine.py:inside")
     assert "mine" not in sys.modules
+
+
+def test_the_words_of_others_import_nothing(folder, shapes, resnet, capsys):
+    """A run's folder that somebody else made: its run.json, summary and records name a file."""
+    words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
+    words += ["--explainers", "gradcam", "--metrics", "saliency_miou", "saliency_insertion:steps=2"]
+    assert main(words) == 0
+    (folder / "evil.py").write_text("from pathlib import Path\nPath('executed').touch()\ndef f(*inputs): pass\n")
+    path = folder / "run" / "run.json"
+    for before, after in (('"gradcam"', '"./evil.py:f"'), ('"saliency_insertion:steps=2"', '"./evil.py:f"')):
+        content = path.read_text()
+        assert before in content
+        path.write_text(content.replace(before, after))
+        for command in (["draw", "run", "--what", "insertion", "--out", "a.png"], words,
+                        ["report", "run", "--out", "a.html"], ["submit", "run", "--dry-run"]):  # fmt: skip
+            main(command)
+    capsys.readouterr()
+    assert not (folder / "executed").exists()
+    sb.load_dataset(str(shapes))[0]["image"].save("picture.png")
+    explain = ["explain", "picture.png", "--model", str(resnet), "--out", "b.png"]
+    assert main([*explain, "--explainers", "evil.py:f"]) != 0
+    assert (folder / "executed").exists()  # as it was asked for by whoever typed the command
+
+
+def test_draw_and_explain_take_files(folder, shapes, resnet):
+    words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
+    assert main([*words, "--explainers", "mine.py:bright", "--metrics", "saliency_insertion:steps=2"]) == 0
+    draw = ["draw", "run", "--what", "insertion", "--out", "a.png"]
+    assert main(draw) == 2
+    assert main([*draw, "--explainers", "./mine.py:bright"]) == 0
+    sb.load_dataset(str(shapes))[0]["image"].save("picture.png")
+    explain = ["explain", "picture.png", "--model", str(resnet), "--out", "b.png"]
+    assert main([*explain, "--explainers", "gradcam", "./mine.py:bright:sigma=2"]) == 0
+    assert sb.explain("picture.png", str(resnet), "./mine.py:bright").explainer == "bright"
+
+
+def test_a_submission_names_no_folder_of_the_machine(folder, shapes, resnet):
+    words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
+    assert main([*words, "--explainers", f"{folder}/mine.py:bright:sigma=2", "--metrics", "saliency_miou"]) == 0
+    run = read_manifest(folder / "run")
+    public = public_spec(run.spec, "d", "m")
+    assert "--explainers mine.py:bright:sigma=2" in public.command()
+    assert str(folder) not in public.command()
 
 
 def test_suites_take_files(folder, tmp_path):

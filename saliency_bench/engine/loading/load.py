@@ -20,9 +20,9 @@ from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import labelled, training_splits
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer
+from saliency_bench.explainer import Explainer, as_explainer, load_explainer
 from saliency_bench.map_sources.composing import blurred
-from saliency_bench.metric import Metric, as_metric, check_without_people
+from saliency_bench.metric import Metric, as_metric, check_without_people, load_metric
 from saliency_bench.spec import RunSpec
 from saliency_bench.targets.label_maps import match
 from saliency_bench.targets.rules import load_rule
@@ -43,8 +43,11 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         UserError: Something cannot be loaded or does not fit together.
     """
     out = Path(spec.out).absolute()
-    explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
-    metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
+    # By their names alone: a text that names a file, in a spec that somebody else has written, is none.
+    explainers = [load_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
+                  for entry in spec.explainers]  # fmt: skip
+    metrics = [load_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))
+               for entry in spec.metrics]  # fmt: skip
     for metric in metrics:
         check_without_people(metric)
     _check_other(spec, metrics)
