@@ -30,6 +30,7 @@ for folder in filter(lambda folder: Path(folder).is_dir(), PLUGINS):
     below = find_namespace_packages(folder, exclude=["__pycache__", "*.__pycache__"])
     packages += [f"saliency_bench.{folder}", *(f"saliency_bench.{folder}.{name}" for name in below)]
 
+
 def package_page() -> str:
     """Return the README for the page of the package, where links within the repository lead nowhere."""
     urls = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
