@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -568,3 +569,47 @@ def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp
             subprocess.run(command("out"), cwd=tmp_path, timeout=seconds, capture_output=True)
     subprocess.run(command("out"), cwd=tmp_path, check=True, capture_output=True)
     assert files() == whole
+
+
+def named_by_another(tmp_path):
+    """The suite, whose models explain what `small` predicts."""
+    content = json.loads(json.dumps(SUITE))
+    content["runs"]["all"] |= {"settings": {"target": "predicted-by:small"}, "datasets": ["one"]}
+    content["datasets"] = {"one": content["datasets"]["one"]}
+    content["tables"] = {"means": content["tables"]["means"]}
+    path = tmp_path / "named.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_the_class_that_a_model_of_the_suite_names(file, tmp_path):
+    _, content, tables = find_suite(str(named_by_another(tmp_path)))
+    small, wide = jobs_of(content, tables, Choice(tmp_path))
+    assert (small.spec.target, small.named_by) == ("predicted", None)
+    assert wide.named_by == small.folder
+    trained = {network.out.name.partition("-")[0]: str(network.out) for network in wide.networks}
+    assert wide.spec.target == f"predicted-by:{trained['small']}"
+    alone = jobs_of(content, tables, Choice(tmp_path / "other", select={"model": ("wide",)}))
+    assert [(job.folder.name, job.named_by) for job in alone] == [(wide.folder.name, None)]
+    _, content, tables = find_suite(str(file))
+    assert wide.folder.name not in {job.folder.name for job in jobs_of(content, tables, Choice(tmp_path))}
+
+
+@pytest.mark.slow
+def test_predictions_of_a_run_of_the_suite_are_read_instead_of_made(tmp_path):
+    path, options = named_by_another(tmp_path), {"smoke": True, "device": "cpu", "progress": False}
+    whole = suite(str(path), out=tmp_path / "out", **options)
+    wide = whole.jobs[1].folder
+    assert json.loads((wide / "run.json").read_text())["spec"]["target"] == f"predicted-by:{whole.jobs[0].folder}"
+    named = dict(zip(*predictions(whole.jobs[0].folder), strict=True))
+    records = pq.read_table(wide / "records.parquet", columns=["image_id", "target"]).to_pylist()
+    assert {(row["image_id"], row["target"]) for row in records} == set(named.items())
+    alone = suite(str(path), out=tmp_path / "alone", select="model=wide", **options)
+    assert not (tmp_path / "alone" / "runs" / whole.jobs[0].folder.name).exists()
+    assert (alone.jobs[0].folder / "records.parquet").read_bytes() == (wide / "records.parquet").read_bytes()
+
+
+def predictions(folder):
+    """Return the ids and the predicted classes of a run."""
+    rows = pq.read_table(folder / "records.parquet", columns=["image_id", "prediction"])
+    return rows["image_id"].to_pylist(), rows["prediction"].to_pylist()

@@ -26,7 +26,9 @@ from saliency_bench.engine.suites.transforms import measure
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError, described
 from saliency_bench.reports import words
+from saliency_bench.results.run_folder import read_summary
 from saliency_bench.results.summary import aligned
+from saliency_bench.spec import PREDICTED_BY
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import step
@@ -216,10 +218,22 @@ def work(
 
 def _run(job: Job, progress: bool, group: Group) -> None:
     """Make a run, and the accuracies under transforms that tables ask for."""
-    start(*describe(dict(job.spec)), progress=progress, group=group)
+    spec = dict(job.spec)
+    if job.named_by is not None and _covers(job.named_by, job.spec.limit):
+        spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples once more
+    start(*describe(spec), progress=progress, group=group)
     if group.is_main_process:
         measure(job)
     wait_for_all(group)
+
+
+def _covers(folder: Path, limit: int | None) -> bool:
+    """Return whether a finished run has predicted the samples of one with this limit."""
+    try:
+        dataset = read_summary(folder)[0]["dataset"]
+    except UserError:
+        return False
+    return dataset["used"] >= (dataset["samples"] if limit is None else min(limit, dataset["samples"]))
 
 
 def _train(network: Network, choice: Choice, progress: bool) -> None:
