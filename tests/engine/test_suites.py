@@ -613,3 +613,15 @@ def predictions(folder):
     """Return the ids and the predicted classes of a run."""
     rows = pq.read_table(folder / "records.parquet", columns=["image_id", "prediction"])
     return rows["image_id"].to_pylist(), rows["prediction"].to_pylist()
+
+
+def test_the_smaller_of_two_limits_wins(tmp_path):
+    """A table of five examples never shows twenty; one without a limit of its own takes that of the command."""
+    _, content, tables = find_suite("p1-figure12")
+    own = jobs_of(content, tables, Choice(tmp_path))[0]
+    for given, expected in ((None, 5), (20, 5), (3, 3)):
+        (job,) = jobs_of(content, tables, Choice(tmp_path, limit=given))
+        assert (job.spec.limit, job.folder) == (expected, own.folder)
+    _, content, tables = find_suite("p1-figure3")
+    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, limit=20))} == {20}
+    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, smoke=True))} == {content.smoke.limit}

@@ -29,7 +29,7 @@ class Choice:
         out: Folder to write.
         data: Folder that holds built datasets by name.
         select: {axis: names}; everything where an axis is missing.
-        limit: Samples of all runs; None for the suite's own, as for `device` and `batch_size`.
+        limit: Samples of all runs, at most; None for the suite's own, as for `device` and `batch_size`.
         device: Device of all runs.
         batch_size: Samples per chunk of all runs.
         smoke: Whether drawn pictures and small networks take the place of datasets and models.
@@ -207,10 +207,11 @@ def _spec(
         networks += named if naming != model else ()
     if run.other is not None:
         settings |= {"other_model": str(networks[1].out), "other_label": run.other.label}
-    limit = choice.limit
+    # A run that the suite itself limits, as "five examples", never gets more.
+    limits = [settings.get("limit"), choice.limit, suite.smoke.limit if choice.smoke and not choice.limit else None]
+    limit = min((limit for limit in limits if limit is not None), default=None)
     if choice.smoke:
         settings.pop("label_map", None)  # the small networks are trained for the classes of the drawn pictures
-        limit = limit or suite.smoke.limit
         explainers, metrics = (
             list(dict.fromkeys(smoke_text(suite, text) for text in texts)) for texts in (explainers, metrics)
         )

@@ -113,7 +113,7 @@ def suite(
         out: Folder of models, runs and tables, shared by all tables.
         data: Folder that holds built datasets by name.
         select: Parts of it, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
-        limit: Samples of all runs.
+        limit: Samples of all runs, at most.
         batch_size: Samples per chunk of all runs.
         device: Device of all runs.
         smoke: Make the same tables in minutes, on drawn pictures with small networks.
