@@ -188,9 +188,8 @@ def test_accuracy_is_that_of_the_runs(done):
 
 def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     folder = done.folder / "tables"
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")
-    )
+    written = [f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*written, "own.settings.md"])
     rows = json.loads((folder / "scores.json").read_text())["numbers"]
     numbers = numbers_of(done, "scores")
     assert [row["value"] for row in rows] == [number.value for number in numbers.values()]
@@ -200,7 +199,7 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     assert len(set(header)) == len(header)
     assert all((done.folder / row["runs"]).is_dir() for row in rows)
     page = done.page.read_text()
-    assert page.count("<table>") == len(SUITE["tables"]) + 1
+    assert page.count("<table>") == len(SUITE["tables"]) + 2  # the settings and the plan
     links = re.findall(r'href="(runs/[^"]+)"', page)
     assert len(links) == 6
     assert all((done.folder / link).is_file() for link in links)

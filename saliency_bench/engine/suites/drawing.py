@@ -33,7 +33,7 @@ ABREAST = 3  # panels
 
 def write_page(
     path: Path, title: str, paper: str, tables: Sequence[SuiteTable], steps: Sequence[Step],
-    failed: Mapping[Path, str], smoke: bool,
+    settings: Sequence[Sequence[str]], failed: Mapping[Path, str], smoke: bool,
 ) -> None:  # fmt: skip
     """Write suite.html: tables, plots, plan, and links to the reports of the runs."""
     folders = {step.job.folder for step in steps}
@@ -41,7 +41,8 @@ def write_page(
     links = {name: str(page.relative_to(path.parent)) for name, page in reports.items() if page.is_file()}
     SuitePage(
         title=title, paper=paper, smoke=smoke, sections=[_section(table) for table in tables], plan=plan_rows(steps),
-        plan_notes=plan_notes(steps), runs=links, failed={folder.name: why for folder, why in failed.items()},
+        plan_notes=plan_notes(steps), settings=settings, runs=links,
+        failed={folder.name: why for folder, why in failed.items()},
     ).write(path)  # fmt: skip
 
 

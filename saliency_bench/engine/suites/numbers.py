@@ -131,13 +131,13 @@ class Results:
         # An accuracy depends on the explainer only where the table has that axis, as different runs may have them.
         has_explainer = not value.accuracy or "explainer" in (*table.rows, *table.columns, *table.over)
         job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
-        explainer = explainer_text(self._sized(place["explainer"]))
+        explainer = explainer_text(self.sized(place["explainer"]))
         if value.accuracy:
             number = _accuracy(job, run, value, fill(value.transform, variant))
         elif value.crowd:
             number = crowd_area(self.choice.answers, run, explainer)
         else:
-            metric = metric_text(self._sized(fill(getattr(value, column), variant)))
+            metric = metric_text(self.sized(fill(getattr(value, column), variant)))
             number = _score(run, explainer, metric, None if value.part is None else fill(value.part, variant))
         return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
 
@@ -151,7 +151,7 @@ class Results:
                 raise NoNumberError(run)
         raise NoNumberError(NOT_RUN)
 
-    def _sized(self, text: str) -> str:
+    def sized(self, text: str) -> str:
         """Return an explainer or metric of the suite with the options that it was run with."""
         return smoke_text(self.suite, text) if self.choice.smoke else text
 
