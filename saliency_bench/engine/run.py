@@ -35,6 +35,8 @@ from typing import Unpack
 
 from filelock import FileLock, Timeout
 
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.examples import write_examples
@@ -59,8 +61,6 @@ from saliency_bench.engine.retraining.stage import retrain_for
 from saliency_bench.engine.store import Stored, Writer, by_explainer, missing, plan
 from saliency_bench.engine.work import work
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
-from saliency_bench.metric import Metric
 from saliency_bench.registry import owner_of
 from saliency_bench.reports.page import report
 from saliency_bench.results.cell import read_cells

@@ -12,11 +12,11 @@ from time import perf_counter
 
 import numpy as np
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.examples import thumbnail_parts, thumbnail_rows
 from saliency_bench.engine.predictions import prediction_parts, predictions_of, wanted
 from saliency_bench.engine.work import ChunkResult, Output
-from saliency_bench.explainer import Explainer
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.parts import (
     Entry,

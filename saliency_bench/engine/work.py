@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import Cell, KeptMaps, RunContext
 from saliency_bench.engine.precomputed import PrecomputedMaps
 from saliency_bench.engine.probe import FIX, Probe, depends_on_batch
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
 from saliency_bench.map_sources.map_provider import halving, not_finite, reason_of
 from saliency_bench.map_sources.stored_maps import table_of
 from saliency_bench.reasons import (

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.networks import logits_in
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1

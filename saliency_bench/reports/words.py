@@ -5,8 +5,8 @@ from pathlib import Path
 from saliency_bench import __version__, registry
 from saliency_bench.analysis.pairs import ExplainerPair, explainer_pairs
 from saliency_bench.analysis.verdict import Against, Verdict, listed
+from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, Interval

@@ -5,6 +5,7 @@ from typing import Any
 import datasets
 import torch
 
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
 from saliency_bench.engine.loaded import Question
 from saliency_bench.engine.loading.predicted_by import predicted_by
@@ -13,7 +14,6 @@ from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import Samples, Selection, label_names, read_chunk, selection_of
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import reason_of
-from saliency_bench.metric import Metric
 from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.targets import known_maps
 from saliency_bench.targets.class_groups import load_groups
