@@ -33,10 +33,10 @@ from time import perf_counter, process_time
 import torch
 
 from saliency_bench import list_explainers, load_classifier, load_explainer, registry, targets
+from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.layers import cam_layer, detached_at
 from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import untouched
 
 # So that a round takes seconds; ratios do not depend on it.
 SHORT = {

@@ -19,7 +19,7 @@ import torch
 from torchvision.transforms.functional import gaussian_blur
 
 from saliency_bench import registry
-from saliency_bench.metric import Metric, load_metric
+from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.seeds import seed_of, uniform
 

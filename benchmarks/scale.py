@@ -96,7 +96,7 @@ def settings(folder: Path, explainers: int, metrics: int) -> dict:
 
 
 def needs(metric: str) -> tuple[str, ...]:
-    from saliency_bench.metric import load_metric
+    from saliency_bench.bound_metric import load_metric
 
     return load_metric(metric).inputs
 

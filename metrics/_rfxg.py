@@ -43,7 +43,7 @@ Sides = Callable[[ClassGroups, int, np.ndarray], TargetTerms | None]
 
 
 def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[tuple[TargetTerms, ...]]]:
-    """Return the `question` of a metric, see `saliency_bench.metric`."""
+    """Return the `question` of a metric, see `saliency_bench.bound_metric`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
         """Return the classes that the metric asks about, of each sample."""

@@ -45,8 +45,8 @@ DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: sha
 def folders(kind: str) -> list[Path]:
     """Return the folders that hold the items of a kind."""
     spec = find_spec(f"saliency_bench.{kind}")
-    own = [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
-    return own + [place for place in _places(kind).values() if kind == "suites" and place.is_dir()]
+    inside = [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
+    return inside + [place for place in _places(kind).values() if kind == "suites" and place.is_dir()]
 
 
 def files(kind: str) -> dict[str, Path]:

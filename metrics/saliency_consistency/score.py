@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import untouched
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import untouched
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
 from saliency_bench.registry import install_hint

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from saliency_bench.explainer import untouched
+from saliency_bench.bound_explainer import untouched
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _bam
 from saliency_bench.scoring.inputs import Other

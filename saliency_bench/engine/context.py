@@ -11,6 +11,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from saliency_bench import options
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.loaded import Data, Question, Retraining
 from saliency_bench.engine.reading import (
@@ -20,8 +22,6 @@ from saliency_bench.engine.reading import (
     relabelled,
 )
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
-from saliency_bench.metric import Metric
 from saliency_bench.results.cell import CellKey, bounds, field_line
 from saliency_bench.results.identity import PARTNERS, Identity
 from saliency_bench.results.manifest import Loaded

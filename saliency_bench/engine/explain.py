@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.precomputed import PrecomputedMaps
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
 from saliency_bench.map_sources.map_provider import halving, not_finite, reason_of
 from saliency_bench.reasons import NOT_FINITE
 from saliency_bench.types import Batch, Maps, Target

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import saliency_bench
 from saliency_bench import registry
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import Parts, merge
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
-from saliency_bench.metric import Metric
 from saliency_bench.registry import owner_of
 from saliency_bench.results.cell import read_cells
 from saliency_bench.results.summary import RunFacts, summarise

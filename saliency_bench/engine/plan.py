@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import Output, RunContext
 from saliency_bench.engine.predictions import (
     StoredPredictions,
@@ -18,7 +19,6 @@ from saliency_bench.engine.predictions import (
     read_predictions,
 )
 from saliency_bench.engine.store import map_parts, score_parts
-from saliency_bench.explainer import Explainer
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.parts import Entry, files_in, stored_samples
 from saliency_bench.results.summary import summarised_names

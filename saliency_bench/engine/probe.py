@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import untouched
 from saliency_bench.types import Images
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform

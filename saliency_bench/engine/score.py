@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import Cell, RunContext
 from saliency_bench.engine.explain import Explained, images_text
 from saliency_bench.engine.predictions import PredictedChunk, probabilities_of
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
 from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.results.parts import POSITION
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch, Value

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import Cell, KeptMaps, Output, RunContext
 from saliency_bench.engine.explain import Explained, depends_on_batch, explain
 from saliency_bench.engine.predictions import PredictedChunk
 from saliency_bench.engine.probe import FIX, Probe
 from saliency_bench.engine.score import Scores, left_out, rows_of, score
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
 from saliency_bench.map_sources.stored_maps import table_of
 from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH, HALVED, is_expected
 from saliency_bench.results import records

@@ -16,12 +16,12 @@ import numpy as np
 
 from saliency_bench import options, registry
 from saliency_bench.analysis.differences import same
+from saliency_bench.bound_explainer import Explainer, load_explainer
+from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.explainer import Explainer, load_explainer
 from saliency_bench.leaderboard.recorded import Recorded, read_recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 from saliency_bench.maps import mean_of_parts
-from saliency_bench.metric import Metric, load_metric
 from saliency_bench.results.cell import CellKey, CellResult, PartResult, bounds, by_metric, with_version
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import check_range

@@ -23,6 +23,7 @@ from PIL import Image
 from pydantic import Field, ValidationError
 
 from saliency_bench.analysis.verdict import listed
+from saliency_bench.bound_metric import Metric, as_metric, list_metrics, load_metric
 from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.finished import Run
@@ -33,7 +34,6 @@ from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import compute
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.published_maps import PUBLISHED, as_published, write_maps
-from saliency_bench.metric import Metric, as_metric, list_metrics, load_metric
 from saliency_bench.results.cell import Count, StrictModel, field_line
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import NAMED, check_format

@@ -18,9 +18,9 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import normals, seed_of
 

@@ -232,7 +232,7 @@ class _InstalledShell(MapShell):
     def scoring(self) -> tuple[Callable[..., np.ndarray], str] | None:
         """Return the function that scores, and its paper; None where saliency_bench, which has it, is not installed."""
         try:
-            from saliency_bench.metric import load_metric
+            from saliency_bench.bound_metric import load_metric
 
             metric = load_metric(type(self).__module__.rpartition(".")[2])
         except (ModuleNotFoundError, UserError):
@@ -245,7 +245,7 @@ class _InstalledShell(MapShell):
 
     def _metric(self, options: dict[str, Any]) -> Any:
         """Return the metric with those of the options that are its own."""
-        from saliency_bench.metric import load_metric
+        from saliency_bench.bound_metric import load_metric
 
         name = self.name  # type: ignore[attr-defined]
         names = _options_of(name)
@@ -395,7 +395,7 @@ class CurveShell(_InstalledShell):
         """Return the scores of maps by the metric and the classifier."""
         name = self.name  # type: ignore[attr-defined]
         try:
-            from saliency_bench.metric import load_metric
+            from saliency_bench.bound_metric import load_metric
             from saliency_bench.scoring.draws import Draws
             from saliency_bench.scoring.perturbation import batched_curves, right_classes
         except ModuleNotFoundError as error:
@@ -515,7 +515,7 @@ def _level_of_caller() -> int:
 
 def _options_of(name: str) -> list[str]:
     """Return the names of a metric's options."""
-    from saliency_bench.metric import load_metric
+    from saliency_bench.bound_metric import load_metric
 
     return list(dict(load_metric(name).options))
 

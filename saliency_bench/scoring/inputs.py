@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import Explainer, is_ours, same_directory
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, is_ours, same_directory
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider, reason_of
 from saliency_bench.maps import is_flat, mean_of_parts
-from saliency_bench.metric import Metric
 from saliency_bench.reasons import (
     MARKS,
     NO_LABEL,

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saliency_bench.bound_metric import Metric
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
-from saliency_bench.metric import Metric
 from saliency_bench.scoring.exposures import EXPOSURES, area
 from saliency_bench.scoring.perturbation import fraction_counts
 from saliency_bench.targets.terms import TargetTerms

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import Explainer, as_explainer, untouched
+from saliency_bench.bound_metric import Metric, check_without_people, load_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
-from saliency_bench.metric import Metric, check_without_people, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch

@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import saliency_bench as sb
+from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.engine.explain import differ
 from saliency_bench.engine.probe import SETTINGS, Probe
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 from saliency_bench.scoring.inputs import MetricInputs
 from saliency_bench.target_weights import one_hot
 

@@ -17,8 +17,8 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.bound_metric import as_metric, load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import as_metric, load_metric
 from saliency_bench.reasons import NO_PART, is_expected
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.scoring.partners import Predictions, plan_of

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.submission import check_records, of_run
 from saliency_bench.maps import mean_of_parts
-from saliency_bench.metric import load_metric
 from saliency_bench.results import records
 from saliency_bench.scoring.exposures import EXPOSURES, area
 

@@ -294,7 +294,7 @@ def test_records_that_lie_refuse_this_submission_and_no_other(tmp_path, edit, wo
 
 
 def test_parts_make_the_score(tmp_path):
-    from saliency_bench.metric import load_metric
+    from saliency_bench.bound_metric import load_metric
 
     parts = {name: RANDOM.random(60) for name in load_metric("saliency_consistency").parts(None)}
     folder = write(tmp_path, {"gradcam saliency_consistency": parts})

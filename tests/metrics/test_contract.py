@@ -10,9 +10,9 @@ import yaml
 from torch import nn
 
 from saliency_bench import registry
-from saliency_bench.explainer import as_explainer
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.scoring.partners import Partners
 from saliency_bench.scoring.perturbation import Curves

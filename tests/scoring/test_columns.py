@@ -9,8 +9,8 @@ from datasets import Value
 from PIL import Image
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import as_metric
 from saliency_bench.scoring.samples import score_samples
 
 LIMIT = 12

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from saliency_bench import registry
-from saliency_bench.metric import load_metric
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.scoring.samples import score_parts
 from saliency_bench.target_weights import one_hot

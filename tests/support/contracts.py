@@ -16,7 +16,7 @@ from typing import get_type_hints
 import pytest
 import yaml
 
-from saliency_bench import metric, options, registry
+from saliency_bench import bound_metric, options, registry
 
 NETWORK = {"gradients", "activations", "attention", "outputs", "nothing"}
 SECTIONS = ("Metric description", "How to use", "Inputs", "Output values", "Edge cases", "Limitations", "Citation")
@@ -145,8 +145,8 @@ def of_score(name: str, path: Path) -> Iterator[str]:
         yield f"{where(path)} has no function {name}: add it"
         return
     yield from of_options(name, function, path)
-    if strange := set(options.positional(function)) - set(metric.INPUTS):
-        yield f"{name} in {where(path)} asks for {', '.join(strange)}: there are {', '.join(metric.INPUTS)}"
+    if strange := set(options.positional(function)) - set(bound_metric.INPUTS):
+        yield f"{name} in {where(path)} asks for {', '.join(strange)}: there are {', '.join(bound_metric.INPUTS)}"
     if hasattr(module, "parts") and options.positional(module.parts) != ("options", "classifier"):
         yield f"parts in {where(path)} must take (options, classifier): change its parameters"
     if hasattr(module, "reduce") and not hasattr(module, "parts"):

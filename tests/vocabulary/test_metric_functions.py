@@ -8,10 +8,10 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.submission import of_run
-from saliency_bench.metric import as_metric
 from saliency_bench.results.run_folder import read_run
 
 

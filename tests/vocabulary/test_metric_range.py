@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from saliency_bench import registry
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import load_metric
 
 
 def giving(*values, **changes):
