@@ -1,1 +1,1 @@
-"""Explainers: one per file, `NAME.py` with a function `NAME` and a `VERSION` (see saliency_bench/bound_explainer.py)."""
+"""Explainers: one per file, `NAME.py` with a function `NAME`, declared as in `saliency_bench/declarations.py`."""

@@ -1,1 +1,1 @@
-"""Metrics: a folder per `evaluate` module, with the number itself in `score.py` (see saliency_bench/bound_metric.py)."""
+"""Metrics: a folder per `evaluate` module, the function in `score.py`, declared (saliency_bench/declarations.py)."""

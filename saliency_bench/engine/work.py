@@ -267,7 +267,9 @@ def _score(
         run_seed=context.spec.seed,
         other=None if context.other is None or by_other is None else _other(context.other, batch, by_other),
         partners=PartnerSource(context.plans, places, context.partners, context.spec.batch_size),
-        retrained={cell.metric: context.retraining.classes[cell.id][places] for cell in cells if cell.metric.keeps},
+        retrained={
+            cell.metric: context.retraining.classes[cell.id][places] for cell in cells if cell.metric.declaration.keeps
+        },
     )
     for cell in cells:
         before = context.classifier.passes
