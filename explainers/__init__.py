@@ -1,1 +1,1 @@
-"""Explainers: one per file, `NAME.py` with a function `NAME`, declared as in `saliency_bench/declarations.py`."""
+"""Explainers: one per file, `NAME.py` with a function `NAME` (see saliency_bench/declarations.py)."""

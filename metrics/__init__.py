@@ -1,1 +1,1 @@
-"""Metrics: a folder per `evaluate` module, the function in `score.py`, declared (saliency_bench/declarations.py)."""
+"""Metrics: a folder per `evaluate` module; the function is in `score.py` (see saliency_bench/declarations.py)."""

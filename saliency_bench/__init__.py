@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if not (Path(__file__).parent / "explainers").is_dir():
     # In a checkout the plugin folders lie beside the core; a wheel has them inside.

@@ -14,6 +14,7 @@ from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.results.summary import covered
 from saliency_bench.results.summary import notes as notes_of
+from saliency_bench.spec import PREDICTED_BY
 
 NONE = "–"
 MINUS = "\N{MINUS SIGN}"
@@ -190,6 +191,8 @@ def difference(contrast: Contrast) -> str:
 
 def target(rule: str) -> str:
     """Say what the maps explain."""
+    if rule.startswith(PREDICTED_BY):
+        return f"the class that {rule.removeprefix(PREDICTED_BY)} predicts"
     return TARGETS.get(rule, f"what {rule} names for each sample")
 
 

@@ -169,7 +169,7 @@ def test_checks_that_do_not_fit_are_refused(options, line):
 @pytest.mark.slow
 def test_human_masks_are_rated_like_maps_and_are_no_explainer(tmp_path, monkeypatch):
     names = (f"p-person3{number}" for number in range(2))  # the order of maps is drawn from the name of the person
-    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda: next(names))
+    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: next(names))
     study = start(tmp_path, with_masks(), per_person=10, raters=2)
     assert study.images.ids[-1] not in {*study.study.configuration["images"], *study.study.configuration["checks"]}
     people = [rate(study) for _ in range(2)]

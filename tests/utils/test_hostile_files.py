@@ -136,24 +136,6 @@ def test_arrays_are_measured_before_they_are_unpacked(run, tmp_path):
         read_run(run)
 
 
-@pytest.mark.parametrize("name", ["records.parquet", "predictions.parquet"])
-def test_tables_have_as_many_rows_as_the_summary_allows(run, name):
-    table = pq.read_table(run / name)
-    many = pa.concat_tables([table] * 20)
-    pq.write_table(many, run / name)
-    with pytest.raises(UserError, match=f"{many.num_rows:,} rows, of which the summary allows"):
-        read_run(run)
-
-
-@pytest.mark.slow
-def test_a_text_that_unpacks_to_megabytes_is_not_read(run):
-    table = pq.read_table(run / "records.parquet")
-    table = table.set_column(table.schema.get_field_index("group"), "group", pa.array(["x" * 10**7] * len(table)))
-    pq.write_table(table, run / "records.parquet", compression="zstd", use_dictionary=False)
-    with pytest.raises(UserError, match="unpack to"):
-        read_run(run)
-
-
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -148,6 +148,20 @@ class Note(Strict):
     where: dict[Axis, tuple[str, ...]] = {}
 
 
+class Decision(Strict):
+    """What the paper says or leaves open, and what was chosen.
+
+    Attributes:
+        about: Names of datasets, models, explainers or metrics; none for what is about the whole suite.
+        paper: What the paper says.
+        run: What the suite runs.
+    """
+
+    about: tuple[str, ...] = ()
+    paper: str
+    run: str
+
+
 class Table(Strict):
     """A table of a paper.
 
@@ -163,6 +177,7 @@ class Table(Strict):
         show: {axis: names in the paper's order}. Further names of the runs, such as baselines, come after these.
         figures: What the paper prints for the names in `show`: a list per row, null where nothing legible is printed.
         notes: Remarks on the figures.
+        t_test: An explainer that each other one is compared with by a paired t-test, as the paper does.
         plot: Kind of plot, or "" for none.
     """
 
@@ -176,6 +191,7 @@ class Table(Strict):
     show: dict[Axis, tuple[str, ...]] = {}
     figures: tuple[tuple[float | None, ...], ...] = ()
     notes: tuple[Note, ...] = ()
+    t_test: str = ""
     plot: Literal["", "points", "lines"] = "points"
 
     @model_validator(mode="after")
@@ -221,7 +237,18 @@ class Smoke(Strict):
 
 
 class Suite(Strict):
-    """The suite of a paper; `names` is {name of a dataset, model or explainer: what the paper calls it}."""
+    """The suite of a paper.
+
+    Attributes:
+        paper: Its title and address.
+        datasets: {name in the suite: dataset}, as are the other mappings.
+        models: Models.
+        runs: Runs.
+        tables: Tables.
+        names: {name of a dataset, model or explainer: what the paper calls it}.
+        decisions: What the paper leaves open, and what was chosen.
+        smoke: What takes the place of datasets and models under --smoke.
+    """
 
     paper: str
     datasets: dict[str, DatasetEntry] = Field(min_length=1)
@@ -229,6 +256,7 @@ class Suite(Strict):
     runs: dict[str, RunEntry] = Field(min_length=1)
     tables: dict[str, Table] = Field(min_length=1)
     names: dict[str, str] = {}
+    decisions: tuple[Decision, ...] = ()
     smoke: Smoke = Smoke()
 
     @model_validator(mode="after")

@@ -215,23 +215,12 @@ class Peekaboom:
         Raises:
             UserError: The person has not got to this place.
         """
-        question = self._asked(person, place, step)
+        question = _checked(self.question(person), place, step)
         image, explainer = pair_of(question.unit)
         frame = self.images.frame(image)
         if explainer is None:
             return png(frame)
         return png(revealed(frame, self.images.map(image, explainer), self.exposure(question)))
-
-    def _asked(self, person: str, place: object, step: object) -> Question:
-        """Return the question that a person is at.
-
-        Raises:
-            UserError: It is at another place.
-        """
-        question = self.question(person)
-        if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
-            raise UserError("this is not the question that you are at; reload the page")
-        return question
 
     # answers
 
@@ -242,9 +231,11 @@ class Peekaboom:
             UserError: It is no answer to the current question.
         """
         place, step, choice = (sent.get(name) for name in ("place", "step", "choice"))
+        current = self.question(person)
+        # Looked up after the question: the same answer may be stored by another thread in between.
         if "choice" in sent and (before := self._before(person, place, step)) and before["choice"] == choice:
             return {"right": before["right"]}
-        question = self._asked(person, place, step)
+        question = _checked(current, place, step)
         if "choice" not in sent or (choice is not None and choice not in self.choices(person, question.unit)):
             raise UserError("choice is one of the labels that are shown, or null")
         if choice is not None and choice in question.tried:
@@ -264,6 +255,17 @@ class Peekaboom:
         units = [assignment.unit for assignment in self.study.assignments(person) if assignment.position == place]
         steps = self.study.answers(person, units[0], last=False) if units else []
         return next((assignment.payload for assignment in steps if assignment.payload["step"] == step), None)
+
+
+def _checked(question: Question | None, place: object, step: object) -> Question:
+    """Return the question that a person is at.
+
+    Raises:
+        UserError: It is at another place.
+    """
+    if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
+        raise UserError("this is not the question that you are at; reload the page")
+    return question
 
 
 def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarray:
