@@ -115,7 +115,7 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     passes *= len(images)
     target = targets.one_hot(labels, classes)
     kind = "images" if "images" in found else "layer" if found else "outputs"
-    only_outputs = "outputs" in registry.load("explainers", explainer.name).NEEDS
+    only_outputs = "outputs" in explainer.declaration.needs
     layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
 
     def ours(precision: str = "fp32") -> torch.Tensor:

@@ -91,7 +91,7 @@ def comparable() -> list[Metric]:
 
 def of_partners() -> list[Metric]:
     """The metrics that look at several samples at once."""
-    return [metric for metric in map(load_metric, registry.names("metrics")) if metric.plan is not None]
+    return [metric for metric in map(load_metric, registry.names("metrics")) if metric.declaration.plan is not None]
 
 
 def by_partners(

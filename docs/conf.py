@@ -6,6 +6,7 @@ from pathlib import Path
 
 import saliency_bench
 from saliency_bench import registry
+from saliency_bench.publishing.metrics import card_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docstrings import google_style
@@ -68,8 +69,8 @@ def write_generated(app) -> None:
 def write_cards() -> None:
     """A page for each metric that is found: its card, without the settings of its Space."""
     CARDS.mkdir(exist_ok=True)
-    for name, file in registry.files("metrics").items():
-        text = (file.parent / "README.md").read_text(encoding="utf-8").split("---\n", 2)[2]
+    for name in registry.files("metrics"):
+        text = card_of(name).split("---\n", 2)[2]
         page = text.replace(f"# Metric card: {name}", f"# {name}", 1).lstrip()
         target = CARDS / f"{name}.md"
         if not target.exists() or target.read_text(encoding="utf-8") != page:

@@ -20,7 +20,6 @@ from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images, Target
 
-PAPER = "Elisha et al., Rethinking Saliency Maps, AAAI 2026, https://arxiv.org/abs/2511.13081"
 SHARES = np.linspace(0.1, 0.9, 9)
 
 

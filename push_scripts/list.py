@@ -107,7 +107,7 @@ def _section(folder: str, name: str, path: Path) -> str:
             return OWN
         return DRAWN if registry.constant(path, "EMBEDDED") else "built from files that you download"
     if folder == "explainers":
-        explainer_needs = str(registry.constant(path, "NEEDS", ""))
+        explainer_needs = str(registry.declared(folder, name, "needs", ""))
         return next((title for title, word in EXPLAINERS.items() if word in explainer_needs), "")
     needs = registry.asked_for(folder, name)
     return next((title for title, word in METRICS.items() if word in needs), "other")

@@ -18,7 +18,8 @@ _HOMES = {
     "load_classifier": "classifiers.loading",
     "load_explainer": "bound_explainer",
     "load_metric": "bound_metric",
-    "declare_metric": "bound_metric",
+    "explainer": "declarations",
+    "metric": "declarations",
     "list_datasets": "data.names",
     "list_explainers": "bound_explainer",
     "list_metrics": "bound_metric",
@@ -62,8 +63,8 @@ __all__ = [
     "__version__",
     "analyse",
     "build",
-    "declare_metric",
     "explain",
+    "explainer",
     "list_datasets",
     "list_explainers",
     "list_metrics",
@@ -75,6 +76,7 @@ __all__ = [
     "load_metric",
     "load_results",
     "load_run",
+    "metric",
     "report",
     "run",
     "submit",
@@ -87,12 +89,13 @@ __all__ = [
 if TYPE_CHECKING:
     from saliency_bench import targets
     from saliency_bench.bound_explainer import Explainer, list_explainers, load_explainer
-    from saliency_bench.bound_metric import Metric, declare_metric, list_metrics, load_metric
+    from saliency_bench.bound_metric import Metric, list_metrics, load_metric
     from saliency_bench.classifiers.classifier import Classifier
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.data.building import build
     from saliency_bench.data.loading import load_dataset
     from saliency_bench.data.names import list_datasets
+    from saliency_bench.declarations import explainer, metric
     from saliency_bench.engine.finished import Run, load_run
     from saliency_bench.engine.run import run
     from saliency_bench.engine.suites.schema import list_suites

@@ -58,7 +58,7 @@ class Cell:
     @property
     def is_planned(self) -> bool:
         """Return whether its id is known: the partners of samples are, if its metric asks for them."""
-        return self.metric.plan is None or PARTNERS in self.asked_for
+        return self.metric.declaration.plan is None or PARTNERS in self.asked_for
 
     @cached_property
     def key(self) -> CellKey:
@@ -91,7 +91,7 @@ class Cell:
             explainer_about=self.explainer.about,
             metric_about=self.metric.about,
             aggregate=self.metric.aggregate is not None,
-            note=self.metric.note,
+            note=self.metric.declaration.note,
             asked_for=self.asked_for,
         )
 
@@ -253,16 +253,17 @@ class RunContext:
             self._cell(explainer, metric)
             for explainer in self.explainers
             for metric in self.metrics
-            if metric.keeps or explainer not in self.retraining.controls
+            if metric.declaration.keeps or explainer not in self.retraining.controls
         ]
 
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
         """Return the cell of an explainer and a metric."""
-        asked_for = {f"column {name}": self.data.columns[name] for name in metric.columns if name in self.data.columns}
+        columns, declared = self.data.columns, metric.declaration
+        asked_for = {f"column {name}": columns[name] for name in declared.columns if name in columns}
         if "other" in metric.inputs and self.other is not None:
             asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.data.columns)
         asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
-        asked_for |= {TRAINED_ON: self.retraining.trained_on} if metric.keeps else {}
+        asked_for |= {TRAINED_ON: self.retraining.trained_on} if declared.keeps else {}
         base = self.retraining.base if starts_from_base(metric) else None
         asked_for |= {INITIAL: base.digest} if base is not None else {}
         cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.inputs, asked_for)
@@ -314,4 +315,4 @@ class RunContext:
 
 def starts_from_base(metric: Metric) -> bool:
     """Return whether the networks of a metric start from the weights that the classifier's training started from."""
-    return bool(metric.keeps) and dict(metric.options).get("initial") == "base"
+    return bool(metric.declaration.keeps) and dict(metric.options).get("initial") == "base"

@@ -119,7 +119,7 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
     for metric in metrics:
         check_without_people(metric)
         if wants_more(metric):
-            more = OF_TRAINING if metric.keeps else FURTHER
+            more = OF_TRAINING if metric.declaration.keeps else FURTHER
             raise UserError(
                 f"{metric.name} {more}, which precomputed maps cannot provide; leave it out, or benchmark {name} as a "
                 f"function: sb.run(explainers=[{name}])"

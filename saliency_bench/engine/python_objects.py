@@ -157,7 +157,7 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
     if isinstance(item, Metric) and not is_direction_declared(item):
         complain(
             f"metric {item} does not say which direction is better, so higher is assumed to be better; declare it with "
-            "@sb.declare_metric(higher_is_better=..., range=(low, high))"
+            "@sb.metric(higher_is_better=..., range=(low, high))"
         )
     code, about = _written(item)
     written = PythonObject(kind=kind, name=str(item), digest=hash_of(item.identity), code=code, about=about)

@@ -76,8 +76,8 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
         **settings: SETTINGS
 
     Python objects may stand in the place of names: an explainer, or any function (classifier, images, target) -> maps;
-    a metric, or a function such as f(maps, masks) (`declare_metric`); a model object or what `load_classifier` gives,
-    which stays as it is; a dict as label map or groups.
+    a metric, or a function such as f(maps, masks), of which `sb.metric` says what its scores mean; a model object or
+    what `load_classifier` gives, which stays as it is; a dict as label map or groups.
     `precision` and `channels_last` are part of a cell's identity; limit, batch_size, strict, device and out are not.
     Where `limit` cuts the last chunk, `forward_passes` of the summary count all of it, and the scores its first samples
     only. `summary["faults"]` counts what was left out because it failed.
@@ -164,7 +164,7 @@ def _share(chunks: list[Item], accelerator: Group) -> list[Item]:
 
 def _with_partner_plans(context: RunContext, accelerator: Group, shown: bool) -> RunContext:
     """Add the plans of the metrics that ask for partners; for these, all samples are predicted first."""
-    asking = [metric for metric in context.metrics if metric.plan is not None]
+    asking = [metric for metric in context.metrics if metric.declaration.plan is not None]
     if not asking:
         return context
     share = _share(agreed(accelerator, lambda: unpredicted(context)), accelerator)

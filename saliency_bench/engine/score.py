@@ -69,7 +69,9 @@ def score(
         other=None if context.other is None else _other(context.other, batch, samples.of_other),
         partners=PartnerSource(context.plans, samples.places, context.partners, context.spec.batch_size),
         retrained={
-            cell.metric: context.retraining.classes[cell.id][samples.places] for cell in cells if cell.metric.keeps
+            cell.metric: context.retraining.classes[cell.id][samples.places]
+            for cell in cells
+            if cell.metric.declaration.keeps
         },
     )
     scores: Scores = {}

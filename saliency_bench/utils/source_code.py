@@ -5,7 +5,7 @@
 `datasets` hashes the function as it hashes what `Dataset.map` is given: code, defaults, closures, and the globals that
 it names, by their contents. What it refers to in a module that can be imported enters that hash by name only, so the
 sources of your own files are hashed with it: those of the modules that it refers to, and of all that these import. What
-belongs to Python, an installed library or this package counts by its name, and `VERSION` where its module has one.
+belongs to Python, an installed library or this package counts by its name, and its version where it declares one.
 
 So a change in a helper's file gives another version even if the function does not use what changed: it is computed
 anew once too often rather than once too little. Not seen is what a function looks up only as it runs: files,
@@ -62,10 +62,16 @@ def code_hash(function: Callable) -> CodeHash:
         names = _module_names(pickled)
         sources = [_source(name, file) for name, file in _own_files(names).items()]
         ours = [name for name in names if name.partition(".")[0] == THIS_PACKAGE]
-        versions = [str(getattr(sys.modules[name], "VERSION", "")) for name in ours]
+        versions = [_versions(sys.modules[name]) for name in ours]
     except Exception as error:  # pickling calls methods of whatever the function holds
         return CodeHash(secrets.token_hex(8), described(error))
     return CodeHash(_digest([pickled, *sources, *(version.encode() for version in versions)]))
+
+
+def _versions(module: ModuleType) -> str:
+    """Return what a module of this package says of its version, and what its functions declare."""
+    declared = (getattr(getattr(value, "declaration", None), "version", None) for value in vars(module).values())
+    return " ".join(str(version) for version in (getattr(module, "VERSION", None), *declared) if version is not None)
 
 
 def class_code(kind: type) -> str:

@@ -22,6 +22,7 @@ LAYERS = (
         "displays",
         "settings",
         "bound_explainer",
+        "declarations",
         "bound_metric",
     ),
     ("hub",),

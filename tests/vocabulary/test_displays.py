@@ -125,7 +125,7 @@ def test_metrics_and_explainers_say_what_they_are():
     for word in ("rise:masks=9", "Petsiuk", "masks=9", "outputs"):
         assert word in texts, word
 
-    @sb.declare_metric(higher_is_better=False)
+    @sb.metric(higher_is_better=False)
     def own(maps):
         """Mean <b>level</b>."""
         return maps.mean(axis=(1, 2))

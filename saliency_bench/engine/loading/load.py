@@ -62,7 +62,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     )
     question = question_of(spec, objects, table, metrics, classifier)
     precomputed = _precomputed(spec, objects, classifier, table)
-    retraining = [metric for metric in metrics if metric.keeps]
+    retraining = [metric for metric in metrics if metric.declaration.keeps]
     controls = _controls(explainers) if retraining else []
     context = RunContext(
         spec=spec,

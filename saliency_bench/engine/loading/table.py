@@ -131,7 +131,7 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
     """
     asking: dict[str, list[str]] = {}
     for metric in metrics:
-        for column in metric.columns:
+        for column in metric.declaration.columns:
             asking.setdefault(column, []).append(metric.name)
     for column in asking.keys() - set(rows.column_names):
         shown = f"{', '.join(asking[column])} {'show' if len(asking[column]) > 1 else 'shows'} -"

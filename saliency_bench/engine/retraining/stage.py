@@ -48,7 +48,7 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, 
     Raises:
         UserError: The dataset, classifier or an explainer cannot be used for retraining.
     """
-    retraining = [cell for cell in cells if cell.metric.keeps]
+    retraining = [cell for cell in cells if cell.metric.declaration.keeps]
     for images in dict.fromkeys(Protocol.from_metric(cell.metric).images for cell in retraining):
         same_images = [cell for cell in retraining if Protocol.from_metric(cell.metric).images == images]
         splits = Splits.from_context(context, images)

@@ -55,8 +55,8 @@ def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
     metrics = [as_metric(text) for run in sorted(runs) for text in metrics_of(suite, suite.tables, run)]
     for name, several in _options_by_name(metrics).items():
         metric = next(metric for metric in metrics if metric.name == name)
-        left_out = f"left out: {metric.undefined}" if metric.undefined else ""
-        yield name, _pairs(several), ". ".join(filter(None, (metric.note, left_out)))
+        left_out = f"left out: {metric.declaration.undefined}" if metric.declaration.undefined else ""
+        yield name, _pairs(several), ". ".join(filter(None, (metric.declaration.note, left_out)))
 
 
 def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
