@@ -124,6 +124,8 @@ def enlarge(small: Tensor, images: Images) -> Maps:
     in fact, a cell of 0 stays 0, and no map is off by more than q / 2 + q / 2^9, 2e-5 of its range.
     """
     height, width = images.shape[2:]
+    if small.shape[1:] == (height, width):  # nothing is enlarged, and no pixels are equal in theory
+        return small.float().contiguous()
     cells = small.double()
     step = (cells.amax(dim=(1, 2), keepdim=True) - cells.amin(dim=(1, 2), keepdim=True)) / CELL_STEPS
     step = torch.where(step > 0, step, cells.abs().amax(dim=(1, 2), keepdim=True).clamp(min=TINY))  # a constant map
