@@ -40,6 +40,7 @@ def configuration(
     pairs: int = PAIRS,
     choices: int = CHOICES,
     checks: int = CHECKS,
+    strike: bool = False,
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def configuration(
         pairs: of a person.
         choices: labels that a person chooses from.
         checks: attention checks of a person.
+        strike: strike out labels that were tried, which makes guessing pay (`chance`).
         limit: images to judge, drawn by the seed; None: all.
         seed: of all that is drawn.
 
@@ -81,6 +83,7 @@ def configuration(
         "judgements": judgements,
         "pairs": pairs,
         "choices": choices,
+        "strike": strike,
         "exposures": list(SHOWN),
     }
 
@@ -207,6 +210,7 @@ class Peekaboom:
             "next": following if following > exposure else None,
             "choices": self.choices(person, question.unit),
             "tried": [choice for choice in question.tried if choice is not None],
+            "strike": strikes(self.study),
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
@@ -238,7 +242,7 @@ class Peekaboom:
         question = _checked(current, place, step)
         if "choice" not in sent or (choice is not None and choice not in self.choices(person, question.unit)):
             raise UserError("choice is one of the labels that are shown, or null")
-        if choice is not None and choice in question.tried:
+        if choice is not None and choice in question.tried and strikes(self.study):
             raise UserError("this label was tried before")
         payload = {
             "step": question.step,
@@ -279,6 +283,11 @@ def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarr
     count = np.rint(np.array([exposure * height * width])).astype(np.int64)
     kept = top_pixels(values[None], count)[0]
     return np.where(kept[..., None], frame, np.uint8(GREY))
+
+
+def strikes(study: Study) -> bool:
+    """Return whether labels that were tried cannot be chosen again; always so in studies that do not say."""
+    return study.configuration.get("strike", True)
 
 
 def by_judgement(answers: Sequence[Answer]) -> dict[tuple[str, str], list[Answer]]:
