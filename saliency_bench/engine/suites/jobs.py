@@ -12,7 +12,16 @@ from pathlib import Path
 
 from saliency_bench import options
 from saliency_bench.analysis.agreement import Answers
-from saliency_bench.engine.suites.schema import DatasetEntry, ModelEntry, RunEntry, Suite, Training, fill, identity_of
+from saliency_bench.engine.suites.schema import (
+    CROWD,
+    DatasetEntry,
+    ModelEntry,
+    RunEntry,
+    Suite,
+    Training,
+    fill,
+    identity_of,
+)
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.own_files import is_in_file
 from saliency_bench.spec import PREDICTED_BY, RunSpec
@@ -121,7 +130,7 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
     """Return the metrics that tables ask of a run, and its own, as the command line writes them."""
-    texts = _texts_for(suite, tables, run, "metric", "against")
+    texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 

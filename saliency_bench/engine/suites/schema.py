@@ -24,6 +24,7 @@ from saliency_bench.utils.messages import complain
 Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
 Scalar = str | int | float | bool
+CROWD = "crowd"  # as the second metric of a correlation
 # Settings of a run that the suite itself fills in, so that `settings` must not.
 RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
 # Settings that add to a run or leave its scores alone: runs that differ only in these share a folder.
@@ -112,9 +113,14 @@ class Value(Strict):
     Attributes:
         metric: The metric whose mean score is shown.
         part: Part of the metric instead of its score; with *, as in `0.05 training *`, the mean of all matching parts.
-        against: A second metric: the correlation of both over the axes in `over` is shown.
+        against: A second metric, or `crowd`: the correlation of both over the axes in `over` is shown.
+        correlation: Which correlation.
         accuracy: Accuracy of the classifier instead of a metric.
         crowd: Area under the accuracy of people instead of a metric, from the answers that --answers gives.
+        exposure: Accuracy of people at this exposure, instead of the area.
+        judgements: The area that so many judgements per image would give, drawn from all of them.
+        count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
+        bin: Two exposures, as in "0.1 0.2".
         transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
         run: The run of the table that holds the value, where not all do.
         scale: Factor that turns the value into the paper's unit.
@@ -123,8 +129,13 @@ class Value(Strict):
     metric: str = ""
     part: str | None = None
     against: str = ""
+    correlation: Literal["pearson", "spearman", "kendall"] = "pearson"
     accuracy: Literal["", "top1", "top5"] = ""
     crowd: bool = False
+    exposure: str = ""
+    judgements: str = ""
+    count: Literal["", "image", "person"] = ""
+    bin: str = ""
     transform: str = ""
     run: str = ""
     scale: float = 1.0
@@ -134,11 +145,20 @@ class Value(Strict):
         """Check that it is exactly one kind of quantity."""
         if sum(map(bool, (self.metric, self.accuracy, self.crowd))) != 1 or (self.against and not self.metric):
             raise ValueError("a value needs either metric (with against, for a correlation), accuracy or crowd")
+        if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
+            raise ValueError("exposure, judgements and count go with crowd")
+        if bool(self.count) != bool(self.bin):
+            raise ValueError('count and bin go together, as in count: image, bin: "0.1 0.2"')
         if self.part and not self.metric:
             raise ValueError("part goes with metric")
         if self.transform and not self.accuracy:
             raise ValueError("transform goes with accuracy, not with a metric")
         return self
+
+    @property
+    def has_explainer(self) -> bool:
+        """Whether it depends on the explainer."""
+        return not (self.accuracy or self.count)
 
 
 class Note(Strict):
@@ -278,7 +298,7 @@ class Suite(Strict):
         """Check that each number of a table belongs to exactly one place of its runs."""
         runs = [self.runs[run] for run in table.runs]
         names = {axis: {entry for run in runs for entry in getattr(run, f"{axis}s")} for axis in ("dataset", "model")}
-        if any(not value.accuracy for value in table.values.values()):
+        if any(value.has_explainer for value in table.values.values()):
             names["explainer"] = {text for run in runs for text in run.explainers}
         for axis, several in names.items():
             if len(several) > 1 and axis not in (*table.rows, *table.columns, *table.over):
