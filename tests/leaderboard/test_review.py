@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import review as review_module
 from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
-from saliency_bench.leaderboard.recompute import recompute, vouch
+from saliency_bench.leaderboard.recompute import _all_the_same, _like_masks, recompute, vouch
 from saliency_bench.leaderboard.review import comment, merge, review
 from saliency_bench.leaderboard.submission import of_run, shown_cells
 
@@ -203,7 +204,7 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     assert main([*line, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
     rows = sb.load_results(tmp_path).rows
-    assert [row.status for row in rows] == ["recomputed"] * 4
+    assert [row.status for row in rows] == ["run by the board"] * 4
     assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
 
 
@@ -235,7 +236,7 @@ def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
     assert lines[-1].startswith("written: ")
     there = board.files("datasets", BOARD)
     assert json.loads(there[f"status/{status.content}.json"])["refused"] is None
-    assert {row.status for row in sb.load_results(BOARD).rows} == {"recomputed"}
+    assert {row.status for row in sb.load_results(BOARD).rows} == {"run by the board"}
 
 
 @pytest.mark.slow
@@ -259,7 +260,7 @@ def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(
     assert not any("is listed as" in line for line in lines)
     assert [path.read_bytes() for path in listed] == before
     (row,) = sb.load_results(root).rows
-    assert (row.dataset, row.model, row.status) == (str(shapes), str(resnet), "recomputed")
+    assert (row.dataset, row.model, row.status) == (str(shapes), str(resnet), "run by the board")
     _, lines = vouch(str(root), folder, dataset=str(tmp_path / "official.parquet"), **settings)
     assert [line for line in lines if "listed" in line] == ["  the dataset is listed as folder:official.parquet"]
     (row,) = sb.load_results(root).rows
@@ -298,6 +299,17 @@ def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_boar
     board = sb.load_results(root)
     assert {row.submitters for row in board.rows} == {("ada",)}
     assert [one.folder for one in board.refused] == [sent]
+
+
+def test_maps_that_no_explainer_makes_are_named():
+    """`recompute` tells the owner of maps that are nearly the masks, and of one map for all images."""
+    cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
+    values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
+    (line,) = _like_masks(SimpleNamespace(cells=cells, values=values))
+    assert line == "maps of masks match the mask almost exactly in 75% of the images"
+    some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
+    maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
+    assert _all_the_same(maps) == ["one map of prior is that of 75% of the images, whatever their classes"]
 
 
 def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
@@ -351,6 +363,6 @@ def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_pat
     ((_, again),) = status.cells.items()
     assert (again.samples, again.by, again.largest) == (len(ids), "maps", 0)
     (row,) = sb.load_results(BOARD).rows
-    assert (row.status, row.own_method, row.submitters) == ("recomputed", True, ("visitor",))
+    assert (row.status, row.own_method, row.submitters) == ("scored by the board", True, ("visitor",))
     with pytest.raises(UserError, match="with_maps is for maps"):
         sb.submit(tmp_path / "mine" / f"scored-mine-{row.cell.explainer_version}", with_maps=True)
