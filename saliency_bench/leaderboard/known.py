@@ -10,7 +10,7 @@
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -64,9 +64,12 @@ class KnownModel(StrictModel):
         return self.digest
 
 
-RUN, SCORED, CHECKED, CLAIMED = "run by the board", "scored by the board", "checked", "claimed"
-STATUSES = (RUN, SCORED, CHECKED, CLAIMED)
 Trust = Literal["run by the board", "scored by the board", "checked", "claimed"]
+RUN: Final = "run by the board"
+SCORED: Final = "scored by the board"
+CHECKED: Final = "checked"
+CLAIMED: Final = "claimed"
+STATUSES: Final[tuple[Trust, ...]] = (RUN, SCORED, CHECKED, CLAIMED)
 
 
 class Recomputed(StrictModel):
