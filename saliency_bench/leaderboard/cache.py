@@ -96,7 +96,9 @@ def _code() -> str:
 
 def cached_places(entries: Sequence[Entry], contents: Sequence[str], seed: int) -> dict[str, Place]:
     """Return `standing.places` of rows whose submissions have the hashes `contents` (`known.content_of`)."""
-    about = sorted((entry.key, content, entry.official) for entry, content in zip(entries, contents, strict=True))
+    about = sorted(
+        (entry.key, content, entry.official, entry.submitter) for entry, content in zip(entries, contents, strict=True)
+    )
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{_code()[:16]}.json"
     try:

@@ -89,11 +89,11 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
         if not pull.is_pull_request or pull.status not in ("open", "draft"):
             state = f"{pull.status}, not open" if pull.is_pull_request else "a discussion, not a pull request"
             raise UserError(f"number {number} of {repo} is {state}")
-        commit, before, after = _trees(api, repo, number)
-    folders, problems = _touched(before, after)
+        files = _pulled(api, repo, number)
+    folders, problems = _touched(files)
     if problems:
-        return Verdict(repo, number, pull.author, commit, folders, problems, [])
-    return _verdict(repo, pull, commit, folders, api)
+        return Verdict(repo, number, pull.author, files.commit, folders, problems, [])
+    return _verdict(repo, pull, files.commit, folders, api)
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
@@ -128,18 +128,38 @@ def merge(verdict: Verdict, api: HfApi | None = None) -> None:
     if not verdict.fine:
         raise UserError(f"pull request {verdict.number} of {repo} must not be merged")
     with asking(repo):
-        commit, _, reviewed = _trees(api, repo, verdict.number)
-        if commit != verdict.commit:
+        pull = _pulled(api, repo, verdict.number)
+        if pull.commit != verdict.commit:
             raise UserError(f"pull request {verdict.number} of {repo} has changed since; review it again")
-        before = _files(api, repo, "main")
+        added = {path: file for path, file in pull.after.items() if path not in pull.before}
+        expected = _files(api, repo, "main") | added
         api.merge_pull_request(repo, verdict.number, repo_type="dataset")
-        after = _files(api, repo, "main")
-    paths = {path for path in before.keys() | after.keys() if _blob(before, path) != _blob(after, path)}
-    if strange := sorted(path for path in paths if _blob(after, path) != _blob(reviewed, path)):
+        merged = _files(api, repo, "main")
+    # All of main, not only what changed: behind a forged history a merge deletes what nobody reviewed.
+    strange = [path for path in expected.keys() | merged.keys() if _blob(merged, path) != _blob(expected, path)]
+    if strange:
         raise UserError(
-            f"pull request {verdict.number} of {repo} was merged, but {one_line(strange[0])} on main is not what was "
-            "reviewed: it changed in between; look at the last commits of main and revert them"
+            f"pull request {verdict.number} of {repo} was merged, but {one_line(min(strange))} on main is not what was "
+            "reviewed: it changed in between, or the pull request has a forged history; look at the last commits of "
+            "main and revert them"
         )
+
+
+@dataclass(frozen=True)
+class _Pull:
+    """The files of a pull request.
+
+    Attributes:
+        commit: its last one.
+        before: files of main where it started.
+        now: files of main.
+        after: its files.
+    """
+
+    commit: str
+    before: dict[str, RepoFile]
+    now: dict[str, RepoFile]
+    after: dict[str, RepoFile]
 
 
 def _blob(files: dict[str, RepoFile], path: str) -> str | None:
@@ -147,17 +167,18 @@ def _blob(files: dict[str, RepoFile], path: str) -> str | None:
     return files[path].blob_id if path in files else None
 
 
-def _trees(api: HfApi, repo: str, number: int) -> tuple[str, dict[str, RepoFile], dict[str, RepoFile]]:
-    """Return (the last commit of a pull request, the files of main when it started, its files now)."""
-    history = [
-        entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=f"refs/pr/{number}")
-    ]
-    main_commits = {entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision="main")}
-    # Newest first: the first commit that is also on main is where the pull request started.
-    base = next((commit for commit in history if commit in main_commits), None)
-    if base is None:
-        raise UserError(f"pull request {number} of {repo} does not start from its main branch")
-    return history[0], _files(api, repo, base), _files(api, repo, history[0])
+def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
+    """Return the files of a pull request. Raise UserError if it is not made of commits on top of main."""
+    history, main = (
+        [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
+        for revision in (f"refs/pr/{number}", "main")
+    )
+    # Newest first: commits of its own, then main's from where it started. Anything else, such as a merge of two states
+    # of main, can hide changes from whoever compares with one of them.
+    base = next((commit for commit in history if commit in main), None)
+    if base is None or history[history.index(base) :] != main[main.index(base) :]:
+        raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")
+    return _Pull(history[0], *(_files(api, repo, revision) for revision in (base, main[0], history[0])))
 
 
 def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
@@ -166,12 +187,14 @@ def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
     return {file.path: file for file in tree if isinstance(file, RepoFile)}
 
 
-def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[list[str], list[str]]:
+def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
     """Return (the folders of submissions that are added, a line for each other change)."""
+    before, after = pull.before, pull.after
     problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
     changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
     problems += [f"it changes {path}" for path in changed]
     added = sorted(after.keys() - before.keys())
+    problems += [f"it adds {path}, which main has by now" for path in added if path in pull.now]
     folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
     if not folders:
         return [], [*problems, f"it adds no {RESULT}"]

@@ -33,6 +33,7 @@ from saliency_bench.utils.bounded import ReaderDiedError, bounded
 from saliency_bench.utils.files import write_json
 
 TRUST = ("status", "why", "rank_if_true", "not_comparable")
+COUNTS = ("recomputed",)
 FEATURES = datasets.Features(
     {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
                                                  "target", "precision", "explainer", "explainer_version",
@@ -44,13 +45,14 @@ FEATURES = datasets.Features(
     | {"n": datasets.Value("int64"), "clusters": datasets.Value("int64"), "rank": datasets.Value("string"),
        "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
     | {name: datasets.Value("string") for name in TRUST}
+    | {name: datasets.Value("int64") for name in COUNTS}
     | {"best": datasets.Value("bool"), "own_method": datasets.Value("bool")}
     | {"submitters": datasets.List(datasets.Value("string")), "conflict": datasets.Value("bool"),
        "same_as": datasets.List(datasets.Value("string"))}
     | {"source": datasets.Value("string")}
 )  # fmt: skip
 # Columns that only a board can fill in, none of which a submission can state about itself.
-OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict", "same_as")
+OF_BOARD = (*TRUST, *COUNTS, "best", "own_method", "submitters", "conflict", "same_as")
 
 NO_RESULT = "no result: this row only shows the columns"
 CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it

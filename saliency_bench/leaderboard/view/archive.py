@@ -15,7 +15,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client
 from saliency_bench.leaderboard.board import Board, Row, load_results
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.known import RUN, Known
 from saliency_bench.leaderboard.published_maps import find_maps
 from saliency_bench.leaderboard.schema import RECORDS
 from saliency_bench.leaderboard.source import Source, asking, read_folder, source_at
@@ -86,7 +86,7 @@ class Archive:
         if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
             raise UserError(f"{row.folder} no longer holds this row")
         recorded = submission.recorded
-        return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == "recomputed")
+        return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN)
 
     def _read(self, folder: str) -> Checked:
         """Return the submission in a folder, and forget the oldest of those that are in memory."""
