@@ -243,9 +243,8 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 def _identify(classifier: Classifier, image: Images) -> Tokens:
     """Return the tokens of a classifier, see `tokens_of`."""
-    with AttentionRecorder(start=0, embedded=True) as recorded:
+    with classifier.uncounted(), AttentionRecorder(start=0, embedded=True) as recorded:
         logits = classifier(image)
-    classifier.passes -= 1
     recorded.check_tokens(classifier, image)
     prefix = recorded._spare
     if not _blocks_are_sequential(recorded) or not _tokens_are_patches(recorded, prefix):

@@ -155,7 +155,7 @@ def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -
         metric = known_metric(cell)
         if metric is None:
             further[cell.cell_id] = "its metric is not known here"
-        elif metric.keeps:
+        elif metric.declaration.keeps:
             further[cell.cell_id] = "networks are retrained for it, which is not done again"
         elif known_explainer(cell) is not None:
             ways.setdefault("explainer", []).append(cell)

@@ -13,16 +13,16 @@ from huggingface_hub.community import DiscussionWithDetails
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
-from saliency_bench.leaderboard import copies, schema
+from saliency_bench.leaderboard import copies
 from saliency_bench.leaderboard.board import contradictions
-from saliency_bench.leaderboard.bounds import LARGEST, most_bytes, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.known import Known
-from saliency_bench.leaderboard.parquet import check_table
-from saliency_bench.leaderboard.schema import RECORDS, RESULT
+from saliency_bench.leaderboard.schema import RECORDS, RESULT, read_result
 from saliency_bench.leaderboard.source import Source, asking, read_folder
-from saliency_bench.leaderboard.submission import CELLS, shown_cells
+from saliency_bench.leaderboard.submission import CELLS, LARGEST, most_bytes, shown_cells, too_much
 from saliency_bench.results.summary import table
+from saliency_bench.utils.bounded import bounded
+from saliency_bench.utils.files import read_bytes
 
 SHOWN = 10  # problems and paths that are named
 
@@ -175,13 +175,13 @@ def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[l
     folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
     if not folders:
         return [], [*problems, f"it adds no {RESULT}"]
-    if many := too_many(len(folders)):
+    if many := too_much({}, len(folders)):
         return [], [*problems, *many]
     for path in added:
         folder = path.rpartition("/")[0]
         if folder not in folders or folder.count("/") != 2 or most_bytes(path) is None:
             problems.append(f"it adds {path}, which is no file of a submission")
-    problems += too_large({path: after[path].size for path in added})
+    problems += too_much({path: after[path].size for path in added}, len(folders))
     problems += [
         f"it adds no {folder}/{name}"
         for folder in folders
@@ -202,7 +202,10 @@ def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
     for folder in folders:
         try:
             _, submission = read_folder(root, folder, owners)
-            _check_shown(submission, root / folder / CELLS)
+            try:
+                bounded(check_shown, str(root / folder))
+            except UserError as error:
+                raise UserError(f"{folder}/{CELLS}: {error}") from error
         except UserError as error:
             verdict.problems.append(str(error))
             continue
@@ -213,17 +216,18 @@ def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
     return verdict
 
 
-def _check_shown(submission: Checked, path: Path) -> None:
-    """Raise UserError if the table for the Hub's viewer differs from the result."""
-    where = f"{submission.result.folder}/{CELLS}"
-    try:
-        check_table(path, schema.LARGEST, schema.MOST_CELLS)
-        expected = pq.read_table(pa.BufferReader(shown_cells(submission.result)))
-        is_same = pq.read_table(path).to_pylist() == expected.to_pylist()
-    except Exception as error:  # whatever a damaged file makes the decoder say
-        raise UserError(f"{where} cannot be read: {one_line(error)}") from error
-    if not is_same:
-        raise UserError(f"{where} does not say what {RESULT} says; submit it again with this version")
+def check_shown(folder: str) -> bytes:
+    """Check the table for the Hub's viewer; a stranger wrote it, so this is called in a bounded child process.
+
+    Raises:
+        UserError: It differs from the result beside it.
+    """
+    content = read_bytes(Path(folder, CELLS), LARGEST[CELLS])
+    expected = shown_cells(read_result(Path(folder, RESULT)))
+    shown, wanted = (pq.read_table(pa.BufferReader(table)).to_pylist() for table in (content, expected))
+    if shown != wanted:
+        raise UserError(f"it does not say what {RESULT} says; submit it again with this version")
+    return b""
 
 
 def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[str]:

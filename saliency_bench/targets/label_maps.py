@@ -28,7 +28,7 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
     """
     if label_map is not None:
         return _mapped(dataset, model, classes, _read(label_map))
-    if model is None or all(name == f"LABEL_{index}" for index, name in enumerate(model)):
+    if model is None or _unnamed(model):
         if classes == len(dataset):
             return [[index] for index in range(classes)]
         raise _no_match(dataset, f"the model has {classes} classes without names")
@@ -38,6 +38,38 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
         raise UserError(f"the model has several classes called {twice[0]}; give its number in --label-map FILE")
     return places
+
+
+def same_classes(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
+    """Return for each class of one model the class of a second one: by name, by number where either has no names.
+
+    Args:
+        first: Class names of the one model.
+        count: Number of its classes.
+        second: Class names of the second model.
+        classes: Number of the second model's classes.
+        name: What messages call the one model.
+
+    Raises:
+        UserError: The second model does not have a class.
+    """
+    if first is None or second is None or _unnamed(first) or _unnamed(second):
+        if count != classes:
+            raise UserError(f"{name} has {count} classes, the model {classes}, and not both name them; give two models "
+                            "of the same classes")  # fmt: skip
+        return list(range(count))
+    places = {_plain(label): place for place, label in enumerate(second)}
+    if missing := [label for label in first if _plain(label) not in places]:
+        raise UserError(
+            f"the model does not have {len(missing)} of the {count} classes of {name}, such as {missing[0]}; give two "
+            "models of the same classes"
+        )
+    return [places[_plain(label)] for label in first]
+
+
+def _unnamed(labels: list[str]) -> bool:
+    """Return whether class names are the numbers that a checkpoint without names has."""
+    return all(name == f"LABEL_{index}" for index, name in enumerate(labels))
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:

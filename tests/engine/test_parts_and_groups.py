@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.submission import check_records, of_run
 from saliency_bench.maps import mean_of_parts
-from saliency_bench.metric import load_metric
 from saliency_bench.results import records
 from saliency_bench.scoring.exposures import EXPOSURES, area
 
@@ -68,7 +68,7 @@ def test_a_score_over_transforms_is_the_mean_of_those_that_keep_the_prediction(d
         assert all((row["value"] is None) == (row["reason"] is not None) for row in parts.values())
         if known:
             assert score["value"] == pytest.approx(np.mean(known), rel=1e-12)
-    absent = load_metric("saliency_consistency").absent
+    absent = load_metric("saliency_consistency").declaration.absent
     reasons = {row["reason"] for score, parts in found.values() if score["value"] for row in parts.values()}
     assert reasons <= {None, f"not defined for this sample: {absent}"}
     assert sum(row["value"] is not None for _, parts in found.values() for row in parts.values()) + missing == 12 * 7

@@ -1,6 +1,7 @@
 """A metric whose value is a function of the means of its parts: in summary, page, comparison and submission."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -39,9 +40,9 @@ def harmonic(means, options):
 def aggregate():
     """saliency_kae, whose parts are accuracies, with one number over all samples."""
     with pytest.MonkeyPatch.context() as patch:
-        module = registry.load("metrics", "saliency_kae", "score")
-        patch.setattr(module, "AGGREGATE", harmonic, raising=False)
-        patch.setattr(module, "NOTE", NOTE, raising=False)
+        function = registry.load("metrics", "saliency_kae", "score").saliency_kae
+        changed = replace(function.declaration, reduce=None, aggregate=harmonic, note=NOTE)
+        patch.setattr(function, "declaration", changed)
         yield
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from saliency_bench import options
-from saliency_bench.explainer import load_explainer
+from saliency_bench.bound_explainer import load_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.leaderboard.known import KnownDataset, Recomputed, Status, content_of, write_known
 from saliency_bench.leaderboard.recorded import Recorded
 from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.submission import Submission
-from saliency_bench.metric import load_metric
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey, ForwardPasses, Interval, as_json, bounds, by_metric
 from saliency_bench.results.clusters import cluster_codes

@@ -6,15 +6,16 @@ from typing import Any
 import datasets
 import torch
 
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
 from saliency_bench.engine.loaded import Question
+from saliency_bench.engine.loading.predicted_by import predicted_by
 from saliency_bench.engine.loading.table import Table
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import Samples, Selection, label_names, read_chunk, selection_of
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import reason_of
-from saliency_bench.metric import Metric
-from saliency_bench.spec import RunSpec
+from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.targets import known_maps
 from saliency_bench.targets.class_groups import load_groups
 from saliency_bench.targets.label_maps import Members, match
@@ -42,8 +43,12 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
         raise UserError(f"--only correct needs labels: {unlabelled}")
     known = (names, members) if names is not None and members is not None else ((), ())
     groups = load_groups(object_of(spec.groups, objects), model.labels, classes, *known)
-    rule = load_rule(spec.target, model.labels, classes, groups)
-    check_known(rule, table.ids)
+    if spec.target.startswith(PREDICTED_BY):
+        rule = predicted_by(spec, table, model, classes)
+    else:
+        rule = load_rule(spec.target, model.labels, classes, groups)
+        check_known(rule, table.ids)
+        check_ids(rule, table.ordered.ids[: table.samples])
     _check_samples(rule, table, members if classes == 1 else None)
     return Question(names, classes, model.activation, members, unlabelled, groups, rule)
 
@@ -79,7 +84,6 @@ def _check_samples(rule: TargetRule, table: Table, members: Members | None) -> N
         members: Of a single logit, the classes of each label; of more, those without a class are left out elsewhere.
     """
     samples, ids, rows = table.samples, table.ordered.ids, table.ordered.rows
-    check_ids(rule, ids[:samples])
     if rule.name == "label":
         labels = dict(zip(ids[:samples], rows["label"][:samples], strict=True))
         _check_labelled(labels)
