@@ -42,6 +42,13 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--format", choices=("png", "coco", "label-studio", "cvat"), default="png",
                          help="of --export and --import (default: png)")  # fmt: skip
     results.add_argument("--person", metavar="NAME", help="pseudonym of who drew what is imported")
+    results.add_argument("--rule", default="half", metavar="RULE",
+                         help="consensus of --export: half, majority or staple (default: half)")  # fmt: skip
+    results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="of these people only")
+    results.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
+    results.add_argument("--accepted", action="store_true", help="only answers that a reviewer has accepted")
+    results.add_argument("--honeypot-iou", type=float, default=0.0, metavar="X",
+                         help="leave out people whose mean IoU with the honeypots is below")  # fmt: skip
     results.add_argument("--without-people", action="store_true", help="leave the pseudonyms out of --export")
     _shared.output(parser)
 
@@ -99,11 +106,18 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     return open_study(store, name, images, fingerprint(rows), **given), imported
 
 
+def _choice(args: Namespace) -> Any:
+    """Return whose answers are taken."""
+    from saliency_bench.studies.annotating import Choice
+
+    return Choice(args.people, args.exclude, args.accepted, args.honeypot_iou)
+
+
 def _show_report(annotating: Any, args: Namespace) -> None:
     """Print the report."""
     from saliency_bench.studies.annotation_report import annotation_report, report_rows
 
-    report = annotation_report(annotating)
+    report = annotation_report(annotating, _choice(args))
     if args.json:
         print(json.dumps(report, indent=2))
     else:
@@ -114,8 +128,14 @@ def _export(annotating: Any, args: Namespace) -> None:
     """Write the masks."""
     from saliency_bench.studies.exporting import export
 
-    count = export(annotating, Path(args.export), args.format, people=not args.without_people)
-    _tell(args, {"images": count, "folder": args.export}, f"the masks of {count} images are in {args.export}")
+    out, choice = Path(args.export), _choice(args)
+    count = export(annotating, out, args.format, people=not args.without_people, rule=args.rule, choice=choice)
+    pairs = sum(len(answers) == 2 for answers in annotating.counted(choice).values())
+    if pairs and args.rule != "staple":
+        complain(f"{pairs} of {count} images have two people; with --rule {args.rule} their consensus is the "
+                 f"{'union' if args.rule == 'half' else 'intersection'} of both masks")  # fmt: skip
+    facts = {"images": count, "folder": args.export, "images of two people": pairs}
+    _tell(args, facts, f"the masks of {count} images are in {args.export}")
 
 
 def _import(annotating: Any, imported: Any, args: Namespace) -> None:
