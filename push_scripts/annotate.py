@@ -12,6 +12,7 @@ store, one file, at once; the same command resumes. The store may also be postgr
 
 import json
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from saliency_bench.push_scripts import _people, _shared
 from saliency_bench.utils.messages import complain
 
 SECTION = "people"
+RIGHT = 0.5  # IoU with a honeypot from which it counts as right in the table of payments
 MOST_NAMED = 20  # images that cannot be shown
 
 
@@ -36,6 +38,8 @@ def arguments(parser: ArgumentParser) -> None:
     serving.add_argument("--reviewer", action="store_true", help="also print a link for a new reviewer")
     results = parser.add_argument_group("results, instead of the page")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
+    results.add_argument("--payments", metavar="FILE", help="write what each person has done, as CSV or Parquet")
+    results.add_argument("--parameters", metavar="FILE", help="write what the links said with which people came")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
     results.add_argument("--import", dest="imported", metavar="PATH",
                          help="add masks that --person drew elsewhere")  # fmt: skip
@@ -68,7 +72,7 @@ def main(args: Namespace) -> int:
     """Let people draw the region that justifies the class: a page for annotators, with a review."""
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
-    serving = not (args.report or args.export or args.imported)
+    serving = not (args.report or args.export or args.imported or args.payments or args.parameters)
     sync = _people.restored(args, serving=serving)
     annotating, imported = opened(args)
     if args.report:
@@ -77,6 +81,8 @@ def main(args: Namespace) -> int:
         _export(annotating, args)
     elif args.imported:
         _import(annotating, imported, args)
+    elif args.payments or args.parameters:
+        _write_tables(annotating, args)
     else:
         serve(annotating, args, sync)
     return 0
@@ -94,7 +100,12 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
 
-    kept = None if args.imported else Store(args.store, create=not (args.report or args.export))
+    lease = _people.lease_hours(args)
+    kept = (
+        None
+        if args.imported
+        else Store(args.store, create=not (args.report or args.export or args.payments or args.parameters))
+    )
     source = find(args.dataset)
     rows, split = source.load_usual(args.split)
     images = StudyImages(rows)
@@ -103,7 +114,8 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     names = ("annotators", "per_person", "only_missing", "honeypots", "honeypot_every", "seed")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     name = args.name or f"{source.text}, {split}"
-    return open_study(store, name, images, fingerprint(rows), **given), imported
+    annotating = open_study(store, name, images, fingerprint(rows), **given)
+    return replace(annotating, lease_hours=lease), imported
 
 
 def _choice(args: Namespace) -> Any:
@@ -138,6 +150,14 @@ def _export(annotating: Any, args: Namespace) -> None:
     _tell(args, facts, f"the masks of {count} images are in {args.export}")
 
 
+def _write_tables(annotating: Any, args: Namespace) -> None:
+    """Write payments and parameters; a honeypot is right from an IoU of `RIGHT`."""
+    checks = {person: [iou >= RIGHT for iou in ious] for person, ious in annotating.honeypot_scores().items()}
+    for what, path in (("payments", args.payments), ("parameters", args.parameters)):
+        if path:
+            _people.write_table(annotating.study, what, Path(path), checks, args)
+
+
 def _import(annotating: Any, imported: Any, args: Namespace) -> None:
     """Store masks that were drawn elsewhere."""
     from saliency_bench.studies.exporting import store_masks
@@ -167,10 +187,5 @@ def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
     if len(unshown) > MOST_NAMED:
         complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown")
 
-    def links(address: str) -> dict[str, str]:
-        addresses = {"annotate": address}
-        if args.reviewer:
-            addresses["review"] = f"{address}#key={annotating.study.join(role='reviewer').key}"
-        return addresses
-
-    _people.serve(create_app(annotating, assist=args.assist), args, sync, links)
+    app = create_app(annotating, assist=args.assist, completion=_people.completion(args))
+    _people.serve(app, args, sync, annotating.study, "annotate", args.reviewer)

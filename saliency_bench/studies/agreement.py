@@ -14,12 +14,15 @@ interval of `saliency_bench.results.intervals`, in which an image counts once.
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.registry import install_hint
-from saliency_bench.results.intervals import Estimate, bounded
+
+if TYPE_CHECKING:
+    from saliency_bench.results.intervals import Estimate
 
 RULES = ("half", "majority", "staple")  # of the consensus
 LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "Krippendorff's alpha": (-1.0, 1.0)}
@@ -116,8 +119,12 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
     return means | {"Krippendorff's alpha": krippendorffs_alpha(masks)}
 
 
-def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> dict[str, Estimate]:
+def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
     """Return {name: mean over the images with at least two masks, with its interval}."""
+    from saliency_bench.results.intervals import (
+        bounded,
+    )  # imports torch: 500 MB that the server of a page does not need
+
     of_images = [image_agreement(masks) for masks in images if len(masks) > 1]
     columns = {name: np.array([numbers[name] for numbers in of_images]) for name in LIMITS}
     # Alpha may lie below -1 by rounding alone.

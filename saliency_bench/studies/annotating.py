@@ -19,13 +19,13 @@ from saliency_bench.studies.agreement import iou
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
-from saliency_bench.studies.study import Answer, Person, Study
+from saliency_bench.studies.study import LEASE_HOURS, Answer, Person, Study
 from saliency_bench.utils.pictures import UnreadableError
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "annotate"
 KINDS = ("mask", "no_region", "skip")
-AHEAD = 3  # images that a page knows of, so that the next one is there when it is needed
+AHEAD = 2  # images that a person holds: the one that is shown, and the next, which is there when it is needed
 LONGEST_REASON = 500  # characters
 
 
@@ -95,6 +95,7 @@ class Annotating:
 
     study: Study
     images: StudyImages
+    lease_hours: float = LEASE_HOURS
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class Annotating:
         """Return how many images this person will have done in the end, if nobody else joins."""
         units, most = self.units, self.settings["per_person"]
         assigned = {assignment.unit for assignment in self.study.assignments(person)}
-        taken = self.study.takers()
+        taken = self.study.takers(self.lease_hours)
         left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
         whole = len(assigned) + left
         return min(whole, most) if most else whole
@@ -153,7 +154,8 @@ class Annotating:
             if pot := self._honeypot(person, given):
                 self.study.assign(person, [pot])
             else:
-                self.study.draw(person, self.units, per_unit=self.settings["annotators"], open_units=len(waiting) + 1)
+                self.study.draw(person, self.units, per_unit=self.settings["annotators"],
+                                open_units=len(waiting) + 1, lease_hours=self.lease_hours)  # fmt: skip
             given = [assignment.unit for assignment in self.study.assignments(person)]
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
