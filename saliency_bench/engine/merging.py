@@ -21,7 +21,7 @@ from saliency_bench.engine.predictions import (
 )
 from saliency_bench.engine.store import score_parts
 from saliency_bench.errors import UserError
-from saliency_bench.results import records
+from saliency_bench.results import WRITTEN, records
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.parts import POSITION, Part, in_order, stored_samples
@@ -32,7 +32,6 @@ from saliency_bench.utils.messages import complain
 
 FORMAT = 1  # of merged.json; another one merges anew
 MERGED = "merged.json"  # what these files were made of
-WRITTEN = "written.json"  # what the files of DERIVED were made of
 DERIVED = ("summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
 PREDICTIONS_AT_ONCE = 2048  # rows

@@ -25,7 +25,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.metric import as_metric
 from saliency_bench.results.cell import CellResult, Interval
-from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.clusters import cluster_codes, effective_clusters
 from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error
 from saliency_bench.results.run_folder import RunData, read_run
 
@@ -276,10 +276,10 @@ def _standard_error(numbers: Sequence[Number]) -> float:
     rows = np.flatnonzero(np.isfinite(columns).all(axis=0))
     scores = np.mean(columns, axis=0)[rows]
     codes = cluster_codes([run.ids[row] for row in rows], [run.groups[row] for row in rows])
-    clusters = int(codes.max()) + 1 if len(codes) else 0
-    if clusters < INTERVAL_FROM:
+    counts = np.bincount(codes)
+    if effective_clusters(counts) < INTERVAL_FROM:
         return nan
-    return cluster_error(np.bincount(codes, scores), np.bincount(codes), float(scores.mean()))
+    return cluster_error(np.bincount(codes, scores), counts, float(scores.mean()))[0]
 
 
 def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int]) -> Number:
