@@ -15,7 +15,14 @@ from test_reporting import METHODS, change_summary, make_run, part_of
 
 import saliency_bench as sb
 from saliency_bench.analysis.correlations import Ranked, cell_correlations, pearson
-from saliency_bench.analysis.rankings import agreement, kendall_of, means_of, order_of, spearman_of
+from saliency_bench.analysis.rankings import (
+    agreement,
+    kendall_of,
+    means_of,
+    order_of,
+    rank_correlations,
+    spearman_of,
+)
 from saliency_bench.analysis.tables import Table
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
@@ -223,6 +230,30 @@ def test_orders_of_explainers_agree_as_scipy_says(run):
     rows = sb.analyse(run.folder, "rank").data["pairs"]
     assert len(rows) == math.comb(len(SETTINGS), 2)
     assert {row["explainers"] for row in rows} == {len(METHODS)}, "random is included"
+
+
+def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
+    """Of five close means by two metrics the orders of draws are nearer to chance: their percentiles held 80 %."""
+    rng = np.random.default_rng(4)
+    true = np.array([0.0, 0.02, 0.04, 0.06, 0.3]), np.array([0.0, 0.04, 0.02, 0.06, 0.3])
+    orders = [order_of(own[None]) for own in true]
+    wanted = spearman_of(*orders)[0], kendall_of(*orders)[0]
+    held = np.zeros(2)
+    for seed in range(40):
+        scores = [own + rng.normal(0, 0.2, (60, 5)) for own in true]
+        estimates = rank_correlations(
+            lambda weights, scores=scores: [means_of(own, weights) for own in scores], np.arange(60), seed
+        )
+        held += [one.low <= value <= one.high for one, value in zip(estimates, wanted, strict=True)]
+        assert all(one.low <= one.value <= one.high for one in estimates)
+    assert held.min() >= 37
+
+
+def test_orders_that_the_samples_decide_leave_one_number():
+    rng = np.random.default_rng(5)
+    scores = [np.arange(5) + rng.normal(0, 0.2, (60, 5)) for _ in range(2)]
+    for one in rank_correlations(lambda weights: [means_of(own, weights) for own in scores], np.arange(60), 0):
+        assert one[:3] == pytest.approx((1, 1, 1))
 
 
 def test_orders_are_compared_on_samples_that_all_have(run):
