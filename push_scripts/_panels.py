@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.displays import stacked, strip
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.loading.load import load
@@ -17,10 +19,8 @@ from saliency_bench.engine.predictions import answers
 from saliency_bench.engine.python_objects import entries_of
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.maps import descending
-from saliency_bench.metric import load_metric
 from saliency_bench.metrics import _bam
 from saliency_bench.push_scripts.draw import COUNT
 from saliency_bench.results.manifest import Manifest, differing_settings, read_manifest

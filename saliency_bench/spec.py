@@ -25,7 +25,8 @@ F = TypeVar("F", bound=Callable)
 ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
 IN_FILE = "function in a file"  # the kind of FILE.py:NAME, which is its name: no reader of a spec imports the file
 SHOWN = 60  # characters of a refused value
-TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file
+TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file, or
+PREDICTED_BY = "predicted-by:"  # with a model, or the folder of a run of one
 # Good first choices, for those who leave a list out.
 FIRST = {
     "explainers": "; good first choices: gradcam integrated_gradients rise:masks=1000, with centre random as baselines",
@@ -110,7 +111,8 @@ class RunSpec(BaseModel):
     split: str = _setting("split of the dataset; train if that is the only one", "test", group="samples")
     target: str = _setting(
         "what the maps explain: label, predicted, contrast:second (the predicted class against the runner-up of its "
-        "group), or a CSV file with image_id,target[,against]",
+        "group), predicted-by:MODEL (what another model or the folder of its run predicts), or a CSV file with "
+        "image_id,target[,against]",
         "label",
         path=True,
         group="classes",
@@ -119,7 +121,8 @@ class RunSpec(BaseModel):
         "column of the dataset that holds the label", "label", metavar="NAME", min_length=1, group="samples"
     )
     label_map: str | PythonObject | None = _setting(
-        "JSON file {dataset class: model class or list of classes} for names that differ, or voc_to_imagenet",
+        "JSON file {dataset class: model class or list of classes} for names that differ, or one of coco_to_imagenet, "
+        "pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
         None,
         metavar="FILE",
         path=True,

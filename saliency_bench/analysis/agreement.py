@@ -15,7 +15,7 @@ judgements that are right at or before r; `saliency_crowd_auc` is the area under
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,12 @@ class Answers:
     Attributes:
         judgements: {explainer: {image id: the exposure of the first right answer of each judgement, NaN for none}}.
         sha256: of the file.
+        of_people: {person: {image id: the same exposures of each judgement of theirs, by whatever explainer}}.
     """
 
     judgements: Judgements
     sha256: str
+    of_people: Judgements = field(default_factory=dict)
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """Return (judgements of each image (n,), those that are right at or before each exposure (n, R))."""
@@ -221,9 +223,11 @@ def read_answers(path: Path) -> Answers:
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
     judgements: Judgements = {}
-    for (explainer, image_id, _), exposure in first.items():
+    of_people: Judgements = {}
+    for (explainer, image_id, person), exposure in first.items():
         judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)
-    return Answers(judgements, sha256_of(path))
+        of_people.setdefault(person, {}).setdefault(image_id, []).append(exposure)
+    return Answers(judgements, sha256_of(path), of_people)
 
 
 def _table(path: Path) -> pa.Table:

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
 from test_golden_run import network
 
 import saliency_bench as sb
-from saliency_bench import cli, registry
+from saliency_bench import cli
 from saliency_bench.engine.suites.drawing import plot_of
 from saliency_bench.engine.suites.jobs import Choice, jobs_of, selection
 from saliency_bench.engine.suites.numbers import Results
@@ -187,9 +188,8 @@ def test_accuracy_is_that_of_the_runs(done):
 
 def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     folder = done.folder / "tables"
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")
-    )
+    written = [f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*written, "own.settings.md"])
     rows = json.loads((folder / "scores.json").read_text())["numbers"]
     numbers = numbers_of(done, "scores")
     assert [row["value"] for row in rows] == [number.value for number in numbers.values()]
@@ -199,7 +199,7 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     assert len(set(header)) == len(header)
     assert all((done.folder / row["runs"]).is_dir() for row in rows)
     page = done.page.read_text()
-    assert page.count("<table>") == len(SUITE["tables"]) + 1
+    assert page.count("<table>") == len(SUITE["tables"]) + 2  # the settings and the plan
     links = re.findall(r'href="(runs/[^"]+)"', page)
     assert len(links) == 6
     assert all((done.folder / link).is_file() for link in links)
@@ -461,7 +461,7 @@ def test_the_published_schema_is_that_of_the_files():
 @pytest.mark.slow
 def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
     """Against those that a run counts; equal where they depend on nothing but the options and the size."""
-    counted = [name for name in sb.list_metrics() if hasattr(registry.load("metrics", name, "score"), "passes")]
+    counted = [name for name in sb.list_metrics() if sb.load_metric(name).declaration.passes is not None]
     chosen = [
         *counted,
         "saliency_insertion:steps=8",
@@ -476,8 +476,7 @@ def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
     exact = {"insertion", "deletion", "kae", "roae", "road", "max_sensitivity", "single_deletion", "consistency"}
     assert len(run.cells) == 2 * len(chosen)
     for cell in run.cells:
-        module = registry.load("metrics", cell.metric, "score")
-        pictures, maps = module.passes(cell.metric_options, 32, 32)
+        pictures, maps = sb.load_metric(cell.metric).declaration.passes_of(cell.metric_options, 32, 32)
         own = maps if cell.explainer == "gradient" else 0
         assert cell.forward_passes.metric <= 8 * (pictures + own), cell.metric_text
         if cell.metric.removeprefix("saliency_") in exact:
@@ -568,3 +567,59 @@ def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp
             subprocess.run(command("out"), cwd=tmp_path, timeout=seconds, capture_output=True)
     subprocess.run(command("out"), cwd=tmp_path, check=True, capture_output=True)
     assert files() == whole
+
+
+def named_by_another(tmp_path):
+    """The suite, whose models explain what `small` predicts."""
+    content = json.loads(json.dumps(SUITE))
+    content["runs"]["all"] |= {"settings": {"target": "predicted-by:small"}, "datasets": ["one"]}
+    content["datasets"] = {"one": content["datasets"]["one"]}
+    content["tables"] = {"means": content["tables"]["means"]}
+    path = tmp_path / "named.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_the_class_that_a_model_of_the_suite_names(file, tmp_path):
+    _, content, tables = find_suite(str(named_by_another(tmp_path)))
+    small, wide = jobs_of(content, tables, Choice(tmp_path))
+    assert (small.spec.target, small.named_by) == ("predicted", None)
+    assert wide.named_by == small.folder
+    trained = {network.out.name.partition("-")[0]: str(network.out) for network in wide.networks}
+    assert wide.spec.target == f"predicted-by:{trained['small']}"
+    alone = jobs_of(content, tables, Choice(tmp_path / "other", select={"model": ("wide",)}))
+    assert [(job.folder.name, job.named_by) for job in alone] == [(wide.folder.name, None)]
+    _, content, tables = find_suite(str(file))
+    assert wide.folder.name not in {job.folder.name for job in jobs_of(content, tables, Choice(tmp_path))}
+
+
+@pytest.mark.slow
+def test_predictions_of_a_run_of_the_suite_are_read_instead_of_made(tmp_path):
+    path, options = named_by_another(tmp_path), {"smoke": True, "device": "cpu", "progress": False}
+    whole = suite(str(path), out=tmp_path / "out", **options)
+    wide = whole.jobs[1].folder
+    assert json.loads((wide / "run.json").read_text())["spec"]["target"] == f"predicted-by:{whole.jobs[0].folder}"
+    named = dict(zip(*predictions(whole.jobs[0].folder), strict=True))
+    records = pq.read_table(wide / "records.parquet", columns=["image_id", "target"]).to_pylist()
+    assert {(row["image_id"], row["target"]) for row in records} == set(named.items())
+    alone = suite(str(path), out=tmp_path / "alone", select="model=wide", **options)
+    assert not (tmp_path / "alone" / "runs" / whole.jobs[0].folder.name).exists()
+    assert (alone.jobs[0].folder / "records.parquet").read_bytes() == (wide / "records.parquet").read_bytes()
+
+
+def predictions(folder):
+    """Return the ids and the predicted classes of a run."""
+    rows = pq.read_table(folder / "records.parquet", columns=["image_id", "prediction"])
+    return rows["image_id"].to_pylist(), rows["prediction"].to_pylist()
+
+
+def test_the_smaller_of_two_limits_wins(tmp_path):
+    """A table of five examples never shows twenty; one without a limit of its own takes that of the command."""
+    _, content, tables = find_suite("p1-figure12")
+    own = jobs_of(content, tables, Choice(tmp_path))[0]
+    for given, expected in ((None, 5), (20, 5), (3, 3)):
+        (job,) = jobs_of(content, tables, Choice(tmp_path, limit=given))
+        assert (job.spec.limit, job.folder) == (expected, own.folder)
+    _, content, tables = find_suite("p1-figure3")
+    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, limit=20))} == {20}
+    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, smoke=True))} == {content.smoke.limit}

@@ -7,15 +7,24 @@ OUT/tables/TABLE.md .csv .tex .json    OUT/suite.html
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from saliency_bench import options
 from saliency_bench.analysis.agreement import Answers
-from saliency_bench.engine.suites.schema import DatasetEntry, ModelEntry, RunEntry, Suite, Training, fill, identity_of
+from saliency_bench.engine.suites.schema import (
+    CROWD,
+    DatasetEntry,
+    ModelEntry,
+    RunEntry,
+    Suite,
+    Training,
+    fill,
+    identity_of,
+)
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.own_files import is_in_file
-from saliency_bench.spec import RunSpec
+from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.utils.hashing import hash_of
 
 AXES = ("dataset", "model", "explainer", "metric")
@@ -29,7 +38,7 @@ class Choice:
         out: Folder to write.
         data: Folder that holds built datasets by name.
         select: {axis: names}; everything where an axis is missing.
-        limit: Samples of all runs; None for the suite's own, as for `device` and `batch_size`.
+        limit: Samples of all runs, at most; None for the suite's own, as for `device` and `batch_size`.
         device: Device of all runs.
         batch_size: Samples per chunk of all runs.
         smoke: Whether drawn pictures and small networks take the place of datasets and models.
@@ -83,6 +92,7 @@ class Job:
         networks: Networks that must be trained first.
         build: Command that builds the dataset, or "".
         transforms: Transforms under which tables ask for the classifier's accuracy.
+        named_by: Folder of the run whose predictions are the targets, if the suite makes that run.
     """
 
     name: str
@@ -92,6 +102,7 @@ class Job:
     networks: tuple[Network, ...] = ()
     build: str = ""
     transforms: tuple[str, ...] = ()
+    named_by: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -119,7 +130,7 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
     """Return the metrics that tables ask of a run, and its own, as the command line writes them."""
-    texts = _texts_for(suite, tables, run, "metric", "against")
+    texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 
@@ -151,7 +162,25 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
                     jobs.append(Job(name, dataset, model, spec, networks, build, transforms))
     if not jobs:
         raise UserError("--select leaves nothing of these tables; see the names with --plan")
-    return jobs
+    # Runs whose targets another run predicts come after it.
+    return sorted((_named(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
+
+
+def _named(suite: Suite, job: Job, jobs: Sequence[Job]) -> Job:
+    """Return a job with the folder of the run that predicts its targets, if it is among the suite's runs."""
+    naming = _naming_model(suite, job.dataset, suite.runs[job.name])
+    same = ("split", "seed")  # a run of the same samples in the same order
+    folders = [other.folder for other in jobs
+               if (other.dataset, other.model) == (job.dataset, naming) and other.model != job.model
+               and all(getattr(other.spec, name) == getattr(job.spec, name) for name in same)]  # fmt: skip
+    return replace(job, named_by=folders[0]) if folders else job
+
+
+def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
+    """Return the model of the suite that names the class of each sample, as in `target: predicted-by:vit-b`; or ""."""
+    target = str((suite.datasets[dataset].settings | run.settings).get("target", ""))
+    name = target.removeprefix(PREDICTED_BY)
+    return name if target.startswith(PREDICTED_BY) and name in suite.models else ""
 
 
 def _check_selection(suite: Suite, tables: list[str], choice: Choice) -> None:
@@ -179,12 +208,19 @@ def _spec(
     networks = _networks(suite, choice, run, dataset, model, str(settings.get("label_column", "label")))
     settings |= {"dataset": data_of(dataset_entry, dataset, choice),
                  "model": str(networks[0].out) if networks else model_entry.name}  # fmt: skip
+    if naming := _naming_model(suite, dataset, run):
+        named = _networks(suite, choice, run, dataset, naming, str(settings.get("label_column", "label")))[:1]
+        source = str(named[0].out) if named else suite.models[naming].name
+        # What the model that names the classes explains itself is its own prediction.
+        settings |= {"target": "predicted" if naming == model else f"{PREDICTED_BY}{source}"}
+        networks += named if naming != model else ()
     if run.other is not None:
         settings |= {"other_model": str(networks[1].out), "other_label": run.other.label}
-    limit = choice.limit
+    # A run that the suite itself limits, as "five examples", never gets more.
+    limits = [settings.get("limit"), choice.limit, suite.smoke.limit if choice.smoke and not choice.limit else None]
+    limit = min((limit for limit in limits if limit is not None), default=None)
     if choice.smoke:
         settings.pop("label_map", None)  # the small networks are trained for the classes of the drawn pictures
-        limit = limit or suite.smoke.limit
         explainers, metrics = (
             list(dict.fromkeys(smoke_text(suite, text) for text in texts)) for texts in (explainers, metrics)
         )
@@ -206,6 +242,8 @@ def _run_name(
         "model": [model, *([] if networks else [suite.models[model].name])],
         "networks": [network.out.name for network in networks],
     }
+    if (naming := _naming_model(suite, dataset, run)) and naming != model:
+        key |= {"target": f"{PREDICTED_BY}{naming}", "named by": suite.models[naming].name}
     if "limit" in run.settings:  # a run that the suite itself limits is another one than that of all samples
         key |= {"limit": run.settings["limit"]}
     if networks:

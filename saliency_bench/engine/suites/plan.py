@@ -18,14 +18,13 @@ from statistics import median
 import torch
 from PIL import Image
 
-from saliency_bench import registry
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.loading import find
 from saliency_bench.engine.preflight import check_model, check_start
 from saliency_bench.engine.suites.jobs import Choice, Job
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
-from saliency_bench.metric import as_metric
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.utils.messages import complain
 
@@ -227,11 +226,8 @@ def passes_of(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> int:
     total = 1 if pairs else 0
     for text in dict.fromkeys(explainer for explainer, _ in pairs):
         explainer = as_explainer(text)
-        passes = 0  # of a function of your own it is not known
-        if registry.is_named(explainer.version):
-            module = registry.load("explainers", explainer.name)
-            weight = WITH_GRADIENT if "gradients" in module.NEEDS else 1
-            passes = module.passes(dict(explainer.options), side, side) * weight
+        weight = WITH_GRADIENT if "gradients" in explainer.declaration.needs else 1
+        passes = explainer.declaration.passes_of(dict(explainer.options), side, side) * weight
         metrics = [_metric_passes(metric, side) for other, metric in pairs if other == text]
         total += passes + sum(pictures + maps * passes for pictures, maps in metrics)
     return total
@@ -240,10 +236,7 @@ def passes_of(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> int:
 def _metric_passes(text: str, side: int) -> tuple[int, int]:
     """Return (pictures that a metric classifies, maps that it asks for) for each image."""
     metric = as_metric(text)
-    if not registry.is_named(metric.version):
-        return 0, 0
-    module = registry.load("metrics", metric.name, "score")
-    return module.passes(dict(metric.options), side, side) if hasattr(module, "passes") else (0, 0)
+    return metric.declaration.passes_of(dict(metric.options), side, side)
 
 
 def _seconds_per_image(model: str, batch_size: int, device: str | None) -> float:

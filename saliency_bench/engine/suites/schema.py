@@ -24,6 +24,7 @@ from saliency_bench.utils.messages import complain
 Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
 Scalar = str | int | float | bool
+CROWD = "crowd"  # as the second metric of a correlation
 # Settings of a run that the suite itself fills in, so that `settings` must not.
 RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
 # Settings that add to a run or leave its scores alone: runs that differ only in these share a folder.
@@ -112,9 +113,14 @@ class Value(Strict):
     Attributes:
         metric: The metric whose mean score is shown.
         part: Part of the metric instead of its score; with *, as in `0.05 training *`, the mean of all matching parts.
-        against: A second metric: the correlation of both over the axes in `over` is shown.
+        against: A second metric, or `crowd`: the correlation of both over the axes in `over` is shown.
+        correlation: Which correlation.
         accuracy: Accuracy of the classifier instead of a metric.
         crowd: Area under the accuracy of people instead of a metric, from the answers that --answers gives.
+        exposure: Accuracy of people at this exposure, instead of the area.
+        judgements: The area that so many judgements per image would give, drawn from all of them.
+        count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
+        bin: Two exposures, as in "0.1 0.2".
         transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
         run: The run of the table that holds the value, where not all do.
         scale: Factor that turns the value into the paper's unit.
@@ -123,8 +129,13 @@ class Value(Strict):
     metric: str = ""
     part: str | None = None
     against: str = ""
+    correlation: Literal["pearson", "spearman", "kendall"] = "pearson"
     accuracy: Literal["", "top1", "top5"] = ""
     crowd: bool = False
+    exposure: str = ""
+    judgements: str = ""
+    count: Literal["", "image", "person"] = ""
+    bin: str = ""
     transform: str = ""
     run: str = ""
     scale: float = 1.0
@@ -134,11 +145,20 @@ class Value(Strict):
         """Check that it is exactly one kind of quantity."""
         if sum(map(bool, (self.metric, self.accuracy, self.crowd))) != 1 or (self.against and not self.metric):
             raise ValueError("a value needs either metric (with against, for a correlation), accuracy or crowd")
+        if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
+            raise ValueError("exposure, judgements and count go with crowd")
+        if bool(self.count) != bool(self.bin):
+            raise ValueError('count and bin go together, as in count: image, bin: "0.1 0.2"')
         if self.part and not self.metric:
             raise ValueError("part goes with metric")
         if self.transform and not self.accuracy:
             raise ValueError("transform goes with accuracy, not with a metric")
         return self
+
+    @property
+    def has_explainer(self) -> bool:
+        """Whether it depends on the explainer."""
+        return not (self.accuracy or self.count)
 
 
 class Note(Strict):
@@ -146,6 +166,20 @@ class Note(Strict):
 
     note: str
     where: dict[Axis, tuple[str, ...]] = {}
+
+
+class Decision(Strict):
+    """What the paper says or leaves open, and what was chosen.
+
+    Attributes:
+        about: Names of datasets, models, explainers or metrics; none for what is about the whole suite.
+        paper: What the paper says.
+        run: What the suite runs.
+    """
+
+    about: tuple[str, ...] = ()
+    paper: str
+    run: str
 
 
 class Table(Strict):
@@ -163,6 +197,7 @@ class Table(Strict):
         show: {axis: names in the paper's order}. Further names of the runs, such as baselines, come after these.
         figures: What the paper prints for the names in `show`: a list per row, null where nothing legible is printed.
         notes: Remarks on the figures.
+        t_test: An explainer that each other one is compared with by a paired t-test, as the paper does.
         plot: Kind of plot, or "" for none.
     """
 
@@ -176,6 +211,7 @@ class Table(Strict):
     show: dict[Axis, tuple[str, ...]] = {}
     figures: tuple[tuple[float | None, ...], ...] = ()
     notes: tuple[Note, ...] = ()
+    t_test: str = ""
     plot: Literal["", "points", "lines"] = "points"
 
     @model_validator(mode="after")
@@ -221,7 +257,18 @@ class Smoke(Strict):
 
 
 class Suite(Strict):
-    """The suite of a paper; `names` is {name of a dataset, model or explainer: what the paper calls it}."""
+    """The suite of a paper.
+
+    Attributes:
+        paper: Its title and address.
+        datasets: {name in the suite: dataset}, as are the other mappings.
+        models: Models.
+        runs: Runs.
+        tables: Tables.
+        names: {name of a dataset, model or explainer: what the paper calls it}.
+        decisions: What the paper leaves open, and what was chosen.
+        smoke: What takes the place of datasets and models under --smoke.
+    """
 
     paper: str
     datasets: dict[str, DatasetEntry] = Field(min_length=1)
@@ -229,6 +276,7 @@ class Suite(Strict):
     runs: dict[str, RunEntry] = Field(min_length=1)
     tables: dict[str, Table] = Field(min_length=1)
     names: dict[str, str] = {}
+    decisions: tuple[Decision, ...] = ()
     smoke: Smoke = Smoke()
 
     @model_validator(mode="after")
@@ -250,7 +298,7 @@ class Suite(Strict):
         """Check that each number of a table belongs to exactly one place of its runs."""
         runs = [self.runs[run] for run in table.runs]
         names = {axis: {entry for run in runs for entry in getattr(run, f"{axis}s")} for axis in ("dataset", "model")}
-        if any(not value.accuracy for value in table.values.values()):
+        if any(value.has_explainer for value in table.values.values()):
             names["explainer"] = {text for run in runs for text in run.explainers}
         for axis, several in names.items():
             if len(several) > 1 and axis not in (*table.rows, *table.columns, *table.over):

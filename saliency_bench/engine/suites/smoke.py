@@ -13,8 +13,7 @@ from saliency_bench.utils.seeds import seed_of
 
 def prepare(suite: Suite, jobs: list[Job], choice: Choice) -> None:
     """Draw the datasets and write the networks' configs, unless they are there."""
-    for model in {job.model for job in jobs}:
-        entry = suite.models[model]
+    for entry in suite.models.values():
         path = smoke_config(choice, entry)
         if not path.is_file():
             write_text(path, json.dumps(_config(entry.family, suite.smoke.size), indent=2) + "\n")

@@ -21,12 +21,17 @@ from saliency_bench.engine.suites.jobs import Choice, Job, Network, jobs_of, sel
 from saliency_bench.engine.suites.numbers import Results
 from saliency_bench.engine.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows, side_by_side
 from saliency_bench.engine.suites.schema import Suite, find_suite
+from saliency_bench.engine.suites.settings import settings_table
+from saliency_bench.engine.suites.t_tests import remarks, t_tests
 from saliency_bench.engine.suites.tables import SuiteTable, check_figures, make_table
 from saliency_bench.engine.suites.transforms import measure
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError, described
 from saliency_bench.reports import words
+from saliency_bench.results.run_folder import read_summary
 from saliency_bench.results.summary import aligned
+from saliency_bench.spec import PREDICTED_BY
+from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import step
@@ -83,7 +88,7 @@ class Plan:
 
 def planned(name: str, **options: Any) -> Plan:
     """Return what `suite` would do with these options, and what it costs; nothing is trained or run."""
-    _, _, choice, jobs = _choose(name, **options)
+    _, _, _, choice, jobs = _choose(name, **options)
     return Plan(plan_of(jobs, choice))
 
 
@@ -111,7 +116,7 @@ def suite(
         out: Folder of models, runs and tables, shared by all tables.
         data: Folder that holds built datasets by name.
         select: Parts of it, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
-        limit: Samples of all runs.
+        limit: Samples of all runs, at most.
         batch_size: Samples per chunk of all runs.
         device: Device of all runs.
         smoke: Make the same tables in minutes, on drawn pictures with small networks.
@@ -123,7 +128,7 @@ def suite(
     Raises:
         UserError: The name is unknown, a file is not a suite, or sources are missing.
     """
-    content, tables, choice, jobs = _choose(
+    path, content, tables, choice, jobs = _choose(
         name, out=out, data=data, select=select, limit=limit, batch_size=batch_size, device=device, smoke=smoke,
         answers=answers,
     )  # fmt: skip
@@ -137,9 +142,13 @@ def suite(
     if train_only or not is_main:
         return SuiteResult(choice.out, [], jobs, failed)
     written = write_tables(content, tables, choice, failed, compare)
+    settings = settings_table(name, content, tables)
+    write_text(choice.out / "tables" / f"{path.stem}.settings.md", settings.markdown())
     title = f"{name}, smoke size" if smoke else name
     page = choice.out / "suite.html"
-    write_page(page, title, content.paper, written, plan_of(jobs, choice, measured=False), failed, smoke)
+    write_page(
+        page, title, content.paper, written, plan_of(jobs, choice, measured=False), settings.texts(), failed, smoke
+    )
     return SuiteResult(choice.out, written, jobs, failed)
 
 
@@ -151,9 +160,9 @@ def _choose(
     select: str | Iterable[str] = (),
     answers: str | Path | Iterable[str | Path] = (),
     **settings: Any,
-) -> tuple[Suite, tuple[str, ...], Choice, list[Job]]:
-    """Return the suite, its selected tables, the choice and the runs; under --smoke their sources are made."""
-    _, content, tables = find_suite(name)
+) -> tuple[Path, Suite, tuple[str, ...], Choice, list[Job]]:
+    """Return the suite's file, its content, the selected tables, the choice and the runs; --smoke makes the sources."""
+    path, content, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
     files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
     choice = Choice(Path(out), Path(data), conditions, answers=[read_answers(file) for file in files], **settings)
@@ -163,7 +172,7 @@ def _choose(
     jobs = jobs_of(content, tables, choice)
     if choice.smoke:
         smoke_data.prepare(content, jobs, choice)
-    return content, tables, choice, jobs
+    return path, content, tables, choice, jobs
 
 
 def work(
@@ -216,10 +225,22 @@ def work(
 
 def _run(job: Job, progress: bool, group: Group) -> None:
     """Make a run, and the accuracies under transforms that tables ask for."""
-    start(*describe(dict(job.spec)), progress=progress, group=group)
+    spec = dict(job.spec)
+    if job.named_by is not None and _covers(job.named_by, job.spec.limit):
+        spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples once more
+    start(*describe(spec), progress=progress, group=group)
     if group.is_main_process:
         measure(job)
     wait_for_all(group)
+
+
+def _covers(folder: Path, limit: int | None) -> bool:
+    """Return whether a finished run has predicted the samples of one with this limit."""
+    try:
+        dataset = read_summary(folder)[0]["dataset"]
+    except UserError:
+        return False
+    return dataset["used"] >= (dataset["samples"] if limit is None else min(limit, dataset["samples"]))
 
 
 def _train(network: Network, choice: Choice, progress: bool) -> None:
@@ -250,6 +271,11 @@ def write_tables(
     written = []
     for name in tables:
         about = _remarks(content, results, content.tables[name].runs)
+        if content.tables[name].t_test:
+            compared = t_tests(results, name)
+            about += remarks(compared)
+            text = compared.to_csv(index=False, lineterminator="\n")
+            write_text(choice.out / "tables" / f"{name}.t-tests.csv", text)
         written.append(make_table(name, results, compare, about))
         written[-1].write(choice.out / "tables")
     return written
