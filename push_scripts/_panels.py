@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from PIL import Image
 
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.displays import stacked, strip
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.suites.samples import Sample, loaded, right_classes
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.explainer import Explainer
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
-from saliency_bench.metric import load_metric
 from saliency_bench.metrics import _bam
 from saliency_bench.push_scripts.draw import COUNT
 from saliency_bench.results.manifest import Manifest, read_manifest

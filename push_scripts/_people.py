@@ -47,6 +47,19 @@ def page_arguments(group: Any) -> None:
     group.add_argument("--sync-every", type=float, default=5, metavar="N", help="minutes between copies (default: 5)")
 
 
+def result_arguments(parser: ArgumentParser) -> None:
+    """Add the options of results and export."""
+    group = parser.add_argument_group("results, export")
+    group.add_argument("--with-failed", action="store_true", help="count people who failed an attention check")
+    group.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
+    group.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
+
+
+def _counted(args: Namespace) -> dict[str, Any]:
+    """Return whose answers count, as keyword arguments of `results` and `export`."""
+    return {"people": not args.without_people, "with_failed": args.with_failed, "exclude": args.exclude}
+
+
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
     """Add to the store what the repository of --sync holds, before the store is opened.
 
@@ -110,7 +123,7 @@ def results(kind: str, args: Namespace) -> None:
     from saliency_bench.reports.analyses import Analysis
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
-    findings = module.results(_study(kind, args), people=not args.without_people, without_failed=args.without_failed)
+    findings = module.results(_study(kind, args), **_counted(args))
     whole = Analysis(findings, [])
     written = whole.save(args.out) if args.out else []
     if args.json:
@@ -129,7 +142,7 @@ def export(kind: str, args: Namespace) -> None:
         raise UserError("export needs --out, a .csv or .parquet file")
     module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)
     study = _study(kind, args)
-    count = module.export(study, path, people=not args.without_people, without_failed=args.without_failed)
+    count = module.export(study, path, **_counted(args))
     if args.json:
         print(json.dumps({"file": str(path), "answers": count}))
     else:

@@ -20,6 +20,7 @@ from saliency_bench.push_scripts import _people, _shared
 from saliency_bench.utils.messages import complain
 
 SECTION = "people"
+MOST_NAMED = 20  # images that cannot be shown
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -139,6 +140,12 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
 def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.annotate.app import create_app
+
+    unshown = annotating.images.prepare(progress=not (args.quiet or args.json))
+    for unit, problem in list(unshown.items())[:MOST_NAMED]:
+        complain(f"image {unit} cannot be shown, people can only skip it: {problem}")
+    if len(unshown) > MOST_NAMED:
+        complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown")
 
     def links(address: str) -> dict[str, str]:
         addresses = {"annotate": address}

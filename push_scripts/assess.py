@@ -33,9 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--checks", type=int, default=1, metavar="N",
                      help="images with the map of another one, to see who pays attention (default: 1)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
-    read = parser.add_argument_group("results, export")
-    read.add_argument("--without-failed", action="store_true", help="leave out people who failed a check")
-    read.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
+    _people.result_arguments(parser)
     _shared.output(parser)
 
 

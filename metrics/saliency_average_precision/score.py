@@ -4,15 +4,18 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.declarations import metric
 from saliency_bench.maps import LEVELS, levels, read_pair
-
-PAPER = "Davis and Goadrich, Precision-recall and ROC curves, ICML 2006, https://doi.org/10.1145/1143844.1143874"
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 2
-ALSO_CALLED = ("ap", "map", "auprc")
+from saliency_bench.metrics._papers import DAVIS_2006
 
 
+@metric(
+    version=2,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=DAVIS_2006,
+    also_called=("ap", "map", "auprc"),
+)
 def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
     """Return the area under the precision-recall steps of each map, over all its thresholds.
 

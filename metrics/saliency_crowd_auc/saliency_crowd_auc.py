@@ -1,4 +1,4 @@
-"""`evaluate` module: the area under the accuracy of people. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from .score import saliency_crowd_auc
 
 
 class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
-    """Area under the accuracy of people who see more and more of the top pixels of saliency maps."""
+    """Declared in score.py."""
 
     INPUTS = """predictions: the exposure (N,) at which each judgement was first right, a share of the pixels above 0
         and at most 1; None where it ended without a right answer."""

@@ -108,8 +108,9 @@ class Verdict:
         return [*lines, *leading, CONTROLLED] if against or leading else lines
 
     def _leading(self) -> list[str]:
-        """Say who is best by each metric."""
+        """Say who is best by each metric, and where that needs no network."""
         leaders: dict[str, list[str]] = {}
+        blind: dict[str, list[str]] = {}
         partial: list[str] = []
         alike: list[str] = []
         for metric, name in self.metrics.items():
@@ -117,6 +118,8 @@ class Verdict:
             if ranked and all(cell.unbeaten for cell in ranked):
                 alike.append(name)
                 continue
+            if baselines := self._named(cell for cell in ranked if cell.unbeaten and cell.baseline):
+                blind.setdefault(baselines, []).append(name)
             methods = [cell for cell in ranked if cell.unbeaten and not cell.baseline]
             if marked := self._named(cell for cell in methods if cell.cell_id in self.marked):
                 leaders.setdefault(marked, []).append(name)
@@ -125,6 +128,9 @@ class Verdict:
         clauses = [f"{names} on {all_or(metrics, len(self.metrics))}" for names, metrics in leaders.items()]
         lines = [f"Best (none significantly better): {'; '.join(clauses)}."] if clauses else []
         lines += [f"No explainer stands out on {any_or(alike, len(self.metrics))}."] if alike else []
+        for names, metrics in blind.items():
+            score = f"{names} on {listed(metrics)}"
+            lines.append(f"No explainer is significantly better than {score}: such a score needs no network.")
         few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 

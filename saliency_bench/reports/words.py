@@ -5,8 +5,8 @@ from pathlib import Path
 from saliency_bench import __version__, registry
 from saliency_bench.analysis.pairs import ExplainerPair, explainer_pairs
 from saliency_bench.analysis.verdict import Against, Verdict, listed
+from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, Interval
@@ -257,7 +257,9 @@ def citations(run: RunData) -> str:
     entries += [registry.constant(builder, "CITATION", "")] if builder else []
     papers: dict[str, list[str]] = {}
     for note in metric_notes(run):
-        if note["paper"]:
+        if note.get("citation", "").startswith("@"):  # BibTeX already
+            entries.append(note["citation"])
+        elif note["paper"]:
             papers.setdefault(note["paper"], []).append(note["name"].partition(":")[0].partition(" ")[0])
     for paper, metrics in papers.items():
         text, _, link = paper.partition(", http")
@@ -284,7 +286,8 @@ def _metric_note(column: Column, cell: CellResult) -> dict:
     return note | {
         "about": registry.summary(registry.score_file("metrics", cell.metric)),
         "range": limits,
-        "paper": metric.paper,
+        "paper": metric.declaration.paper_line,
+        "citation": metric.declaration.paper,
     }
 
 

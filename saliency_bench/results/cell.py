@@ -127,7 +127,7 @@ class CellKey(StrictModel):
         baseline: whether the explainer ignores the network.
         range: (low, high) of the metric, None where it has no bound.
         explainer_about, metric_about: the first line of the docstring of a Python function; empty for packaged ones.
-        aggregate: whether the value is a function of the means of the parts (`AGGREGATE` of the metric).
+        aggregate: whether the value is a function of the means of the parts (`aggregate` of the metric).
         note: what must be known about the values of the metric.
         asked_for: hashes of further inputs that the metric asks for and the scores depend on (`identity`).
     """

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from saliency_bench.metric import OF_TARGET
+from saliency_bench.bound_metric import OF_TARGET
 from saliency_bench.results.cell import Hash, StrictModel, Text
 from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import hash_of

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from saliency_bench.bound_metric import outside
 from saliency_bench.errors import UserError
-from saliency_bench.metric import outside
 from saliency_bench.results.clusters import Matched, summable, sums_by_cluster
 from saliency_bench.utils.seeds import random_bits, seed_of
 

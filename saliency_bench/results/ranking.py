@@ -14,8 +14,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, TypeAdapter
 
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import load_metric
 from saliency_bench.results.cell import FEW, CellKey, CellResult, Count, Hash, StrictModel, Text, by_metric, read_list
 from saliency_bench.results.clusters import Matched
 from saliency_bench.results.intervals import Aggregate, Estimate, aggregate_difference, aggregate_interval, difference

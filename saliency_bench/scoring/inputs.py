@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import Explainer, is_ours, same_directory
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, is_ours, same_directory
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider, reason_of
 from saliency_bench.maps import is_flat, mean_of_parts
-from saliency_bench.metric import Metric
 from saliency_bench.reasons import (
     MARKS,
     NO_LABEL,
@@ -180,7 +180,7 @@ class MetricInputs:
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
         """Yield per sample why a metric lacks something: each column, and the other classifier."""
-        for name in metric.columns:
+        for name in metric.declaration.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.inputs and self.other is not None:
             yield self.other.lacking
@@ -217,11 +217,12 @@ class MetricInputs:
         result.fail({scored[index]: reason for index, reason in faulty.items()})
         for index, sample in enumerate(scored):
             if result.reasons[sample] is None:
-                value, mark = _finite(scores[index]), metric.mark if marked is not None and marked[index] else ""
+                value = _finite(scores[index])
+                mark = metric.declaration.mark if marked is not None and marked[index] else ""
                 flat = self._is_flat(metric, partners if isinstance(partners, Partners) else explain, index, sample)
                 parts_only = value is None and bool(np.isfinite(counts[index]))
                 result.values[sample] = value
-                result.reasons[sample] = reason_for(value, flat, metric.undefined, mark, parts_only)
+                result.reasons[sample] = reason_for(value, flat, metric.declaration.undefined, mark, parts_only)
                 for column, values in enumerate(result.parts.values()):
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
@@ -265,7 +266,7 @@ class MetricInputs:
             "partners": lambda: self._partners(metric, kept),
             "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
             "other": lambda: None if self.other is None else self.other.part(kept),
-            "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.columns},
+            "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.declaration.columns},
             "run_seed": lambda: self.run_seed,
             "retrained": lambda: self._of_networks(metric)[kept],
         }
@@ -299,7 +300,7 @@ def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> l
     return [
         None
         if value is not None
-        else reason_for(None, False, metric.absent)
+        else reason_for(None, False, metric.declaration.absent)
         if score is not None or has_parts_only(reason)
         else reason
         for value, score, reason in zip(values, result.values, result.reasons, strict=True)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.passes import Draw, forward_many, scores_of
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.explainer import untouched
 from saliency_bench.maps import LEVELS, levels, read_array, read_maps, tie_breaker
 from saliency_bench.scoring.exposures import EXPOSURES, area
 from saliency_bench.scoring.imputation import imputed, slight_noise

@@ -205,8 +205,7 @@ class Annotating:
         if kind != "skip":
             sha256 = self.images.shown(unit).sha256
         if kind == "mask":
-            shown = self.images.shown(unit)
-            mask = mask_of(sent.get("runs") or [], shown.height, shown.width)
+            mask = mask_of(sent.get("runs") or [], *self.images.size(unit))
             if not mask.any():
                 raise UserError("nothing is marked; mark the region, or choose 'No region'")
         if kind == "skip":
@@ -262,10 +261,8 @@ class Annotating:
 
     def pixels(self, answer: Answer) -> np.ndarray:
         """Return bool (H, W), what an answer marks; nothing where it says that there is no region."""
-        if answer.pixels is not None:
-            return answer.pixels
-        shown = self.images.shown(answer.unit)
-        return pixels_of(answer, (shown.height, shown.width))
+        pixels = answer.pixels
+        return np.zeros(self.images.size(answer.unit), bool) if pixels is None else pixels
 
 
 def counted_answers(study: Study) -> dict[str, list[Answer]]:

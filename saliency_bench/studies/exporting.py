@@ -141,13 +141,13 @@ def _stem(name: str) -> str:
 def _check_mask(images: StudyImages, unit: str, name: str, mask: np.ndarray) -> None:
     """Raise UserError for a mask of another size than its image."""
     try:
-        shown = images.shown(unit)
+        height, width = images.size(unit)
     except UnreadableError as error:
         raise UserError(f"image {unit} of the dataset cannot be read: {error}") from None
-    if mask.shape != (shown.height, shown.width):
+    if mask.shape != (height, width):
         raise UserError(
-            f"the mask of {name[:100]} has {mask.shape[1]} x {mask.shape[0]} pixels, its image {shown.width} x "
-            f"{shown.height}; export the masks in the size of the images"
+            f"the mask of {name[:100]} has {mask.shape[1]} x {mask.shape[0]} pixels, its image {width} x "
+            f"{height}; export the masks in the size of the images"
         )
 
 

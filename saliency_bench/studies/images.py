@@ -1,33 +1,17 @@
 """The images of a dataset as a study shows them: by unit, upright, at their own size."""
 
 from collections import Counter
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Image
 
-from saliency_bench.data.annotations import checksum
 from saliency_bench.data.fingerprints import class_name, stored_bytes
 from saliency_bench.errors import UserError
-from saliency_bench.utils.pictures import UnreadableError, open_picture, picture_of
-
-MEDIA = {".jpg": "image/jpeg", ".png": "image/png"}
-AT_ONCE = 64  # pictures kept in memory
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A picture as it is sent: its bytes, upright, their type, its size in pixels, and the checksum of the stored one.
-
-    sha256: as in the column `image_sha256` of published annotations (`saliency_bench.data.annotations.checksum`).
-    """
-
-    content: bytes
-    media: str
-    height: int
-    width: int
-    sha256: str
+from saliency_bench.studies.shown_pictures import Shown, shown, size_of, threads
+from saliency_bench.utils.pictures import UnreadableError, open_picture
+from saliency_bench.utils.progress import bar
 
 
 class StudyImages:
@@ -55,8 +39,8 @@ class StudyImages:
         for column in {"image", "mask"} & set(plain.features):
             plain = plain.cast_column(column, Image(decode=False))
         self.rows = plain
-        self.shown = lru_cache(AT_ONCE)(self._shown)
-        self.known_mask = lru_cache(AT_ONCE)(self._known_mask)
+        self.shown = lru_cache(None)(self._shown)  # a few numbers each; the pictures are files
+        self.size = lru_cache(None)(self._size)
 
     @property
     def units(self) -> list[str]:
@@ -80,21 +64,51 @@ class StudyImages:
         known = [mask is not None and (not hasattr(mask, "is_valid") or mask.is_valid) for mask in masks]
         return [unit for unit, has in zip(self.units, known, strict=True) if has]
 
+    def _bytes(self, unit: str) -> bytes:
+        """Return the stored picture.
+
+        Raises:
+            UnreadableError: There is none.
+        """
+        try:
+            data = stored_bytes(self.rows[self.positions[unit]]["image"])
+        except OSError as error:
+            raise UnreadableError(f"cannot be read ({error.strerror})") from None
+        if data is None:
+            raise UnreadableError("no image")
+        return data
+
     def _shown(self, unit: str) -> Shown:
-        """Return an image as people see it.
+        """Return an image as people see it, a file in the cache.
 
         Raises:
             UnreadableError: It cannot be read.
         """
-        stored = self.rows[self.positions[unit]]["image"]
-        data = stored_bytes(stored)
-        if data is None:
-            raise UnreadableError("no image")
-        picture = picture_of(data)
-        sha256 = checksum({"bytes": data}) or ""
-        return Shown(picture.data, MEDIA[picture.suffix], picture.height, picture.width, sha256)
+        return shown(self._bytes(unit))
 
-    def _known_mask(self, unit: str) -> np.ndarray | None:
+    def _size(self, unit: str) -> tuple[int, int]:
+        """Return (height, width) of an image as people see it, from its header.
+
+        Raises:
+            UnreadableError: It cannot be read.
+        """
+        return size_of(self._bytes(unit))
+
+    def prepare(self, progress: bool = True) -> dict[str, str]:
+        """Make all pictures that are not in the cache; return {unit: why it cannot be shown}."""
+
+        def problem(unit: str) -> str:
+            try:
+                self.shown(unit)
+            except UnreadableError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(threads()) as pool:  # Pillow decodes and encodes without the lock of Python
+            problems = bar(pool.map(problem, self.units), shown=progress, total=len(self.units), desc="pictures")
+            return {unit: text for unit, text in zip(self.units, problems, strict=True) if text}
+
+    def known_mask(self, unit: str) -> np.ndarray | None:
         """Return bool (H, W), the dataset's mask in the size of the image; None without one.
 
         Raises:
@@ -104,7 +118,6 @@ class StudyImages:
         if stored is None:
             return None
         mask = np.asarray(open_picture(stored).convert("L")) > 0
-        shown = self.shown(unit)
-        if mask.shape != (shown.height, shown.width):
-            raise UnreadableError(f"a mask of {mask.shape} pixels for an image of {(shown.height, shown.width)}")
+        if mask.shape != self.size(unit):
+            raise UnreadableError(f"a mask of {mask.shape} pixels for an image of {self.size(unit)}")
         return mask

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ class Study:
             if known := self._person(connection, key):
                 return Person(known.name, known.role, key)
             taken = set(connection.scalars(select(people.c.name).where(people.c.study == self.id)))
-            name = next(pseudonym for pseudonym in iter(_pseudonym, None) if pseudonym not in taken)
+            name = next(pseudonym for attempt in count() if (pseudonym := _pseudonym(key, attempt)) not in taken)
             values = {"study": self.id, "name": name, "role": role, "created": now()}
             hashes = {"key_sha256": _hash(key), "request": _hash(request + role + str(self.id))}
             connection.execute(insert(people).values(**values, **hashes))
@@ -378,10 +379,15 @@ class Study:
             return {row.answer: Review(*row) for row in connection.execute(rows.order_by(reviews.c.id))}
 
 
-def _pseudonym() -> str:
-    """Return a name such as "p-7kq3xw": no name of a person, and no count of the people before."""
+def _pseudonym(key: str, attempt: int = 0) -> str:
+    """Return a name such as "p-7kq3xwab": no name of a person, and no count of the people before.
+
+    It follows from the key, so that two servers that a browser has joined know the person by the same name. A 40-bit
+    part of a hash tells nothing about the key.
+    """
     letters = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
-    return "p-" + "".join(secrets.choice(letters) for _ in range(6))
+    number = seed_of(key, "pseudonym", attempt)
+    return "p-" + "".join(letters[number // len(letters) ** place % len(letters)] for place in range(8))
 
 
 def _hash(text: str) -> str:

@@ -1,57 +1,39 @@
 """A SQLite store kept in a private dataset repository of the Hub, for servers that lose their disk, such as Spaces.
 
     sync = Sync(Path("study.db"), "someone/answers", minutes=5, say=print)
-    sync.restore()               # before the store is opened: the newest copy of the repository, or a new repository
-    with sync:                   # a consistent copy is committed every 5 minutes if answers came, and at the end
+    sync.restore()               # before the store is opened: the rows of the repository are added to it
+    with sync:                   # new rows are committed every 5 minutes, and at the end
         serve(...)
 
-Nothing is lost but what came after the last commit. A commit names the one that it follows, so the Hub refuses it if
-another server of the study was faster; what that one has committed is then added to the store here (`merging`), and the
-commit holds the answers of both. `huggingface_hub.CommitScheduler` commits whatever its folder holds over what is
-there, so a second server would overwrite the answers of the first; it also cannot be woken to end.
+Nothing is lost but what came after the last commit. Each server writes files of its own, to which lines are added
+(`rows`): `study.db/SERVER-0000.jsonl`, then `-0001` once that is large. So servers of one study never overwrite each
+other; before each commit the rows that others have committed are added to the store here.
 """
 
-import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from threading import Event, Lock, Thread
 from time import sleep
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, HfApi, RepoFile
-from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import default_api, no_bars, rights, token_of
 from saliency_bench.hub.errors import may_pass, reason, refuse, status_of
 from saliency_bench.studies.database import POSTGRES, Database
-from saliency_bench.studies.merging import merge
-from saliency_bench.utils.files import write_with
+from saliency_bench.studies.rows import Marks, add_lines, lines_after
 from saliency_bench.utils.messages import complain
 
 PAUSES = (2, 8, 30)  # seconds before another try at the start
-RACES = 5  # commits that other servers may make while one of ours is under way
-TABLES = ("study", "person", "assignment", "answer", "review")
+LARGE = 2**24  # characters of a file, after which another one is begun: each commit sends the last one anew
 MINUTES = 5.0
-
-
-@dataclass(frozen=True)
-class Remote:
-    """The copy in the repository at a commit.
-
-    Attributes:
-        commit: the commit.
-        content: hash of the copy; None where there is none.
-    """
-
-    commit: str
-    content: str | None
 
 
 class Sync:
@@ -60,7 +42,9 @@ class Sync:
     Args:
         store: path of the file.
         repo: OWNER/NAME of a private dataset repository, made if there is none.
+        minutes: between commits.
         say: gets a line on what was restored and committed.
+        api: of the Hub.
 
     Raises:
         UserError: The store or the name cannot be synced.
@@ -84,8 +68,12 @@ class Sync:
         self.api = api or default_api()
         self.synced: datetime | None = None
         self.problem = ""  # why the last try failed
-        self._seen: str | None = None  # content of the repository that the store here includes
-        self._sent: tuple[int, ...] = ()  # rows of each table in it
+        self._server = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
+        self._number, self._file = 0, ""  # the last file of this server, and the lines that it holds
+        self._read: dict[str, str] = {}  # {file of another server: content that the store here includes}
+        self._there: set[bytes] = set()  # hashes of all lines in the repository
+        self._unsent: list[str] = []
+        self._marks: Marks = {}  # rows up to here are in the repository or in `_unsent`
         self._lock, self._ending = Lock(), Event()
         self._thread = Thread(target=self._run, name="sync", daemon=True)
 
@@ -104,11 +92,8 @@ class Sync:
             raise UserError(f"{allowed.line}; --sync needs a token that may")
         for pause in (*PAUSES, None):
             try:
-                remote = self._remote(create=writing)
-                if remote.content is None and not writing:
-                    raise UserError(f"{self.repo} holds no {self.path.name}; it has: {self._stores(remote.commit)}")
-                self._take(remote)
-                return
+                added = self._fetch(create=writing)
+                break
             except UserError:
                 raise
             except Exception as error:
@@ -116,6 +101,10 @@ class Sync:
                     refuse(error, self.repo, token_of(self.api))
                 complain(f"{self._reason(error)}; trying again in {pause} s")
                 sleep(pause)
+        if not self._read and not writing:
+            raise UserError(f"{self.repo} holds no {self.path.name}; it has: {self._stores()}")
+        if added:
+            self.say(f"{added:,} rows restored from {self.repo}")
 
     def __enter__(self) -> "Sync":
         self._try()
@@ -132,30 +121,35 @@ class Sync:
 
         They name no repository.
         """
-        earlier = "before this start" if self._sent else "not yet"
+        with self._lock:
+            waiting = _answers(self._pending())
+        earlier = "before this start" if self._read else "not yet"
         time = earlier if self.synced is None else f"at {self.synced:%Y-%m-%d %H:%M:%S} UTC"
-        waiting = self._rows()[3] - (self._sent[3] if self._sent else 0)
         lines = [f"answers copied to the Hub: {time}", f"answers since then: {waiting}"]
         if self.problem:
             lines.append("COPYING FAILS: these answers are on this server only; its log says why")
         return "\n".join(lines) + "\n"
 
     def push(self) -> None:
-        """Commit a consistent copy, if rows were added since the last; raise UserError, and errors of the Hub."""
+        """Add what other servers have committed, and commit new rows; raise UserError, and errors of the Hub."""
         with self._lock:
-            for _ in range(RACES):
-                rows = self._rows()
-                if rows == self._sent:
-                    return
-                remote = self._remote()
-                if remote.content != self._seen:
-                    self._take(remote)
-                    continue
-                if self._commit(remote):
-                    self._sent, self.synced = rows, datetime.now(UTC)
-                    self.say(f"{rows[3]:,} answers copied to {self.repo} at {self.synced:%Y-%m-%d %H:%M:%S} UTC")
-                    return
-        raise UserError(f"other servers keep changing {self.repo}")
+            if not self._pending():
+                return
+            self._fetch()
+            if not (pending := self._pending()):
+                return
+            if len(self._file) > LARGE:
+                self._number, self._file = self._number + 1, ""
+            content = self._file + "".join(line + "\n" for line in pending)
+            name = f"{self.path.name}/{self._server}-{self._number:04}.jsonl"
+            with no_bars():
+                self.api.create_commit(
+                    self.repo, [CommitOperationAdd(name, content.encode())], commit_message="answers",
+                    repo_type="dataset",
+                )  # fmt: skip
+            self._file, self._unsent, self.synced = content, [], datetime.now(UTC)
+            self._there |= set(map(_digest, pending))
+            self.say(f"{_answers(pending):,} answers copied to {self.repo} at {self.synced:%Y-%m-%d %H:%M:%S} UTC")
 
     def _run(self) -> None:
         """Push again and again until the server ends."""
@@ -177,10 +171,62 @@ class Sync:
         """Return why a copy could not be committed, in a line without secrets."""
         return reason(error, self.repo, token_of(self.api))
 
+    def _pending(self) -> list[str]:
+        """Return the rows that the repository lacks."""
+        if self.path.exists():
+            store = Database(self.path)
+            try:
+                lines, self._marks = lines_after(store, self._marks)
+            finally:
+                store.close()
+            self._unsent += lines
+        self._unsent = [line for line in self._unsent if _digest(line) not in self._there]
+        return self._unsent
+
     # the repository
 
-    def _remote(self, create: bool = False) -> Remote:
-        """Return the newest copy; raise UserError for a public repository, and errors of the Hub."""
+    def _fetch(self, create: bool = False) -> int:
+        """Add rows of other servers to the store; return how many.
+
+        Raises:
+            UserError: The repository is public, or its rows do not fit the store. Also errors of the Hub.
+        """
+        self._check_private(create)
+        files = {name: content for name, content in self._listed().items() if self._read.get(name) != content}
+        lines = self._downloaded(sorted(files))
+        source = f"{self.path.name} of {self.repo}"
+        added = 0
+        if lines:
+            store = Database(self.path)
+            try:
+                added, left_out = add_lines(store, lines, source)
+            except UserError as error:
+                raise UserError(f"{source} cannot be continued here: {error}") from error
+            finally:
+                store.close()
+            if left_out:
+                complain(f"{left_out:,} rows of {source} contradict answers here and are left out; its files keep them")
+        self._read |= files
+        self._there |= set(map(_digest, lines))
+        return added
+
+    def _listed(self) -> dict[str, str]:
+        """Return {path in the repository: hash of its content} of the files of other servers."""
+        try:
+            items = list(self.api.list_repo_tree(self.repo, self.path.name, repo_type="dataset"))
+        except EntryNotFoundError:
+            return {}
+        files = [item for item in items if isinstance(item, RepoFile) and self._server not in item.path]
+        return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
+
+    def _downloaded(self, names: list[str]) -> list[str]:
+        """Return the lines of files of the repository."""
+        with TemporaryDirectory(prefix="saliency-bench-") as folder, no_bars():
+            got = [self.api.hf_hub_download(self.repo, name, repo_type="dataset", local_dir=folder) for name in names]
+            return [line for path in got for line in Path(path).read_text("utf-8").splitlines()]
+
+    def _check_private(self, create: bool) -> None:
+        """Raise UserError for a public repository, and errors of the Hub."""
         try:
             info: Any = self.api.repo_info(self.repo, repo_type="dataset")
         except RepositoryNotFoundError as error:
@@ -193,86 +239,18 @@ class Sync:
                 f"the dataset repository {self.repo} is public; answers of people are copied to private ones only: "
                 "make it private in its settings, or name another"
             )
-        return self._file(info.sha)
 
-    def _file(self, commit: str) -> Remote:
-        """Return the copy at a commit."""
-        infos = self.api.get_paths_info(self.repo, [self.path.name], repo_type="dataset", revision=commit)
-        file = next((info for info in infos if isinstance(info, RepoFile)), None)
-        return Remote(commit, None if file is None else file.lfs.sha256 if file.lfs else file.blob_id)
-
-    def _stores(self, commit: str) -> str:
-        """Return the names of other stores in the repository, as text."""
-        listed = self.api.list_repo_files(self.repo, repo_type="dataset", revision=commit)
-        return ", ".join(name for name in listed if name.endswith(Path(self.path.name).suffix)) or "no store"
-
-    def _commit(self, follows: Remote) -> bool:
-        """Commit the store; return False if another commit came first."""
-        with TemporaryDirectory(prefix="saliency-bench-") as folder, no_bars():
-            copy = _copy(self.path, Path(folder))
-            try:
-                commit = self.api.create_commit(
-                    self.repo, [CommitOperationAdd(self.path.name, str(copy))], commit_message="answers",
-                    repo_type="dataset", parent_commit=follows.commit,
-                )  # fmt: skip
-            except Exception as error:
-                if status_of(error) == 412:
-                    return False
-                raise
-        self._seen = self._file(commit.oid).content
-        return True
-
-    def _take(self, remote: Remote) -> None:
-        """Add what the repository holds to the store here."""
-        if remote.content is not None:
-            with TemporaryDirectory(prefix="saliency-bench-") as folder, no_bars():
-                got = self.api.hf_hub_download(
-                    self.repo, self.path.name, repo_type="dataset", revision=remote.commit, local_dir=folder
-                )
-                self._add(Path(got), remote)
-        self._seen = remote.content
-
-    def _add(self, got: Path, remote: Remote) -> None:
-        """Add to the store what the downloaded copy holds."""
-        where = f"{self.path.name} of {self.repo}"
-        try:
-            Database(got, create=False).close()  # a store of ours, and of this format
-            if not self.path.exists():
-                for left in ("-wal", "-shm"):  # of a store that was deleted: SQLite would apply them to this one
-                    self.path.with_name(self.path.name + left).unlink(missing_ok=True)
-                write_with(self.path, lambda partial: shutil.copyfile(got, partial))
-                self._sent = self._rows()
-                self.say(f"{self._sent[3]:,} answers restored from {self.repo}")
-                return
-            Database(self.path).close()
-            merged = merge(self.path, got)
-        except (UserError, sqlite3.Error) as error:
-            raise UserError(f"{where} cannot be continued here: {str(error).replace(str(got), where)}") from error
-        if not merged.ahead:
-            self._sent = self._rows()
-        if merged.added:
-            self.say(f"{merged.added:,} rows added from {self.repo}, which another server has written")
-        if merged.left_out:
-            complain(
-                f"{merged.left_out:,} rows of {where} contradict answers here and are left out; "
-                f"its history keeps them (commit {remote.commit[:12]})"
-            )
-
-    def _rows(self) -> tuple[int, ...]:
-        """Return the number of rows of each table, which are only ever added."""
-        if not self.path.exists():
-            return ()
-        with closing(sqlite3.connect(self.path, timeout=60)) as connection:
-            return tuple(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)
+    def _stores(self) -> str:
+        """Return the names of the stores in the repository, as text."""
+        names = {name.partition("/")[0] for name in self.api.list_repo_files(self.repo, repo_type="dataset")}
+        return ", ".join(sorted(name for name in names if name.endswith(self.path.suffix))) or "no store"
 
 
-def _copy(store: Path, folder: Path) -> Path:
-    """Return a copy in one file, whole and consistent while others write."""
-    database = Database(store, create=False)
-    try:
-        path = database.backup(folder / store.name)
-    finally:
-        database.close()
-    with closing(sqlite3.connect(path)) as copy:
-        copy.execute("PRAGMA journal_mode = DELETE")  # no further files beside it
-    return path
+def _digest(line: str) -> bytes:
+    """Return a hash of a line."""
+    return sha256(line.encode()).digest()
+
+
+def _answers(lines: list[str]) -> int:
+    """Return how many lines are answers."""
+    return sum(line.startswith('{"table": "answer"') for line in lines)

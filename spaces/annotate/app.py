@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
@@ -61,9 +61,8 @@ class Pages:
         if not self.annotating.may_see(person, unit):
             return refusal(403, "this image was not given to you")
         shown = self.annotating.images.shown(unit)
-        return Response(
-            shown.content, media_type=shown.media, headers=SAFE | {"Cache-Control": "private, max-age=86400"}
-        )
+        caching = {"Cache-Control": "private, max-age=86400", "ETag": f'"{shown.name}"'}
+        return FileResponse(shown.path, media_type=shown.media, headers=SAFE | caching)
 
     def superpixels(self, person: Person, sent: dict[str, Any]) -> Response:
         """Return uint16 little-endian (H, W), gzip: the number of each pixel's superpixel."""
@@ -78,7 +77,7 @@ class Pages:
         """Return the superpixels of a picture, packed."""
         from saliency_bench.studies.superpixels import superpixels
 
-        numbers = superpixels(self.annotating.images.shown(unit).content)
+        numbers = superpixels(self.annotating.images.shown(unit).path)
         return gzip.compress(numbers.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
@@ -29,6 +30,7 @@ from saliency_bench.utils.pictures import UnreadableError
 
 COMMON = Path(__file__).parent
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
+PICTURES = ("image", "picture", "map")  # methods whose answer is a picture
 LARGEST = 2**16  # bytes of one request by default
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -76,7 +78,19 @@ def application(
     for name, method in (get | post).items():
         endpoint = _endpoint(study, method, largest)
         routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name in post else "GET"]))
-    return Starlette(routes=routes, middleware=[Middleware(OwnOrigins), Middleware(GZipMiddleware, minimum_size=2000)])
+    return Starlette(routes=routes, middleware=[Middleware(OwnOrigins), Middleware(GZipTexts, minimum_size=2000)])
+
+
+class GZipTexts(GZipMiddleware):
+    """Middleware that packs everything but pictures, which are packed already: 20 MB of them would take a second."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        is_picture = scope["type"] == "http" and scope["path"].rpartition("/")[2] in PICTURES
+        if is_picture:
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 def refusal(status: int, text: str) -> JSONResponse:
@@ -100,7 +114,11 @@ def _endpoint(study: Study, method: Method, largest: int) -> Callable:
         except SQLAlchemyError:
             logging.getLogger("uvicorn.error").exception("the store did not answer")
             return refusal(503, "the answers cannot be stored at the moment")
-        return made if isinstance(made, Response) else JSONResponse(made, headers=SAFE)
+        if not isinstance(made, Response):
+            return JSONResponse(made, headers=SAFE)
+        if "etag" in made.headers and made.headers["etag"] == request.headers.get("if-none-match"):
+            return Response(status_code=304, headers={name: made.headers[name] for name in ("etag", "cache-control")})
+        return made
 
     return endpoint
 

@@ -53,6 +53,9 @@ export class Refused extends Error {
   }
 }
 
+// Of a server in front of ours, which says nothing of its own.
+const refusals = { 413: "the server takes no answers of this size; tell whoever runs the study", 502: "the study is not running", 504: "the study is too slow" };
+
 export async function call(path, { key = "", body = null, as = "json" } = {}) {
   const options = { headers: { "X-Key": key }, signal: AbortSignal.timeout(30000) };
   if (body) {
@@ -61,11 +64,19 @@ export async function call(path, { key = "", body = null, as = "json" } = {}) {
   }
   const answer = await fetch(path, options);
   if (!answer.ok) {
-    const text = await answer.json().then((found) => found.error, () => "the server does not answer");
+    const text = await answer.json().then((found) => found.error, () => refusals[answer.status] ?? "the server does not answer");
     throw new Refused(answer.status, text);
   }
   return as === "blob" ? answer.blob() : as === "bytes" ? answer.arrayBuffer() : answer.json();
 }
+
+// Milliseconds until the next try: longer each time, and never the same for two people, so that a server that comes
+// back is not asked by all of them at once.
+export const backoff = (tries) => Math.min(30000, 1000 * 2 ** tries) * (0.5 + Math.random());
+
+// Whether the same request may succeed later: the server or the network is at fault, not the request.
+export const passing = (error) =>
+  !(error instanceof Refused) || error.status >= 500 || [401, 408, 421, 425, 429].includes(error.status);
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
@@ -78,6 +89,13 @@ export function dropSecondClicks(buttons) {
     event.preventDefault();
     event.stopImmediatePropagation();
   }, true);
+}
+
+// What a page says while it waits.
+export function lost(error, waiting) {
+  const why = error instanceof Refused ? `The server does not take answers (${error.status}: ${error.message})` : "No connection to the server";
+  const kept = waiting ? `${waiting === 1 ? "one answer is" : `${waiting} answers are`} kept in this browser until it is back; ` : "";
+  return `${why}: ${kept}trying again…`;
 }
 
 export class Server {
@@ -95,18 +113,18 @@ export class Server {
 
   // As call, until the server answers. A refusal is thrown.
   async insist(path, body = null, as = "json") {
-    for (;;) {
+    for (let tries = 0; ; tries++) {
       try {
         const found = await this.call(path, body, as);
         this.offline("");
         return found;
       } catch (error) {
-        if (error instanceof Refused && error.status < 500) {
+        if (error.status === 401 || !passing(error)) {
           this.offline("");
           throw error;
         }
-        this.offline("Connection lost. Trying again…");
-        await pause(2000);
+        this.offline(lost(error, this.unsent.length));
+        await pause(backoff(tries));
       }
     }
   }

@@ -61,8 +61,9 @@ function choiceButton(label, index) {
   key.textContent = index + 1;
   button.append(text, " ", key);
   if (state.tried.includes(label)) {
-    button.setAttribute("aria-disabled", "true");
+    button.classList.add("tried"); // said, so that nobody takes it again by mistake
     button.setAttribute("aria-label", `${name(label)}, tried`);
+    if (state.strike) button.setAttribute("aria-disabled", "true");
   }
   // A click of the keyboard has no detail: whoever moves by Tab goes on at the labels of the next question.
   button.addEventListener("click", (event) => answer(label, event.detail === 0));
@@ -94,7 +95,7 @@ function feedback(kind, text) {
 }
 
 async function answer(choice, byKeyboard = false) {
-  if (busy || $("helpDialog").open || state.tried.includes(choice)) return;
+  if (busy || $("helpDialog").open || (state.strike && state.tried.includes(choice))) return;
   wait(true);
   const { place, step } = state;
   const seconds = (performance.now() - since) / 1000;

@@ -21,7 +21,7 @@ import yaml
 from test_golden_run import network
 
 import saliency_bench as sb
-from saliency_bench import cli, registry
+from saliency_bench import cli
 from saliency_bench.engine.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
 from saliency_bench.engine.suites.drawing import plot_of
 from saliency_bench.engine.suites.jobs import Choice, Network, jobs_of, selection
@@ -462,7 +462,7 @@ def test_the_published_schema_is_that_of_the_files():
 @pytest.mark.slow
 def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
     """Against those that a run counts; equal where they depend on nothing but the options and the size."""
-    counted = [name for name in sb.list_metrics() if hasattr(registry.load("metrics", name, "score"), "passes")]
+    counted = [name for name in sb.list_metrics() if sb.load_metric(name).declaration.passes is not None]
     chosen = [
         *counted,
         "saliency_insertion:steps=8",
@@ -477,8 +477,7 @@ def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
     exact = {"insertion", "deletion", "kae", "roae", "road", "max_sensitivity", "single_deletion", "consistency"}
     assert len(run.cells) == 2 * len(chosen)
     for cell in run.cells:
-        module = registry.load("metrics", cell.metric, "score")
-        pictures, maps = module.passes(cell.metric_options, 32, 32)
+        pictures, maps = sb.load_metric(cell.metric).declaration.passes_of(cell.metric_options, 32, 32)
         own = maps if cell.explainer == "gradient" else 0
         assert cell.forward_passes.metric <= 8 * (pictures + own), cell.metric_text
         if cell.metric.removeprefix("saliency_") in exact:

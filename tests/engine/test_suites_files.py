@@ -150,7 +150,7 @@ def test_every_explainer_and_metric_loads_also_with_the_options_of_smoke(suite):
 def test_parts_are_those_of_their_metrics(suite):
     for text, part in parts_of(suite):
         metric = sb.load_metric(text)
-        fitting = matching_parts(part, metric.part_names(dict(metric.options), None))
+        fitting = matching_parts(part, metric.declaration.parts(dict(metric.options), None))
         assert len(fitting) == (dict(metric.options)["trainings"] if "*" in part else 1), (text, part)
 
 
@@ -178,7 +178,7 @@ def test_everything_that_is_listed_is_used_and_named(suite):
     there = {*suite.datasets, *suite.models, *(text for run in suite.runs.values() for text in run.explainers)}
     assert suite.names.keys() <= there
     explained = {text for run in suite.runs.values() for text in run.explainers} - suite.names.keys()
-    assert all(registry.load("explainers", bare(text)).BASELINE for text in explained)
+    assert all(sb.load_explainer(bare(text)).baseline for text in explained)
 
 
 def test_a_file_trains_as_train_does():

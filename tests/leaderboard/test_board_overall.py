@@ -120,7 +120,7 @@ def test_only_what_has_all_of_the_core_recomputed_is_ranked_and_nothing_is_avera
     assert told["full"] == ((1, 1), False, "")
     assert told["random"][0] == (2, 2)
     assert told["partial"] == (None, True, "no scores on b")
-    assert told["checked"] == (None, False, "not recomputed on b")
+    assert told["checked"] == (None, False, "not run by the board on b")
     assert told["elsewhere"] == (None, True, "no sample in common with random on b")
     assert [one.name for one in found][:2] == ["full", "random"]
     without = overall({name: own for name, own in rows.items() if name != "random"}, core, BASELINES, True)

@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.maps import levels
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import load_metric
 from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
 from saliency_bench.scoring.perturbation import Curves, blurred
 from saliency_bench.target_weights import one_hot

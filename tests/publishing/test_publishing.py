@@ -23,6 +23,7 @@ from scipy.stats import binomtest
 
 import saliency_bench as sb
 from saliency_bench import cli, registry
+from saliency_bench.bound_metric import list_metrics
 from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.card import card
 from saliency_bench.data.loading import fingerprint
@@ -31,7 +32,6 @@ from saliency_bench.hub import upload as publishing
 from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
 from saliency_bench.hub_builders import pet_xai
-from saliency_bench.metric import list_metrics
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.models import model_publication

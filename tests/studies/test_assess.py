@@ -35,8 +35,9 @@ def start(store, name="s", **options):
 
 @pytest.fixture(autouse=True)
 def same_pseudonyms(monkeypatch):
-    """Orders depend on them, and they are drawn from the system's randomness."""
-    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", map("p-{:06d}".format, count()).__next__)
+    """Orders depend on them, and they follow from random keys."""
+    numbers = count()
+    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: f"p-{next(numbers):06d}")
 
 
 @pytest.fixture

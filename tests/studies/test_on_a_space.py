@@ -21,6 +21,7 @@ from saliency_bench.hub.upload import publish
 from saliency_bench.publishing.spaces import list_spaces, space_publication
 from saliency_bench.spaces.pages.on_a_space import command_line
 from saliency_bench.spaces.pages.serving import address
+from saliency_bench.studies.rows import add_lines
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.store import Store
 
@@ -92,6 +93,15 @@ def draw(space, name):
     return count
 
 
+def copied(hub, repo, path):
+    """A store at a path, of all that a repository holds under this name."""
+    store = Store(path)
+    for name, content in sorted(hub.files("datasets", repo).items()):
+        if name.startswith(f"{path.name}/"):
+            add_lines(store, content.decode().splitlines(), name)
+    return store
+
+
 def test_cards_and_files(here):
     assert set(list_spaces()) - set(list_spaces(studies=False)) == set(STUDIES)
     for name in STUDIES:
@@ -144,8 +154,7 @@ def test_the_last_copy_waits_for_a_slow_hub(here, tmp_path):
         here.heal()
     assert (code, fault.seen) == (143, 1), log
     assert time.monotonic() - start > 4, "it waited for the answer of the Hub"
-    (tmp_path / "copy.db").write_bytes(here.files("datasets", "visitor/late")["annotate.db"])
-    assert len(Store(tmp_path / "copy.db", create=False).find().answers()) == 3
+    assert len(copied(here, "visitor/late", tmp_path / "annotate.db").find().answers()) == 3
 
 
 @pytest.mark.slow
@@ -189,8 +198,7 @@ def test_a_run_in_a_repository_is_judged_on_a_space(here, judged, kind, tmp_path
     space.call("api/answer", key, sent)
     code, log = space.end()
     assert (code, "Traceback" in log) == (143, False), log
-    (tmp_path / "copy.db").write_bytes(here.files("datasets", f"visitor/{kind}-answers")[f"{kind}.db"])
-    study = Store(tmp_path / "copy.db", create=False).find()
+    study = copied(here, f"visitor/{kind}-answers", tmp_path / f"{kind}.db").find()
     assert (study.name, len(study.answers())) == (f"{kind}, judged", 1)
 
 

@@ -1,13 +1,12 @@
 """A store kept in a repository of the Hub: nothing is lost with the disk, no server overwrites what another stored."""
 
-import sqlite3
 import threading
 
 import pytest
 from local_hub.hub import FOUNDER, READER, VISITOR
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.merging import merge
+from saliency_bench.studies.rows import add_lines, lines_after
 from saliency_bench.studies.store import Store
 from saliency_bench.studies.sync import Sync
 
@@ -36,6 +35,20 @@ def by(path):
     return sorted(one.payload["by"] for one in Store(path, create=False).find().answers(last=False))
 
 
+def copied(hub, path):
+    """A store at a path, of all that the repository holds."""
+    files = hub.files("datasets", REPO)
+    for name in sorted(files):
+        if name.startswith("study.db/"):
+            add_lines(Store(path), files[name].decode().splitlines(), name)
+    return path
+
+
+def merge(here, other):
+    """Add to one store what another holds."""
+    return add_lines(Store(here), lines_after(Store(other), {})[0], "other")
+
+
 def test_answers_outlive_the_disk(hub, tmp_path):
     lines = []
     first = sync_of(hub, tmp_path / "study.db", say=lines.append)
@@ -44,11 +57,12 @@ def test_answers_outlive_the_disk(hub, tmp_path):
     first.push()
     assert hub.repo("datasets", REPO).private
     assert "2 answers copied to visitor/answers at" in lines[-1]
-    assert set(hub.files("datasets", REPO)) == {".gitattributes", "study.db"}
+    (name,) = set(hub.files("datasets", REPO)) - {".gitattributes"}
+    assert name.startswith("study.db/")
     (tmp_path / "new").mkdir()
     again = sync_of(hub, tmp_path / "new/study.db", say=lines.append)
     again.restore()
-    assert lines[-1] == "2 answers restored from visitor/answers"
+    assert lines[-1] == "6 rows restored from visitor/answers"
     assert again.status() == "answers copied to the Hub: before this start\nanswers since then: 0\n"
     assert by(tmp_path / "new/study.db") == ["ada", "bob"]
     assert study_in(tmp_path / "new/study.db").join("a random request of ada").name in {
@@ -73,8 +87,9 @@ def test_only_new_answers_are_committed(hub, tmp_path):
     assert hub.api(VISITOR).repo_info(REPO, repo_type="dataset").sha != head
 
 
-def test_the_copy_is_one_whole_file_while_people_answer(hub, tmp_path):
-    """Each commit is a store by itself, with a beginning of the answers."""
+def test_each_commit_holds_whole_answers_while_people_answer(hub, tmp_path, monkeypatch):
+    """Each commit is a beginning of the answers, whether a file is continued or a new one is begun."""
+    monkeypatch.setattr("saliency_bench.studies.sync.LARGE", 5000)
     sync = sync_of(hub, tmp_path / "study.db")
     sync.restore()
     study = study_in(tmp_path / "study.db")
@@ -84,17 +99,16 @@ def test_the_copy_is_one_whole_file_while_people_answer(hub, tmp_path):
     copies = []
     while writing.is_alive():
         sync.push()
-        copies.append(hub.files("datasets", REPO)["study.db"])
+        copies.append(by(copied(hub, tmp_path / f"copy-{len(copies)}.db")))
     writing.join()
     sync.push()
-    copies.append(hub.files("datasets", REPO)["study.db"])
-    for number, content in enumerate(copies):
-        path = tmp_path / f"copy-{number}.db"
-        path.write_bytes(content)
-        with sqlite3.connect(path) as copy:
-            assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert by(path) == sorted(names[: len(by(path))])
-    assert by(tmp_path / f"copy-{len(copies) - 1}.db") == sorted(names)
+    answer(study, "person 60")
+    sync.push()
+    names.append("person 60")
+    for people in copies:
+        assert people == sorted(names[: len(people)])
+    assert by(copied(hub, tmp_path / "last.db")) == sorted(names)
+    assert len(hub.files("datasets", REPO)) > 2, "a large file is followed by another"
 
 
 @pytest.mark.slow
@@ -122,9 +136,7 @@ def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
     syncs[1].push()
     assert by(tmp_path / "two/study.db") == sorted([*everyone, "eve"])
     assert not syncs[0].problem
-    copy = tmp_path / "copy.db"
-    copy.write_bytes(hub.files("datasets", REPO)["study.db"])
-    assert by(copy) == sorted([*everyone, "eve"])
+    assert by(copied(hub, tmp_path / "copy.db")) == sorted([*everyone, "eve"])
 
 
 @pytest.mark.slow
@@ -132,23 +144,19 @@ def test_a_commit_that_comes_in_between_is_not_overwritten(hub, tmp_path, monkey
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     first, second = (sync_of(hub, tmp_path / name / "study.db") for name in ("one", "two"))
-    first.restore()
-    answer(study_in(first.path), "ada")
-    first.push()
-    second.restore()
-    answer(study_in(first.path), "bob")
-    answer(study_in(second.path), "cid")
-    commit = first._commit
+    for sync, name in ((first, "ada"), (second, "bob")):
+        sync.restore()
+        answer(study_in(sync.path), name)
+    fetch = first._fetch
 
-    def late(follows):
-        monkeypatch.setattr(first, "_commit", commit)
-        second.push()
-        return commit(follows)
+    def late():
+        added = fetch()
+        second.push()  # after the first server has looked what is there
+        return added
 
-    monkeypatch.setattr(first, "_commit", late)
+    monkeypatch.setattr(first, "_fetch", late)
     first.push()
-    assert hub.lines("412"), "the Hub refuses a commit that follows another"
-    assert by(first.path) == ["ada", "bob", "cid"]
+    assert by(copied(hub, tmp_path / "copy.db")) == ["ada", "bob"]
 
 
 def test_a_browser_that_joined_both_is_one_person(tmp_path):
@@ -156,12 +164,12 @@ def test_a_browser_that_joined_both_is_one_person(tmp_path):
     for path in paths:
         answer(study_in(path), "ada")
     names = [study_in(path).people()[0] for path in paths]
-    assert names[0] != names[1], "each server chose a pseudonym"
+    assert names[0] == names[1], "the pseudonym follows from the key"
     study = study_in(paths[1])
     study.record(names[1], "image", "another request of ada", {"by": "ada again"})
     study.assign(names[1], ["image 2"])
     found = merge(*paths)
-    assert (found.added, found.left_out, found.ahead) == (2, 0, False)
+    assert (found.added, found.left_out) == (2, 0)
     assert by(paths[0]) == ["ada", "ada again"]
     assert {one.person for one in study_in(paths[0]).answers(last=False)} == {names[0]}
     assert [one.unit for one in study_in(paths[0]).assignments(names[0])] == ["image", "image 2"]
@@ -175,7 +183,7 @@ def test_a_second_first_answer_is_left_out(tmp_path):
         study = study_in(path)
         study.record(study.people()[0], "image", f"request {number} for a second answer", {"by": f"ada on {number}"})
     found = merge(*paths)
-    assert (found.added, found.left_out, found.ahead) == (0, 1, True)
+    assert (found.added, found.left_out) == (0, 1)
     assert by(paths[0]) == ["ada", "ada on 0"]
 
 
@@ -226,9 +234,9 @@ def test_another_study_is_not_continued(hub, tmp_path):
         sync_of(hub, tmp_path / "new/study.db").restore()
     assert by(tmp_path / "new/study.db") == ["bob"]
     hub.api(VISITOR).upload_file(
-        path_or_fileobj=b"no database" * 100, path_in_repo="study.db", repo_id=REPO, repo_type="dataset"
+        path_or_fileobj=b"no row\n", path_in_repo="study.db/a.jsonl", repo_id=REPO, repo_type="dataset"
     )
-    with pytest.raises(UserError, match=r"study.db of visitor/answers cannot be continued here: .*not a database"):
+    with pytest.raises(UserError, match=r"study.db of visitor/answers cannot be continued here: .*no copy of a store"):
         sync_of(hub, tmp_path / "study.db").restore()
 
 
@@ -253,9 +261,7 @@ def test_a_failing_hub_never_stops_the_study(hub, tmp_path, capsys):
         assert "COPYING FAILS" not in sync.status()
         assert "answers since then: 0" in sync.status()
         answer(study, "bob")
-    copy = tmp_path / "copy.db"
-    copy.write_bytes(hub.files("datasets", REPO)["study.db"])
-    assert by(copy) == ["ada", "bob"], "the last answers are copied at the end"
+    assert by(copied(hub, tmp_path / "copy.db")) == ["ada", "bob"], "the last answers are copied at the end"
     errors = capsys.readouterr().err
     assert "NOT SYNCED, answers since" in errors
     assert VISITOR.token not in errors

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from saliency_bench import registry
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.engine.fitting import Recipe
@@ -28,8 +29,6 @@ from saliency_bench.engine.retraining.networks import Task
 from saliency_bench.engine.suites.jobs import Job, Network
 from saliency_bench.engine.training import new_classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer
-from saliency_bench.metric import Metric, as_metric
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import Protocol
 from saliency_bench.utils.devices import peak_memory
@@ -86,26 +85,15 @@ def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
         of_map = cost_of_map(as_explainer(text), side)
         total += of_map
         for metric in (as_metric(name) for other, name in pairs if other == text):
-            pictures, maps = _metric_passes(metric, side)
+            pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
             total += Cost(forward=pictures) + of_map.times(maps)
     return total
 
 
 def cost_of_map(explainer: Explainer, side: int = SIDE) -> Cost:
     """Return what a map costs; nothing for a function of your own, of which it is not known."""
-    if not registry.is_named(explainer.version):
-        return Cost()
-    module = registry.load("explainers", explainer.name)
-    passes = module.passes(dict(explainer.options), side, side)
-    return Cost(gradient=passes) if "gradients" in module.NEEDS else Cost(forward=passes)
-
-
-def _metric_passes(metric: Metric, side: int) -> tuple[int, int]:
-    """Return (pictures that a metric classifies, maps that it asks for) for each image."""
-    if not registry.is_named(metric.version):
-        return 0, 0
-    module = registry.load("metrics", metric.name, "score")
-    return module.passes(dict(metric.options), side, side) if hasattr(module, "passes") else (0, 0)
+    passes = explainer.declaration.passes_of(dict(explainer.options), side, side)
+    return Cost(gradient=passes) if "gradients" in explainer.declaration.needs else Cost(forward=passes)
 
 
 def cost_of_training(network: Network, train: int, validation: int, test: int) -> Cost:
@@ -122,7 +110,7 @@ def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation:
     total, tasks, mapped = Cost(), {}, set()
     for text, name in pairs:
         explainer, metric = as_explainer(text), as_metric(name)
-        if not metric.keeps:
+        if not metric.declaration.keeps:
             continue
         protocol = Protocol.from_metric(metric)
         count = min(train, protocol.images or train)
@@ -131,13 +119,13 @@ def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation:
         for own in names:
             for exposure, number in ((e, n) for e in protocol.exposures for n in range(1, protocol.trainings + 1)):
                 task = Task.make(explainer, EXPOSURES.index(exposure), number, protocol)
-                key = (own if task.explainer else "", task.exposure, number, metric.keeps if task.explainer else "")
-                tasks[key, count] = protocol
+                by_map = (own, protocol.keeps) if task.explainer else ()  # whole and empty pictures are of no map
+                tasks[by_map, task.exposure, number, count] = protocol
             if (own, count) not in mapped:
                 mapped.add((own, count))
                 of_map = cost_of_map(explainer) if own != "random" else Cost()
                 total += of_map.times(count + validation + test)
-    for (_, count), protocol in tasks.items():
+    for (*_, count), protocol in tasks.items():
         total += Cost(forward=protocol.epochs * validation + 2 * test, trained=protocol.epochs * count,
                       steps=protocol.epochs * ceil(count / protocol.batch_size), retrained=1)  # fmt: skip
     return total

@@ -18,14 +18,14 @@ from scipy.stats import kendalltau, spearmanr
 
 from saliency_bench.analysis.agreement import Answers
 from saliency_bench.analysis.correlations import FEWEST, pearson
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.suites.crowd import crowd_number, drawn_answers
 from saliency_bench.engine.suites.jobs import Choice, Job, smoke_text
 from saliency_bench.engine.suites.number import NoNumberError, Number, number_of
 from saliency_bench.engine.suites.schema import CROWD, Suite, Table, Value, fill, matching_parts
 from saliency_bench.engine.suites.transforms import accuracies_of
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
-from saliency_bench.metric import as_metric
 from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error

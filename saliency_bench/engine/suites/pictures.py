@@ -19,12 +19,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.suites.jobs import Job
 from saliency_bench.engine.suites.numbers import Results, explainer_text, metric_text
 from saliency_bench.engine.suites.samples import Sample, loaded
 from saliency_bench.engine.suites.schema import Images, Picture, PictureAxis, View
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.explainer import Explainer
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
 from saliency_bench.reports import words

@@ -11,6 +11,8 @@ from functools import cache
 from math import ceil
 from pathlib import Path
 
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.data.loading import find
 from saliency_bench.engine.preflight import check_model, check_start
 from saliency_bench.engine.suites.costs import (
@@ -24,8 +26,6 @@ from saliency_bench.engine.suites.costs import (
 )
 from saliency_bench.engine.suites.jobs import Choice, Job
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
-from saliency_bench.metric import as_metric
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.utils.messages import complain
 

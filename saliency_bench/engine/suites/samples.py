@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from PIL import Image
 
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.predictions import answers
 from saliency_bench.engine.python_objects import entries_of
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.metric import load_metric
 from saliency_bench.results.manifest import Manifest, differing_settings
 from saliency_bench.scoring.inputs import MetricInputs, Other
 from saliency_bench.spec import PythonObject

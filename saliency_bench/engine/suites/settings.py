@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from saliency_bench.analysis.tables import Table as Printed
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.suites.jobs import metrics_of
 from saliency_bench.engine.suites.schema import Suite
-from saliency_bench.explainer import load_explainer
-from saliency_bench.metric import load_metric
 from saliency_bench.spec import RunSpec
 
 HEADER = ("what", "the paper", "what was run")
@@ -50,13 +50,13 @@ def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
         trained = "used as it is" if recipe is None else f"trained: {_pairs(recipe.model_dump())}"
         yield model, f"{suite.models[model].name}, {trained}", ""
     explainers = (text for run in chosen for text in run.explainers)
-    for name, several in _options_by_name(load_explainer(text) for text in explainers).items():
+    for name, several in _options_by_name(as_explainer(text) for text in explainers).items():
         yield name, _pairs(several), ""
-    metrics = [load_metric(text) for run in sorted(runs) for text in metrics_of(suite, suite.items, run)]
+    metrics = [as_metric(text) for run in sorted(runs) for text in metrics_of(suite, suite.items, run)]
     for name, several in _options_by_name(metrics).items():
         metric = next(metric for metric in metrics if metric.name == name)
-        left_out = f"left out: {metric.undefined}" if metric.undefined else ""
-        yield name, _pairs(several), ". ".join(filter(None, (metric.note, left_out)))
+        left_out = f"left out: {metric.declaration.undefined}" if metric.declaration.undefined else ""
+        yield name, _pairs(several), ". ".join(filter(None, (metric.declaration.note, left_out)))
 
 
 def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:

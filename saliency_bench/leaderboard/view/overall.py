@@ -7,8 +7,8 @@
     ranks     sets, by the paired test of `results.paired_test` over all pairs, cluster sums weighted by 1 / (D n_d);
               n_d: the samples of d that `random` has scored
 
-Only recomputed rows are ranked, and only explainers that have one for each dataset of the core; others get a line that
-says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
+Only rows that the board has run are ranked, and only explainers that have one for each dataset of the core; others get
+a line that says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Scored:
     Attributes:
         groups: of the samples `ids`, None for a sample in no group.
         scores: (n,) of these samples, NaN where there is none.
-        official: whether the row is recomputed.
+        official: whether the board has run the explainer.
     """
 
     ids: Sequence[str]
@@ -119,8 +119,10 @@ def _without_rank(
     missing = [f"no scores on {dataset}" for dataset in core if dataset not in scores]
     missing += [f"no sample in common with {REFERENCE} on {dataset}" for dataset in core
                 if dataset in scores and dataset not in means]  # fmt: skip
-    pending = [f"not recomputed on {dataset}" for dataset in core if dataset in scores and not scores[dataset].official]
-    pending += [f"{REFERENCE} is not recomputed on {dataset}" for dataset in core
+    pending = [
+        f"not run by the board on {dataset}" for dataset in core if dataset in scores and not scores[dataset].official
+    ]
+    pending += [f"{REFERENCE} is not run by the board on {dataset}" for dataset in core
                 if dataset in reference and not reference[dataset].official and name != REFERENCE]  # fmt: skip
     unranked = "; ".join([*missing, *pending])
     if missing:

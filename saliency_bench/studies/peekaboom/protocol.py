@@ -40,6 +40,7 @@ def configuration(
     pairs: int = PAIRS,
     choices: int = CHOICES,
     checks: int = CHECKS,
+    strike: bool = False,
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def configuration(
         pairs: of a person.
         choices: labels that a person chooses from.
         checks: attention checks of a person.
+        strike: strike out labels that were tried, which makes guessing pay (`chance`).
         limit: images to judge, drawn by the seed; None: all.
         seed: of all that is drawn.
 
@@ -81,6 +83,7 @@ def configuration(
         "judgements": judgements,
         "pairs": pairs,
         "choices": choices,
+        "strike": strike,
         "exposures": list(SHOWN),
     }
 
@@ -207,6 +210,7 @@ class Peekaboom:
             "next": following if following > exposure else None,
             "choices": self.choices(person, question.unit),
             "tried": [choice for choice in question.tried if choice is not None],
+            "strike": strikes(self.study),
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
@@ -215,23 +219,12 @@ class Peekaboom:
         Raises:
             UserError: The person has not got to this place.
         """
-        question = self._asked(person, place, step)
+        question = _checked(self.question(person), place, step)
         image, explainer = pair_of(question.unit)
         frame = self.images.frame(image)
         if explainer is None:
             return png(frame)
         return png(revealed(frame, self.images.map(image, explainer), self.exposure(question)))
-
-    def _asked(self, person: str, place: object, step: object) -> Question:
-        """Return the question that a person is at.
-
-        Raises:
-            UserError: It is at another place.
-        """
-        question = self.question(person)
-        if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
-            raise UserError("this is not the question that you are at; reload the page")
-        return question
 
     # answers
 
@@ -242,12 +235,14 @@ class Peekaboom:
             UserError: It is no answer to the current question.
         """
         place, step, choice = (sent.get(name) for name in ("place", "step", "choice"))
+        current = self.question(person)
+        # Looked up after the question: the same answer may be stored by another thread in between.
         if "choice" in sent and (before := self._before(person, place, step)) and before["choice"] == choice:
             return {"right": before["right"]}
-        question = self._asked(person, place, step)
+        question = _checked(current, place, step)
         if "choice" not in sent or (choice is not None and choice not in self.choices(person, question.unit)):
             raise UserError("choice is one of the labels that are shown, or null")
-        if choice is not None and choice in question.tried:
+        if choice is not None and choice in question.tried and strikes(self.study):
             raise UserError("this label was tried before")
         payload = {
             "step": question.step,
@@ -266,6 +261,17 @@ class Peekaboom:
         return next((assignment.payload for assignment in steps if assignment.payload["step"] == step), None)
 
 
+def _checked(question: Question | None, place: object, step: object) -> Question:
+    """Return the question that a person is at.
+
+    Raises:
+        UserError: It is at another place.
+    """
+    if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
+        raise UserError("this is not the question that you are at; reload the page")
+    return question
+
+
 def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarray:
     """Return uint8 (H, W, 3): the first pixels in the order of `maps.descending`, as saliency_kae keeps them.
 
@@ -277,6 +283,11 @@ def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarr
     count = np.rint(np.array([exposure * height * width])).astype(np.int64)
     kept = top_pixels(values[None], count)[0]
     return np.where(kept[..., None], frame, np.uint8(GREY))
+
+
+def strikes(study: Study) -> bool:
+    """Return whether labels that were tried cannot be chosen again; always so in studies that do not say."""
+    return study.configuration.get("strike", True)
 
 
 def by_judgement(answers: Sequence[Answer]) -> dict[tuple[str, str], list[Answer]]:

@@ -1,0 +1,125 @@
+"""Rows of a store as lines of JSON, by which stores are put together.
+
+A line is {"table": "answer", "study": NAME, ...}. No line has a number of its own store: a study goes by its name, a
+reviewed answer by its `request`. Rows are only ever added, so adding the lines of one store to another, in any order
+and however often, gives the rows of both.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Select, Table, insert, select
+from sqlalchemy.dialects import sqlite
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.studies.database import Database
+from saliency_bench.studies.tables import answers, assignments, people, reviews, studies
+
+TABLES = (studies, people, assignments, answers, reviews)  # what a row refers to is in an earlier table
+SETTINGS = ("kind", "dataset", "configuration", "seed")  # of a study
+KEYS = {"assignment": ("study", "person", "unit")}  # what makes two rows the same; of other tables the request
+Marks = dict[str, int]  # {table: number of its last row}
+
+
+class Added(NamedTuple):
+    """How many rows were added, and how many contradict a row that is there and were left out."""
+
+    added: int
+    left_out: int
+
+
+def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
+    """Return the rows that came after these marks as lines, and the new marks."""
+    lines, marks = [], dict(marks)
+    with store.reading() as connection:
+        names = dict(connection.execute(select(studies.c.id, studies.c.name)).tuples().all())
+        for table in TABLES:
+            for row in connection.execute(_after(table, marks.get(table.name, 0))).mappings():
+                values = dict(row)
+                marks[table.name] = values.pop("id")
+                if table is reviews:
+                    values["answer"] = values.pop("of")
+                if "study" in values:
+                    values["study"] = names[values["study"]]
+                if values.get("mask") is not None:
+                    values["mask"] = b64encode(values["mask"]).decode()
+                lines.append(json.dumps({"table": table.name, **values}))
+    return lines, marks
+
+
+def _after(table: Table, mark: int) -> Select[Any]:
+    """Return a query of the rows of a table after a number; of a review also the request of its answer."""
+    query = select(table).where(table.c.id > mark).order_by(table.c.id)
+    if table is reviews:
+        query = query.add_columns(answers.c.request.label("of")).join(answers, answers.c.id == reviews.c.answer)
+    return query
+
+
+def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
+    """Add rows that a SQLite store lacks, in one transaction.
+
+    Args:
+        store: gets the rows.
+        lines: of other stores.
+        source: what they are called in errors.
+
+    Raises:
+        UserError: A line is no row, or is of a study of the same name with other settings.
+    """
+    rows = _parsed(lines, source)
+    added = left_out = 0
+    with store.writing() as connection:
+        numbers = _add_studies(connection, rows[studies.name])
+        for table in TABLES[1:]:
+            for values in _missing(connection, table, rows[table.name], numbers):
+                # A row that breaks a rule of the table contradicts one that is there, such as another first answer.
+                result = connection.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing())
+                added, left_out = added + result.rowcount, left_out + 1 - result.rowcount
+    return Added(added, left_out)
+
+
+def _parsed(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]:
+    """Return {table: its rows}."""
+    rows: dict[str, list[dict[str, Any]]] = {table.name: [] for table in TABLES}
+    columns = {table.name: {column.name for column in table.c} - {"id"} for table in TABLES}
+    for line in lines:
+        try:
+            values = json.loads(line)
+            name = values.pop("table")
+            if values.keys() != columns[name]:
+                raise ValueError(f"a row of {name} with other columns")
+            if values.get("mask") is not None:
+                values["mask"] = b64decode(values["mask"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{source} is no copy of a store ({one_line(error)})") from None
+        rows[name].append(values)
+    return rows
+
+
+def _add_studies(connection: Connection, rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Add studies that are missing; return {name: number} of all."""
+    for values in rows:
+        here = connection.execute(select(studies).where(studies.c.name == values["name"])).mappings().first()
+        if here is None:
+            connection.execute(insert(studies).values(**values))
+        elif different := [key for key in SETTINGS if here[key] != values[key]]:
+            raise UserError(
+                f"it holds the study '{values['name']}' with another {' and '.join(different)}; give another --name"
+            )
+    return dict(connection.execute(select(studies.c.name, studies.c.id)).tuples().all())
+
+
+def _missing(
+    connection: Connection, table: Table, rows: list[dict[str, Any]], numbers: dict[str, int]
+) -> list[dict[str, Any]]:
+    """Return the rows that a table lacks, with the numbers of this store."""
+    names = KEYS.get(table.name, ("request",))
+    here = set(map(tuple, connection.execute(select(*(table.c[name] for name in names)))))
+    if table is reviews:  # those of an answer that was left out are left out, too
+        of_request = dict(connection.execute(select(answers.c.request, answers.c.id)).tuples().all())
+        rows = [row | {"answer": of_request[row["answer"]]} for row in rows if row["answer"] in of_request]
+    else:
+        rows = [row | {"study": numbers[row["study"]]} for row in rows]
+    return [row for row in rows if tuple(row[name] for name in names) not in here]
