@@ -30,7 +30,7 @@ EXPLAINERS = {
     "outputs of any network, in many forward passes": "outputs",
     "baselines, which do not look at the network": "nothing",
 }
-OWN, DRAWN = "your own data", "drawn by the package"
+OWN, DRAWN = "your own data", "without a download"
 METRICS = {  # the first that fits
     "false positives, seen by two classifiers": "other",
     "agreement with a mask": "masks",

@@ -121,7 +121,8 @@ class RunSpec(BaseModel):
         "column of the dataset that holds the label", "label", metavar="NAME", min_length=1, group="samples"
     )
     label_map: str | PythonObject | None = _setting(
-        "JSON file {dataset class: model class or list of classes} for names that differ, or voc_to_imagenet",
+        "JSON file {dataset class: model class or list of classes} for names that differ, or one of coco_to_imagenet, "
+        "pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
         None,
         metavar="FILE",
         path=True,
