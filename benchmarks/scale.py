@@ -217,7 +217,7 @@ def merge(chosen: dict) -> None:
     from saliency_bench.engine.merging import Parts, merge
 
     context = context_of(chosen)
-    measured(lambda: merge(context, Parts.of(context)))
+    measured(lambda: merge(context, Parts.read(context)))
 
 
 def summarise(chosen: dict) -> None:
@@ -256,7 +256,7 @@ def report(chosen: dict) -> None:
             context.out, context.run_id, cells, lambda index: context.classifier.prepare([context.rows[index]])
         )
         report([context.out])
-        note_written(context.out, made_of(Parts.of(context), run_facts(context, len(context.rows))))
+        note_written(context.out, made_of(Parts.read(context), run_facts(context, len(context.rows))))
 
     measured(all_of_it)
 

@@ -43,7 +43,7 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
     Raises:
         UserError: No sample fits the selection, or a part was damaged or lost since the run computed it.
     """
-    out, parts = context.out, Parts.of(context)
+    out, parts = context.out, Parts.read(context)
     if not parts.shown.any():
         raise UserError(f"no sample of the run fits --only {' '.join(context.spec.only or ())}")
     facts = run_facts(context, int(parts.shown.sum()))

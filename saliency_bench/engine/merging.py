@@ -48,7 +48,7 @@ class Parts:
     shown: np.ndarray
 
     @classmethod
-    def of(cls, context: RunContext) -> "Parts":
+    def read(cls, context: RunContext) -> "Parts":
         """Return what the folder of a run holds; their bytes are not checked.
 
         Cells of an earlier start that cover fewer samples than this one are named and left out.
