@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
@@ -94,6 +95,12 @@ def token_of(api: HfApi) -> str | None:
 def default_api() -> HfApi:
     """Return a client with the token of `hf auth login` or HF_TOKEN, at HF_ENDPOINT."""
     return HfApi(library_name="saliency-bench", library_version=saliency_bench.__version__)
+
+
+def shown_endpoint(api: HfApi) -> str:
+    """Return the address of the Hub, without the user name and password that HF_ENDPOINT may hold."""
+    parts = urlsplit(api.endpoint)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.utils import validate_repo_id
 
 from saliency_bench.errors import UserError
-from saliency_bench.hub.client import LOGIN, default_api, rights, token_of
+from saliency_bench.hub.client import LOGIN, default_api, rights, shown_endpoint, token_of
 from saliency_bench.hub.errors import may_pass, reason, refuse, retry_after
 from saliency_bench.hub.plan import Publication, UploadPlan, plan_if_reachable, upload_plan
 
@@ -68,7 +68,7 @@ def publish(
     """
     api = api or default_api()
     _check(publication, api, dry_run)
-    url, started = f"{api.endpoint}/{publication.url_path}", False
+    url, started = f"{shown_endpoint(api)}/{publication.url_path}", False
     for pause in (*PAUSES, None):
         try:
             plan = (plan_if_reachable if dry_run else upload_plan)(publication, private, api)

@@ -329,7 +329,7 @@ def _candidate(cell: CellResult, submission: Checked, content: str, owners: Know
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
     status, why, again = _trust(cell, submission, content, owners)
-    suspicions = tuple(owners.statuses[content].suspicions) if status == SCORED else ()
+    suspicions = tuple(owners.statuses[content].suspicions.get(cell.explainer, ())) if status == SCORED else ()
     row = Row(
         cell=cell, result=result, question=question_of(cell, setting), status=status, why=why, recomputed=again,
         suspicions=suspicions,

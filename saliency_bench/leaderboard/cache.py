@@ -33,6 +33,7 @@ from saliency_bench.utils.storage import cache_folder
 
 PLACES = TypeAdapter(dict[str, Place])
 LARGEST = 2**28  # bytes of a submission that is kept
+MOST_KEPT = 2**31  # bytes of all
 
 
 def read_cached(content: str, folder: Path) -> Checked:
@@ -43,9 +44,21 @@ def read_cached(content: str, folder: Path) -> Checked:
     except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile):
         packed = bounded(checked_and_packed, str(folder))
     if len(packed) <= LARGEST:
-        with suppress(UserError):  # the disk is full or read-only: it is checked again next time
+        with suppress(UserError, OSError):  # the disk is full or read-only: it is checked again next time
             write_with(path, lambda temporary: temporary.write_bytes(packed))
+            _forget_oldest(path.parent)
     return unpack(packed)
+
+
+def _forget_oldest(folder: Path) -> None:
+    """Remove the oldest files of a folder until at most `MOST_KEPT` bytes are left."""
+    files = sorted(((status := path.stat()).st_mtime, status.st_size, path) for path in folder.iterdir())
+    total = sum(size for _, size, _ in files)
+    for _, size, path in files:
+        if total <= MOST_KEPT:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
 
 
 def checked_and_packed(folder: str) -> bytes:

@@ -88,7 +88,8 @@ class Status(StrictModel):
         cells: {cell id: how it was recomputed}, for confirmed scores.
         further: {cell id: why it was not recomputed}.
         refused: what is wrong with the submission as a whole; null if nothing is.
-        suspicions: what its owner should look at before the maps are believed, such as maps that are nearly the masks.
+        suspicions: {method: what the owner should look at before its maps are believed}, such as maps that are nearly
+            the masks.
     """
 
     format: Literal[1] = 1
@@ -97,7 +98,7 @@ class Status(StrictModel):
     cells: dict[Hash, Recomputed] = Field(default_factory=dict)
     further: dict[Hash, Text] = Field(default_factory=dict)
     refused: Text | None = None
-    suspicions: list[Text] = Field(default_factory=list)
+    suspicions: dict[Text, list[Text]] = Field(default_factory=dict)
     saliency_bench: Text
     date: Text
     device: Text

@@ -8,7 +8,7 @@ nothing about what made them; maps that no known explainer makes are named. A si
 
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -20,12 +20,14 @@ from datasets import Dataset
 from huggingface_hub import CommitOperationAdd, HfApi
 
 import saliency_bench
+from saliency_bench import registry
 from saliency_bench.data.loading import load_dataset
 from saliency_bench.engine.reading import sample_ids
 from saliency_bench.engine.run import run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
+from saliency_bench.leaderboard.hub_table import rewrite
 from saliency_bench.leaderboard.known import (
     DATASETS,
     FOLDERS,
@@ -51,6 +53,7 @@ TOLERANCE = 1e-4  # of a score, relative where it is above 1
 LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
 MATCH = "saliency_miou"
 SAMPLES = 16
+SIDE, MOST_PASSES = 224, 100_000  # pixels; forward passes of an image
 CHOSEN = "chosen_to_recompute"
 
 
@@ -91,13 +94,14 @@ def recompute(
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
     problem, device, model = "", "", KnownModel(id=result.model.id, digest=setting.classifier)
-    suspicions: list[str] = []
+    suspicions: dict[str, list[str]] = {}
     maps = maps_in(root / folder)
     for by, some_cells in _ways(submission, maps, further).items():
         settings = names | {"progress": progress, **given}
         again = _run(submission, some_cells, maps if by == "maps" else {}, about, settings)
         device, model = again.summary["provenance"]["device"], _model(again)
-        suspicions += _like_masks(again) + _all_the_same(maps) if by == "maps" else []
+        for name, line in (*_like_masks(again), *_all_the_same(maps)) if by == "maps" else ():
+            suspicions.setdefault(name, []).append(line)
         for cell in some_cells:
             compared = _compared(submission, again, cell, by)
             if isinstance(compared, str):
@@ -116,25 +120,21 @@ def recompute(
     )
 
 
-def _like_masks(again: RunData) -> list[str]:
-    """Return a line for each method whose maps match the masks better than explainers do, in most images."""
-    lines = []
+def _like_masks(again: RunData) -> Iterator[tuple[str, str]]:
+    """Yield (method, a line about it) where maps match the masks better than explainers do, in most images."""
     for cell in again.cells:
         scores = again.values[cell.cell_id]
         share = np.mean(scores[np.isfinite(scores)] > LIKE_MASKS) if np.isfinite(scores).any() else 0
         if cell.metric == MATCH and share > MOST_IMAGES:
-            lines.append(f"maps of {cell.explainer} match the mask almost exactly in {share:.0%} of the images")
-    return lines
+            yield cell.explainer, f"maps match the mask almost exactly in {share:.0%} of the images"
 
 
-def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
-    """Return a line for each method that has one and the same map, whatever image, class and network are."""
-    lines = []
+def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
+    """Yield (method, a line about it) where there is one and the same map, whatever image, class and network are."""
     for name, by_image in maps.items():
         most = Counter(sha256(values.tobytes()).digest() for values in by_image.values()).most_common(1)
         if most and len(by_image) > 1 and (share := most[0][1] / len(by_image)) > MOST_IMAGES:
-            lines.append(f"one map of {name} is that of {share:.0%} of the images, whatever their classes")
-    return lines
+            yield name, f"one map is that of {share:.0%} of the images, whatever their classes"
 
 
 def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
@@ -187,8 +187,15 @@ def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -
             further[cell.cell_id] = "its metric is not known here"
         elif metric.declaration.keeps:
             further[cell.cell_id] = "networks are retrained for it, which is not done again"
-        elif known_explainer(cell) is not None:
-            ways.setdefault("explainer", []).append(cell)
+        elif (explainer := known_explainer(cell)) is not None:
+            # Options are the submitter's: rise:masks=1000000000 would keep the owner's machine busy for years.
+            passes = registry.load("explainers", cell.explainer).passes(dict(explainer.options), SIDE, SIDE)
+            if passes > MOST_PASSES:
+                further[cell.cell_id] = (
+                    f"it needs {passes:,} passes per image, more than the {MOST_PASSES:,} that are run"
+                )
+            else:
+                ways.setdefault("explainer", []).append(cell)
         elif str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in maps:
             ways.setdefault("maps", []).append(cell)
         else:
@@ -301,6 +308,7 @@ def vouch(
             repo_type="dataset",
             commit_message=f"Recomputed: {folder}",
         )
+        rewrite(location, source.api, commit.oid)
     return status, [*lines, f"written: {commit.commit_url}"]
 
 
@@ -319,4 +327,5 @@ def _lines(status: Status) -> list[str]:
     lines += [f"  {name}: {cell.samples} samples by {cell.by}, largest difference {cell.largest:.2g}"
               for name, cell in status.cells.items()]  # fmt: skip
     lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
-    return lines + [f"  look at these maps before you believe them: {line}" for line in status.suspicions]
+    return lines + [f"  look at the maps of {name} before you believe them: {line}"
+                    for name, about in status.suspicions.items() for line in about]  # fmt: skip

@@ -16,6 +16,7 @@ from saliency_bench.hub import client
 from saliency_bench.leaderboard import copies
 from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.checks import Checked
+from saliency_bench.leaderboard.hub_table import rewrite
 from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, read_result
 from saliency_bench.leaderboard.source import Source, asking, read_folder
@@ -143,6 +144,8 @@ def merge(verdict: Verdict, api: HfApi | None = None) -> None:
             "reviewed: it changed in between, or the pull request has a forged history; look at the last commits of "
             "main and revert them"
         )
+    with asking(repo):
+        rewrite(repo, api)
 
 
 @dataclass(frozen=True)

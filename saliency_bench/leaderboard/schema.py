@@ -14,6 +14,7 @@ from collections import Counter
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
@@ -45,9 +46,20 @@ MOST_CELLS = 2000
 MOST_NAMES = 1000  # of an object of JSON
 MOST_VALUES = 500_000  # of JSON
 MOST_ERRORS = 1000
+# As `Classifier.arithmetic` says it.
+PRECISION = re.compile(
+    r"(fp32|tf32|bf16|fp16|[a-z0-9_]{4,20} weights)(, (tf32|bf16|fp16) operations)?(, channels last)?"
+)
 SEVERAL_LINES = ("note", "command")
 
-LINK = r"^(https://[^\s<>\"'`\\]+)?$"
+
+def _link(text: str) -> str:
+    """Return an address as it is. Raise ValueError unless everybody can see where it leads."""
+    parts = urlsplit(text)
+    is_plain = text.isascii() and text.isprintable() and not set(text) & set(" <>\"'`\\")
+    if text and not (is_plain and parts.scheme == "https" and parts.hostname and "@" not in parts.netloc):
+        raise ValueError("must be an https address in ASCII, without a user name, such as https://example.org/code")
+    return text
 
 
 def _day(text: str) -> str:
@@ -162,7 +174,7 @@ class Result(StrictModel):
     license: Literal["cc-by-4.0"]
     submitter: Name
     note: Annotated[str, StringConstraints(max_length=LONGEST)] = ""
-    link: Annotated[str, StringConstraints(max_length=500, pattern=LINK)] = ""
+    link: Annotated[str, StringConstraints(max_length=500), AfterValidator(_link)] = ""
     ran: Day | None = None
     submitted: Day | None = None
     seconds: dict[Hash, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
@@ -178,6 +190,8 @@ class Result(StrictModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Raise ValueError for fields that contradict each other."""
+        if not PRECISION.fullmatch(self.setting.precision):
+            raise ValueError(f"setting.precision is {self.setting.precision}, which no run writes")
         for field, value, setting in (
             ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
             ("dataset.split", self.dataset.split, self.setting.split),

@@ -28,6 +28,7 @@ from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.copies import ScoredCell, covers
+from saliency_bench.leaderboard.hub_table import ROWS
 from saliency_bench.leaderboard.published_maps import PUBLISHED, shards_in
 from saliency_bench.leaderboard.recorded import MOST_ROWS
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
@@ -179,6 +180,7 @@ def board_files(repo: str) -> dict[str, bytes]:
         return {
             "README.md": card(repo).encode(),
             "schema.json": (json.dumps(json_schema(), indent=2) + "\n").encode(),
+            ROWS: shown_cells(None),  # until its owner has merged or recomputed something
             f"{EMPTY}/{CELLS}": shown_cells(None),
             f"{EMPTY}/{RECORDS}": buffer.getvalue(),
         }
@@ -260,7 +262,7 @@ def _about(cell: CellResult) -> dict:
 def card(repo: str) -> str:
     """Return the README of a results repository."""
     template = Template(template_file("results.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
-    names = {"result": RESULT, "records": RECORDS, "cells": CELLS, "empty": EMPTY}
+    names = {"result": RESULT, "rows": ROWS, "records": RECORDS, "cells": CELLS, "empty": EMPTY}
     return template.render(repo=repo, format=FORMAT, license=LICENSE, **names)
 
 

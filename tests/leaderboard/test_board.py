@@ -1,6 +1,7 @@
 """What the board believes: statuses, official ranks, and attacks that must not change what it says of others."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -68,7 +69,12 @@ def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best
     """Masks handed in as maps score 1, whoever computes the score."""
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
-    vouch(tmp_path, write(tmp_path, {"masks@1": np.ones(60)}, "mallory"), by="maps", suspicions=["nearly the masks"])
+    vouch(
+        tmp_path,
+        write(tmp_path, {"masks@1": np.ones(60)}, "mallory"),
+        by="maps",
+        suspicions={"masks": ["nearly the masks"], "other": ["x"]},
+    )
     rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
     masks = rows["masks"]
     assert (masks.status, masks.rank, masks.best, masks.rank_if_true) == ("scored by the board", None, False, (1, 1))
@@ -264,7 +270,10 @@ def accuracy(**lie):
         (model_lie(id="net\u2066"), "the text of model.id cannot be printed"),
         (lambda content: content["provenance"].update(more=[[["\x07"]]]), "cannot be printed"),
         (lambda content: content.update(submitter="../ada"), "submitter"),
-        (lambda content: content.update(link="javascript:alert(1)"), "link: String should match"),
+        (lambda content: content["setting"].update(precision="verified by Google"), "which no run writes"),
+        (lambda content: content.update(link="https://google.com@evil.example/"), "link: must be an https address"),
+        (lambda content: content.update(link="https://www.göögle.example/"), "link: must be an https address"),
+        (lambda content: content.update(link="javascript:alert(1)"), "link: must be an https address"),
         (lambda content: content.update(ran="yesterday"), "ran: String should match"),
         (lambda content: content.update(ran="2099-19-39"), "ran: "),
     ],
@@ -379,6 +388,19 @@ def test_what_was_checked_is_kept_and_read_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr("saliency_bench.leaderboard.cache.read_checked", None)  # not called again
     assert sb.load_results(tmp_path).rows == first.rows
     assert not first.refused
+
+
+def test_the_cache_forgets_what_is_oldest(tmp_path, monkeypatch):
+    monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path / "cache"))
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    sb.load_results(tmp_path)
+    (first,) = (cache_folder() / "board").glob("*.npz")
+    os.utime(first, (1, 1))
+    monkeypatch.setattr(cache, "MOST_KEPT", first.stat().st_size + 100)
+    write(tmp_path, {"gradcam": BAD, "random": GOOD}, "bob")
+    assert len(sb.load_results(tmp_path).results) == 2
+    (second,) = (cache_folder() / "board").glob("*.npz")
+    assert second != first
 
 
 def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatch):

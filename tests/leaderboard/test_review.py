@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from local_hub import FOUNDER, VISITOR
@@ -20,7 +22,7 @@ from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import review as review_module
 from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
-from saliency_bench.leaderboard.recompute import _all_the_same, _like_masks, recompute, vouch
+from saliency_bench.leaderboard.recompute import _all_the_same, _like_masks, _ways, recompute, vouch
 from saliency_bench.leaderboard.review import comment, merge, review
 from saliency_bench.leaderboard.submission import of_run, shown_cells
 
@@ -175,6 +177,10 @@ def test_merging_by_the_command(board, capsys):
     number = propose(board, files(submission(SCORES, "visitor")))
     assert main(["review", BOARD, str(number), "--merge"]) == 0
     assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
+    table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
+    assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
+        (name, "claimed", "the samples of its dataset are not known to this board") for name in SCORES
+    ]
     assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
 
 
@@ -356,10 +362,19 @@ def test_maps_that_no_explainer_makes_are_named():
     cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
     values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
     (line,) = _like_masks(SimpleNamespace(cells=cells, values=values))
-    assert line == "maps of masks match the mask almost exactly in 75% of the images"
+    assert line == ("masks", "maps match the mask almost exactly in 75% of the images")
     some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
     maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
-    assert _all_the_same(maps) == ["one map of prior is that of 75% of the images, whatever their classes"]
+    assert list(_all_the_same(maps)) == [("prior", "one map is that of 75% of the images, whatever their classes")]
+
+
+def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
+    cells = submission({"rise:masks=1000000000": SCORES["gradcam"], "random": SCORES["random"]}).checked
+    further = {}
+    ways = _ways(cells, {}, further)
+    assert [cell.explainer for cell in ways["explainer"]] == ["random"]
+    (why,) = further.values()
+    assert "passes per image, more than the 100,000 that are run" in why
 
 
 def test_who_may_not_write_recomputes_nothing(board, monkeypatch):

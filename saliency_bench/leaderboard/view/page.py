@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -214,5 +215,8 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {"number": number, "ranks": rank_text, "short": short, "amount": amount}
+TEMPLATES.filters |= {
+    "number": number, "ranks": rank_text, "short": short, "amount": amount,
+    "host": lambda link: urlsplit(link).netloc,  # shown, so that a reader sees where a link leads
+}  # fmt: skip
 TEMPLATES.globals |= {"TRACK": TRACK}
