@@ -1,6 +1,6 @@
 """Tables for whoever pays the people of a study: what each has done, and, apart from it, who they are elsewhere."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,7 +26,7 @@ def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tup
     verdicts = _verdicts(study)
     rows = []
     for person, given in by_person.items():
-        seconds = Counter()
+        seconds: dict[str, float] = defaultdict(float)
         for answer in given:
             seconds[answer.unit] += answer.seconds
         times = list(seconds.values())
