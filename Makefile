@@ -38,4 +38,4 @@ site: .venv/bin/sphinx-build
 linkcheck: .venv/bin/sphinx-build
 	.venv/bin/sphinx-build -q -b linkcheck docs docs/_build/linkcheck
 clean:
-	rm -rf .venv build dist docs/_build docs/metric_cards docs/generated *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build docs/metric_cards docs/generated docs/notebooks *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

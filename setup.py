@@ -1,5 +1,7 @@
 """The plugin folders at the top of the repository are installed as sub-packages of `saliency_bench`."""
 
+import re
+import tomllib
 from pathlib import Path
 
 from setuptools import find_namespace_packages, find_packages, setup
@@ -28,7 +30,18 @@ for folder in filter(lambda folder: Path(folder).is_dir(), PLUGINS):
     below = find_namespace_packages(folder, exclude=["__pycache__", "*.__pycache__"])
     packages += [f"saliency_bench.{folder}", *(f"saliency_bench.{folder}.{name}" for name in below)]
 
+
+def package_page() -> str:
+    """Return the README for the page of the package, where links within the repository lead nowhere."""
+    urls = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    address = {"": f"{urls['Repository']}/blob/main/", "!": f"{urls['Repository']}/raw/main/"}  # "!": of pictures
+    readme = Path("README.md").read_text(encoding="utf-8")
+    return re.sub(r"(!?)(\[[^]]*\]\()(?!https?:|#)", lambda link: f"{link[1]}{link[2]}{address[link[1]]}", readme)
+
+
 setup(
+    long_description=package_page(),
+    long_description_content_type="text/markdown",
     packages=packages,
     package_dir=package_dir,
     package_data={"": ["*.md", "*.j2", "*.css", "*.html", "*.js", "*.json", "*.txt", "*.yaml", "py.typed"]},

@@ -21,8 +21,8 @@ from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.classifiers.layers import cam_layer
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 
 EXPLAINERS = ("gradcam", "integrated_gradients:steps=50", "occlusion:window=8,stride=4")

@@ -33,10 +33,10 @@ from time import perf_counter, process_time
 import torch
 
 from saliency_bench import list_explainers, load_classifier, load_explainer, registry, targets
+from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.layers import cam_layer, detached_at
 from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import untouched
 
 # So that a round takes seconds; ratios do not depend on it.
 SHORT = {
@@ -115,7 +115,7 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     passes *= len(images)
     target = targets.one_hot(labels, classes)
     kind = "images" if "images" in found else "layer" if found else "outputs"
-    only_outputs = "outputs" in registry.load("explainers", explainer.name).NEEDS
+    only_outputs = "outputs" in explainer.declaration.needs
     layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
 
     def ours(precision: str = "fp32") -> torch.Tensor:

@@ -30,7 +30,7 @@ from torch import nn
 from torchvision.transforms.functional import gaussian_blur
 
 from saliency_bench import load_classifier, registry
-from saliency_bench.metric import load_metric
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.scoring.exposures import EXPOSURES, SHOWN
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.scoring.samples import score_samples

@@ -19,7 +19,7 @@ import torch
 from torchvision.transforms.functional import gaussian_blur
 
 from saliency_bench import registry
-from saliency_bench.metric import Metric, load_metric
+from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.seeds import seed_of, uniform
 
@@ -91,7 +91,7 @@ def comparable() -> list[Metric]:
 
 def of_partners() -> list[Metric]:
     """The metrics that look at several samples at once."""
-    return [metric for metric in map(load_metric, registry.names("metrics")) if metric.plan is not None]
+    return [metric for metric in map(load_metric, registry.names("metrics")) if metric.declaration.plan is not None]
 
 
 def by_partners(

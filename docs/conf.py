@@ -1,10 +1,12 @@
 """Sphinx settings of the documentation: `make docs` builds it without network into docs/_build/html."""
 
+import shutil
 import sys
 from pathlib import Path
 
 import saliency_bench
 from saliency_bench import registry
+from saliency_bench.publishing.metrics import card_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docstrings import google_style
@@ -14,8 +16,9 @@ project = "saliency-bench"
 author = "the saliency-bench authors"
 version = release = saliency_bench.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-source_suffix = {".md": "markdown"}
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+nb_execution_mode = "off"  # notebooks are stored with what they show
 exclude_patterns = ["_build", "generated"]
 
 html_theme = "furo"
@@ -45,12 +48,14 @@ linkcheck_timeout = 20
 linkcheck_anchors = False
 
 CARDS = Path(__file__).parent / "metric_cards"
+NOTEBOOKS = Path(__file__).parent / "notebooks"  # copies of those of the repository
 GENERATED = Path(__file__).parent / "generated"  # parts of pages that are made from the code
 
 
 def setup(app) -> None:
     app.connect("builder-inited", lambda _: write_cards())
     app.connect("builder-inited", write_generated)
+    app.connect("builder-inited", lambda _: copy_notebooks())
     app.connect("autodoc-process-docstring", google_style, priority=400)  # before napoleon
 
 
@@ -64,9 +69,16 @@ def write_generated(app) -> None:
 def write_cards() -> None:
     """A page for each metric that is found: its card, without the settings of its Space."""
     CARDS.mkdir(exist_ok=True)
-    for name, file in registry.files("metrics").items():
-        text = (file.parent / "README.md").read_text(encoding="utf-8").split("---\n", 2)[2]
+    for name in registry.files("metrics"):
+        text = card_of(name).split("---\n", 2)[2]
         page = text.replace(f"# Metric card: {name}", f"# {name}", 1).lstrip()
         target = CARDS / f"{name}.md"
         if not target.exists() or target.read_text(encoding="utf-8") != page:
             target.write_text(page, encoding="utf-8")
+
+
+def copy_notebooks() -> None:
+    """Notebooks lie outside the folder of the site, which Sphinx does not look into."""
+    NOTEBOOKS.mkdir(exist_ok=True)
+    for notebook in (Path(__file__).parents[1] / "notebooks").glob("*.ipynb"):
+        shutil.copy2(notebook, NOTEBOOKS)

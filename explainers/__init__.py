@@ -1,1 +1,1 @@
-"""Explainers: one per file, `NAME.py` with a function `NAME` and a `VERSION` (see saliency_bench/explainer.py)."""
+"""Explainers: one per file, `NAME.py` with a function `NAME` (see saliency_bench/declarations.py)."""

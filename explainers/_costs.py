@@ -1,4 +1,4 @@
-"""What an explainer costs, as far as its module says so without a network."""
+"""What an explainer costs, as far as it is declared."""
 
 from inspect import signature
 
@@ -11,12 +11,13 @@ def costs(name: str) -> str:
     """Return what an explainer needs of a network, and its forward passes for one image with default options.
 
     "outputs; 4000", or "activations, outputs; 513 with channels=512" where the number depends on the network. The image
-    has SIDE x SIDE pixels. Empty for an explainer whose module does not say both.
+    has SIDE x SIDE pixels. Empty for an explainer that does not declare both.
     """
-    module = registry.load("explainers", name)
-    if not hasattr(module, "NEEDS") or not hasattr(module, "passes"):
+    function = getattr(registry.load("explainers", name), name)
+    declared = registry.declaration_of("explainers", name, function)
+    if not declared.needs or declared.passes is None:
         return ""
-    passes = module.passes(options.defaults(getattr(module, name)), SIDE, SIDE)
-    parameters = signature(module.passes).parameters.items()
+    passes = declared.passes_of(options.defaults(function), SIDE, SIDE)
+    parameters = signature(declared.passes).parameters.items() if callable(declared.passes) else ()
     assumed = ", ".join(f"{key}={p.default}" for key, p in parameters if p.default is not p.empty)
-    return f"{module.NEEDS}; {passes}" + (f" with {assumed}" if assumed else "")
+    return f"{declared.needs}; {passes}" + (f" with {assumed}" if assumed else "")

@@ -12,14 +12,11 @@ import torch
 
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
-ALSO_CALLED = ("raw attention",)
-NEEDS = "attention"
-TARGETED = False
 
-
+@explainer(version=2, needs="attention", targeted=False, passes=1, also_called=("raw attention",))
 def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
     """Return maps of where the class token looks in the last block of a vision transformer.
 
@@ -39,8 +36,3 @@ def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
     with torch.no_grad(), recording_attention(classifier, images) as seen:
         classifier(images)
     return seen.maps(seen.matrices[-1].float().mean(dim=1), images)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1

@@ -18,17 +18,20 @@ activations, as in the paper's own rule, excite nothing. `contrastive=False` giv
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.layers import cam_layer, detached_at, last_convolution, last_feature_map
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._excitation import Excitation
 from saliency_bench.explainers._features import feature_layout
 from saliency_bench.explainers._gradients import derivative
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 2
-ALSO_CALLED = ("ebp", "excitation backprop", "contrastive excitation backprop")
-NEEDS = "activations, gradients"
 
-
+@explainer(
+    version=3,
+    needs="activations, gradients",
+    passes=1,
+    also_called=("ebp", "excitation backprop", "contrastive excitation backprop"),
+)
 def cebp(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, contrastive: bool = True
 ) -> Maps:
@@ -56,11 +59,6 @@ def cebp(
     layout = feature_layout("cebp", classifier, images, layer, outputs)
     relevance = layout.channels_first(derivative(classifier, score(logits, target).sum(), outputs[-1]))
     return enlarge(relevance.sum(dim=1).relu(), images)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:

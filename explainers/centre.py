@@ -6,15 +6,18 @@ map(y, x) = exp(-(dy^2 + dx^2) / 2),   dy = (y - (H - 1) / 2) / (sigma H),   dx 
 import torch
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
-ALSO_CALLED = ("center", "gaussian")
-NEEDS = "nothing"
-BASELINE = True
+
+def check(*, sigma: float) -> None:
+    """Raise UserError if an option is out of range."""
+    if not sigma > 0:
+        raise UserError(f"sigma of centre must be above 0; got {sigma}")
 
 
+@explainer(version=1, needs="nothing", passes=0, check=check, also_called=("center", "gaussian"))
 def centre(classifier: Classifier, images: Images, target: Target, *, sigma: float = 0.25) -> Maps:
     """Return a centred Gaussian for every image.
 
@@ -36,14 +39,3 @@ def centre(classifier: Classifier, images: Images, target: Target, *, sigma: flo
     across = (torch.arange(width, device=images.device) - (width - 1) / 2) / (sigma * width)
     gaussian = torch.exp(-(down[:, None] ** 2 + across**2) / 2)
     return gaussian.expand(len(images), height, width).clone()
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 0
-
-
-def check(*, sigma: float) -> None:
-    """Raise UserError if an option is out of range."""
-    if not sigma > 0:
-        raise UserError(f"sigma of centre must be above 0; got {sigma}")

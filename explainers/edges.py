@@ -9,14 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
-ALSO_CALLED = ("sobel",)
-NEEDS = "nothing"
-BASELINE = True
 
-
+@explainer(version=1, needs="nothing", passes=0, also_called=("sobel",))
 def edges(classifier: Classifier, images: Images, target: Target) -> Maps:
     """Return the Sobel magnitude of the grey images.
 
@@ -32,8 +29,3 @@ def edges(classifier: Classifier, images: Images, target: Target) -> Maps:
     down = grey[:, :-2] + 2 * grey[:, 1:-1] + grey[:, 2:]
     across = grey[:, :, :-2] + 2 * grey[:, :, 1:-1] + grey[:, :, 2:]
     return torch.hypot(down[:, :, 2:] - down[:, :, :-2], across[:, 2:] - across[:, :-2]) / 8
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 0

@@ -13,15 +13,20 @@ import torch
 
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._flow import check_start, positive, product
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
-ALSO_CALLED = ("generic attention explainability",)
-NEEDS = "attention, gradients"
+
+def check(*, start: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_start("gae", start)
 
 
+@explainer(
+    version=2, needs="attention, gradients", passes=1, check=check, also_called=("generic attention explainability",)
+)
 def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Return maps of the relevance that each block of a vision transformer adds to the tokens.
 
@@ -46,13 +51,3 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
     matrices = seen.matrices[start:]
     gradients = torch.autograd.grad(total, matrices)
     return seen.maps(product(positive(g, matrix) for g, matrix in zip(gradients, matrices, strict=True)), images)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1
-
-
-def check(*, start: int, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_start("gae", start)

@@ -12,14 +12,12 @@ is not normalised. The backward pass stops at the layer.
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 2
-ALSO_CALLED = ("cam",)
-NEEDS = "activations, gradients"
 
-
+@explainer(version=3, needs="activations, gradients", passes=1, also_called=("cam",))
 def gradcam(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:
@@ -42,8 +40,3 @@ def gradcam(
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
     cam = (weight * activation).sum(dim=1)  # (B, h, w)
     return enlarge(cut_if_positive(cam, target), images)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1

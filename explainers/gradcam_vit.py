@@ -14,15 +14,13 @@ import torch
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._features import cut_if_positive
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
-ALSO_CALLED = ("gcv", "vit", "transformer gradcam")
-NEEDS = "attention, gradients"
 
-
+@explainer(version=2, needs="attention, gradients", passes=1, also_called=("gcv", "vit", "transformer gradcam"))
 def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
     """Return Grad-CAM maps of a vision transformer, with the heads' attention as feature maps.
 
@@ -47,8 +45,3 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: O
     weight = gradient.float()[..., seen.tokens.prefix :].mean(dim=-1, keepdim=True)  # (B, heads, T, 1)
     cam = seen.read((weight * matrix.detach().float()).mean(dim=1))  # (B, h, w)
     return enlarge(cut_if_positive(cam, target), images)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1

@@ -7,14 +7,14 @@ Captum's Saliency is the absolute value with channels kept; P1 sums signed value
 """
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._gradients import Reduction, gradient_at, over_channels
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
-ALSO_CALLED = ("saliency", "vanilla", "vanilla gradient", "simple gradient")
-NEEDS = "gradients"
 
-
+@explainer(
+    version=1, needs="gradients", passes=1, also_called=("saliency", "vanilla", "vanilla gradient", "simple gradient")
+)
 def gradient(
     classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:
@@ -31,8 +31,3 @@ def gradient(
         Maps (B, H, W): non-negative for reduction "max", signed for "sum".
     """
     return over_channels(gradient_at(classifier, images, target, on), reduction)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1

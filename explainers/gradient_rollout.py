@@ -17,14 +17,18 @@ import torch
 
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._flow import by_row, check_start, positive, product, signed
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
-NEEDS = "attention, gradients"
+
+def check(*, start: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_start("gradient_rollout", start)
 
 
+@explainer(version=2, needs="attention, gradients", passes=1, check=check)
 def gradient_rollout(
     classifier: Classifier, images: Images, target: Target, *, start: int = 0, relu: bool = True, on: On = "logit"
 ) -> Maps:
@@ -54,13 +58,3 @@ def gradient_rollout(
     weigh = positive if relu else signed
     weighted = (weigh(gradient, matrix) for gradient, matrix in zip(gradients, matrices, strict=True))
     return seen.maps(product(by_row(matrix) for matrix in weighted), images)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1
-
-
-def check(*, start: int, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_start("gradient_rollout", start)

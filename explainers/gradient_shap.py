@@ -16,17 +16,28 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._fills import filled
 from saliency_bench.explainers._gradients import summed_gradients
 from saliency_bench.types import Images, Maps, On, Target
 from saliency_bench.utils.seeds import normal, random_bits, seed_of, uniform
 
-VERSION = 1
-ALSO_CALLED = ("shap", "gradshap", "expected gradients")
-NEEDS = "gradients"
+
+def check(*, samples: int, baselines: int, batch_size: int | None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_count("gradient_shap", "samples", samples)
+    check_batch_size("gradient_shap", batch_size)
+    check_count("gradient_shap", "baselines", baselines)
 
 
+@explainer(
+    version=1,
+    needs="gradients",
+    passes=lambda options, *_: options["samples"],
+    check=check,
+    also_called=("shap", "gradshap", "expected gradients"),
+)
 def gradient_shap(
     classifier: Classifier,
     images: Images,
@@ -76,18 +87,6 @@ def gradient_shap(
         return start + places[image, step].view(-1, 1, 1, 1) * way, way / samples
 
     return summed_gradients(classifier, images, target, on, samples, batch_size, on_path).sum(dim=1)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return options["samples"]
-
-
-def check(*, samples: int, baselines: int, batch_size: int | None, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_count("gradient_shap", "samples", samples)
-    check_batch_size("gradient_shap", batch_size)
-    check_count("gradient_shap", "baselines", baselines)
 
 
 def bank(classifier: Classifier, baselines: int, seed: int, images: Images) -> Images:

@@ -16,15 +16,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import Reduction, gradient_at, over_channels
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
-ALSO_CALLED = ("gbp", "guided backpropagation")
-NEEDS = "gradients"
 
-
+@explainer(version=1, needs="gradients", passes=1, also_called=("gbp", "guided backpropagation"))
 def guided_backprop(
     classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:
@@ -51,11 +49,6 @@ def guided_backprop(
             "use gradient, smoothgrad or integrated_gradients"
         )
     return over_channels(guided, reduction)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1
 
 
 class GuidedReLUs(TorchFunctionMode):

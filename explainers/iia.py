@@ -33,6 +33,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.layers import Layout, detached_at, last_feature_map, layout_of, replaced_at
 from saliency_bench.classifiers.passes import pictures_per_pass
+from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._features import feature_layout
@@ -41,12 +42,33 @@ from saliency_bench.explainers._gradients import derivative
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 2
-ALSO_CALLED = ("iterated integrated attributions",)
-NEEDS = "activations or attention, gradients"
 FEATURES_PER_PASS = 2**24  # numbers at the layer; with what follows, about what 2^19 pixels need
 
 
+def passes(options: dict, height: int, width: int, attention: bool = False) -> int:
+    """Return the number of forward passes for one image.
+
+    That is one for each point of the image's path; then, for a vision transformer (`attention`), one for each point of
+    the layer's paths. On feature maps these share a pass, except for layers of more than 2^24 numbers at all points.
+    """
+    first = (options["steps"] or (5 if attention else 10)) + 1
+    points = first if options["published"] and not attention else first**2
+    return first + (points if attention else -(-points // (options["batch_size"] or points)))
+
+
+def check(*, steps: int | None, batch_size: int | None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_count("iia", "steps", 1 if steps is None else steps)
+    check_batch_size("iia", batch_size)
+
+
+@explainer(
+    version=3,
+    needs="activations or attention, gradients",
+    passes=passes,
+    check=check,
+    also_called=("iterated integrated attributions",),
+)
 def iia(
     classifier: Classifier,
     images: Images,
@@ -91,23 +113,6 @@ def iia(
         else:
             maps.append(_of_features(classifier, image, row, layer, steps or 10, published, on, batch_size))
     return torch.cat(maps)
-
-
-def passes(options: dict, height: int, width: int, attention: bool = False) -> int:
-    """Return the number of forward passes for one image.
-
-    That is one for each point of the image's path; then, for a vision transformer (`attention`), one for each point of
-    the layer's paths. On feature maps these share a pass, except for layers of more than 2^24 numbers at all points.
-    """
-    first = (options["steps"] or (5 if attention else 10)) + 1
-    points = first if options["published"] and not attention else first**2
-    return first + (points if attention else -(-points // (options["batch_size"] or points)))
-
-
-def check(*, steps: int | None, batch_size: int | None, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_count("iia", "steps", 1 if steps is None else steps)
-    check_batch_size("iia", batch_size)
 
 
 def _feature_layer(classifier: Classifier, images: Images) -> str | None:

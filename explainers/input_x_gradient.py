@@ -6,14 +6,17 @@ For a network that is linear in z, and for one of ReLUs without biases, the map 
 """
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._gradients import gradient_at
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
-ALSO_CALLED = ("ixg", "gradient x input", "grad*input", "input times gradient")
-NEEDS = "gradients"
 
-
+@explainer(
+    version=1,
+    needs="gradients",
+    passes=1,
+    also_called=("ixg", "gradient x input", "grad*input", "input times gradient"),
+)
 def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
     """Return the normalised image times the gradient of the score.
 
@@ -28,8 +31,3 @@ def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, 
     """
     # z * d score / d z = (x - mean) / std * std * d score / d x
     return ((images - classifier.mean) * gradient_at(classifier, images, target, on)).sum(dim=1)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1

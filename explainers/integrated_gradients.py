@@ -12,16 +12,20 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._fills import Fill, filled
 from saliency_bench.explainers._gradients import summed_gradients
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
-ALSO_CALLED = ("ig",)
-NEEDS = "gradients"
+
+def check(*, steps: int, batch_size: int | None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_count("integrated_gradients", "steps", steps)
+    check_batch_size("integrated_gradients", batch_size)
 
 
+@explainer(version=1, needs="gradients", passes=lambda options, *_: options["steps"], check=check, also_called=("ig",))
 def integrated_gradients(
     classifier: Classifier,
     images: Images,
@@ -63,14 +67,3 @@ def integrated_gradients(
 
     mean_gradient = summed_gradients(classifier, images, target, on, steps, batch_size, on_path)
     return (way * mean_gradient).sum(dim=1)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return options["steps"]
-
-
-def check(*, steps: int, batch_size: int | None, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_count("integrated_gradients", "steps", steps)
-    check_batch_size("integrated_gradients", batch_size)

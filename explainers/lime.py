@@ -16,16 +16,24 @@ from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.passes import scores_of
+from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.registry import install_hint
 from saliency_bench.types import Images, Maps, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-VERSION = 2
-NEEDS = "outputs"
+
+def check(*, samples: int, width: float, ridge: float, kernel_size: float | None = None, batch_size: int | None = None,
+          **others: object) -> None:  # fmt: skip
+    """Raise UserError if an option is out of range."""
+    if samples < 1 or not width > 0 or not ridge > 0 or (kernel_size is not None and kernel_size < 1):
+        raise UserError("lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1")
+    check_batch_size("lime", batch_size)
+    _quickshift()
 
 
+@explainer(version=2, needs="outputs", passes=lambda options, *_: options["samples"], check=check)
 def lime(
     classifier: Classifier,
     images: Images,
@@ -83,20 +91,6 @@ def lime(
     weights = torch.exp(-(distance**2) / (2 * width**2))
     coefficients = fitted(shown.double(), scores.double(), weights, ridge)  # (B, S)
     return coefficients.gather(1, segments.flatten(1)).view(len(images), *images.shape[2:])
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return options["samples"]
-
-
-def check(*, samples: int, width: float, ridge: float, kernel_size: float | None = None, batch_size: int | None = None,
-          **others: object) -> None:  # fmt: skip
-    """Raise UserError if an option is out of range."""
-    if samples < 1 or not width > 0 or not ridge > 0 or (kernel_size is not None and kernel_size < 1):
-        raise UserError("lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1")
-    check_batch_size("lime", batch_size)
-    _quickshift()
 
 
 def superpixels(images: Images, kernel_size: float | None, max_dist: float, ratio: float) -> Tensor:

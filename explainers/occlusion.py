@@ -14,16 +14,31 @@ from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.passes import scores_of
+from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.explainers._fills import Fill, filled
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 2
-ALSO_CALLED = ("sliding window",)
-NEEDS = "outputs"
+
+def passes(options: dict, height: int, width: int) -> int:
+    """Return the number of forward passes for one image: one for each window, and one for the image itself."""
+    window, stride = _resolved(options["window"], options["stride"], height, width)
+    return _count(height, window, stride) * _count(width, window, stride) + 1
 
 
+def check(
+    *, window: int | None = None, stride: int | None = None, batch_size: int | None = None, **others: object
+) -> None:
+    """Raise UserError if an option is out of range."""
+    check_batch_size("occlusion", batch_size)
+    if any(number is not None and number < 1 for number in (window, stride)):
+        raise UserError("window and stride of occlusion must be at least 1")
+    if window is not None and stride is not None and stride > window:
+        raise UserError(f"stride={stride} of occlusion is above window={window}: pixels between would never be covered")
+
+
+@explainer(version=3, needs="outputs", passes=passes, check=check, also_called=("sliding window",))
 def occlusion(
     classifier: Classifier,
     images: Images,
@@ -71,25 +86,10 @@ def occlusion(
 
     scores = scores_of(classifier, images, target, len(rows) * across + 1, covered, on, batch_size)
     drops = (scores[:, -1:] - scores[:, :-1]).view(len(images), len(rows), across)
-    down, right = rows.float(), columns.float()
-    return torch.einsum("bij,ih,jw->bhw", drops, down, right) / (down.sum(0)[:, None] * right.sum(0))
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image: one for each window, and one for the image itself."""
-    window, stride = _resolved(options["window"], options["stride"], height, width)
-    return _count(height, window, stride) * _count(width, window, stride) + 1
-
-
-def check(
-    *, window: int | None = None, stride: int | None = None, batch_size: int | None = None, **others: object
-) -> None:
-    """Raise UserError if an option is out of range."""
-    check_batch_size("occlusion", batch_size)
-    if any(number is not None and number < 1 for number in (window, stride)):
-        raise UserError("window and stride of occlusion must be at least 1")
-    if window is not None and stride is not None and stride > window:
-        raise UserError(f"stride={stride} of occlusion is above window={window}: pixels between would never be covered")
+    # In float64: sums of the same windows, which a matrix product may add in another order, are equal as float32.
+    down, right = rows.double(), columns.double()
+    maps = torch.einsum("bij,ih,jw->bhw", drops.double(), down, right) / (down.sum(0)[:, None] * right.sum(0))
+    return maps.float()
 
 
 def _resolved(window: int | None, stride: int | None, height: int, width: int) -> tuple[int, int]:

@@ -11,15 +11,12 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import seed_of, uniform
 
-VERSION = 1
-ALSO_CALLED = ("noise", "random noise")
-NEEDS = "nothing"
-BASELINE = True
 
-
+@explainer(version=1, needs="nothing", passes=0, also_called=("noise", "random noise"))
 def random(classifier: Classifier, images: Images, target: Target, *, seeds: list[int]) -> Maps:
     """Return uniform noise.
 
@@ -38,11 +35,6 @@ def random(classifier: Classifier, images: Images, target: Target, *, seeds: lis
         for seed, weights, image in zip(seeds, target, images, strict=True)
     ]
     return torch.from_numpy(np.stack(drawn)).to(images.device)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 0
 
 
 def _hash(tensor: Tensor) -> str:

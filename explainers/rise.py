@@ -17,15 +17,21 @@ from torch.nn import functional as F
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.passes import pictures_per_pass, scores_of
+from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.types import Images, Maps, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
-VERSION = 3
-NEEDS = "outputs"
+
+def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_batch_size("rise", batch_size)
+    if masks < 1 or cells < 1 or not 0 < p <= 1:
+        raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
 
 
+@explainer(version=3, needs="outputs", passes=lambda options, *_: options["masks"], check=check)
 def rise(
     classifier: Classifier,
     images: Images,
@@ -77,18 +83,6 @@ def rise(
         for index in range(len(images)):  # one by one: a product of matrices would depend on how many there are
             total[index] += scores[index, numbers] @ mask
     return (total / (masks * p)).view(-1, height, width)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return options["masks"]
-
-
-def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_batch_size("rise", batch_size)
-    if masks < 1 or cells < 1 or not 0 < p <= 1:
-        raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
 
 
 @lru_cache(maxsize=2)

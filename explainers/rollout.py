@@ -15,15 +15,17 @@ import torch
 
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._flow import by_row, check_start, product
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
-ALSO_CALLED = ("attention rollout",)
-NEEDS = "attention"
-TARGETED = False
+
+def check(*, start: int) -> None:
+    """Raise UserError if an option is out of range."""
+    check_start("rollout", start)
 
 
+@explainer(version=2, needs="attention", targeted=False, passes=1, check=check, also_called=("attention rollout",))
 def rollout(classifier: Classifier, images: Images, target: Target, *, start: int = 0) -> Maps:
     """Return the attention of the class token, followed through all blocks and their residual paths.
 
@@ -46,13 +48,3 @@ def rollout(classifier: Classifier, images: Images, target: Target, *, start: in
         classifier(images)
     joint = product(by_row(matrix.float().mean(dim=1)) for matrix in seen.matrices[start:])
     return seen.maps(joint + torch.eye(joint.shape[-1], device=joint.device), images)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1
-
-
-def check(*, start: int) -> None:
-    """Raise UserError if an option is out of range."""
-    check_start("rollout", start)

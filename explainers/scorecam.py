@@ -21,14 +21,26 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.layers import cam_layer, detached_at
 from saliency_bench.classifiers.passes import scores_of
+from saliency_bench.declarations import explainer
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.explainers._features import cut_if_positive, feature_layout
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 3
-NEEDS = "activations, outputs"
+
+def passes(options: dict, height: int, width: int, channels: int = 512) -> int:
+    """Return the number of forward passes for one image: one for each channel, and one that finds the channels.
+
+    The layer has 512 channels in ResNet-18, 2048 in ResNet-50.
+    """
+    return channels + 1
 
 
+def check(*, batch_size: int | None = None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_batch_size("scorecam", batch_size)
+
+
+@explainer(version=4, needs="activations, outputs", passes=passes, check=check)
 def scorecam(
     classifier: Classifier,
     images: Images,
@@ -74,16 +86,3 @@ def scorecam(
     scores = scores_of(classifier, images, target, activation.shape[1], masked, on, batch_size)
     cam = torch.einsum("bc,bchw->bhw", scores.softmax(dim=1), activation)  # (B, h, w)
     return enlarge(cut_if_positive(cam, target), images)
-
-
-def passes(options: dict, height: int, width: int, channels: int = 512) -> int:
-    """Return the number of forward passes for one image: one for each channel, and one that finds the channels.
-
-    The layer has 512 channels in ResNet-18, 2048 in ResNet-50.
-    """
-    return channels + 1
-
-
-def check(*, batch_size: int | None = None, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_batch_size("scorecam", batch_size)

@@ -11,17 +11,25 @@ With sigma = 0 the map is `gradient`'s.
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._gradients import Reduction, over_channels, summed_gradients
 from saliency_bench.map_sources.composing import noisy_copies
 from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
-ALSO_CALLED = ("sg",)
-NEEDS = "gradients"
+
+def check(*, samples: int, sigma: float, batch_size: int | None, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_count("smoothgrad", "samples", samples)
+    check_batch_size("smoothgrad", batch_size)
+    if not sigma >= 0:
+        raise UserError(f"sigma of smoothgrad must be at least 0; got {sigma}")
 
 
+@explainer(
+    version=1, needs="gradients", passes=lambda options, *_: options["samples"], check=check, also_called=("sg",)
+)
 def smoothgrad(
     classifier: Classifier,
     images: Images,
@@ -61,16 +69,3 @@ def smoothgrad(
         return copies(image, step), 1 / samples
 
     return over_channels(summed_gradients(classifier, images, target, on, samples, batch_size, noisy), reduction)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return options["samples"]
-
-
-def check(*, samples: int, sigma: float, batch_size: int | None, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_count("smoothgrad", "samples", samples)
-    check_batch_size("smoothgrad", batch_size)
-    if not sigma >= 0:
-        raise UserError(f"sigma of smoothgrad must be at least 0; got {sigma}")

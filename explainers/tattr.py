@@ -40,14 +40,11 @@ from torch.nn import functional as F
 
 from saliency_bench.classifiers.attention import AttentionRecorder, recording_attention
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._flow import check_start, positive, product
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
-
-VERSION = 1
-ALSO_CALLED = ("transformer attribution",)
-NEEDS = "attention, gradients"
 
 Inputs = tuple[Tensor, ...]
 Rule = Callable[[Tensor, Inputs, Tensor], Inputs]  # (relevance of the output, inputs, output) -> relevance of inputs
@@ -63,6 +60,12 @@ ROUTED = {
 }
 
 
+def check(*, start: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_start("tattr", start)
+
+
+@explainer(version=2, needs="attention, gradients", passes=1, check=check, also_called=("transformer attribution",))
 def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Return relevance propagated to every attention, weighted by the gradients of the score.
 
@@ -88,16 +91,6 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
     check(start=start)
     maps = [_alone(classifier, image[None], row[None], start, on) for image, row in zip(images, target, strict=True)]
     return torch.cat(maps)
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 1
-
-
-def check(*, start: int, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_start("tattr", start)
 
 
 def _alone(classifier: Classifier, image: Images, weights: Target, start: int, on: str) -> Maps:

@@ -1,1 +1,1 @@
-"""Metrics: a folder per `evaluate` module, with the number itself in `score.py` (see saliency_bench/metric.py)."""
+"""Metrics: a folder per `evaluate` module; the function is in `score.py` (see saliency_bench/declarations.py)."""

@@ -154,7 +154,7 @@ def an_explainer():
 
 def explainers():
     """Return the names of the explainers."""
-    from saliency_bench.explainer import list_explainers
+    from saliency_bench.bound_explainer import list_explainers
 
     return list_explainers()
 

@@ -15,10 +15,6 @@ from saliency_bench.scoring.inputs import Other
 from saliency_bench.target_weights import activation_of, no_probabilities, probabilities, recognised
 from saliency_bench.types import Images
 
-PAPER = (
-    "Yang and Kim, Benchmarking Attribution Methods with Relative Feature Importance, 2019, "
-    "https://arxiv.org/abs/1907.09701"
-)
 HIGHEST = 99  # percentile of a map at which it is clipped
 MODELS = ("object model", "scene model")  # the run's own and the other: the parts of a score
 

@@ -21,7 +21,6 @@ from saliency_bench.target_weights import activation_of, no_probabilities, proba
 from saliency_bench.types import Images
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"
 By = Literal["value", "percentile"]
 NO_FIVE = "five classes or fewer, or no softmax"
 

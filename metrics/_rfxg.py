@@ -20,7 +20,6 @@ from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images, Target
 
-PAPER = "Elisha et al., Rethinking Saliency Maps, AAAI 2026, https://arxiv.org/abs/2511.13081"
 SHARES = np.linspace(0.1, 0.9, 9)
 
 
@@ -43,7 +42,7 @@ Sides = Callable[[ClassGroups, int, np.ndarray], TargetTerms | None]
 
 
 def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[tuple[TargetTerms, ...]]]:
-    """Return the `question` of a metric, see `saliency_bench.metric`."""
+    """Return the `question` of a metric, see `saliency_bench.bound_metric`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
         """Return the classes that the metric asks about, of each sample."""

@@ -20,9 +20,9 @@ def publications(root: Path, namespace: str, workspace: Path) -> Iterator:
     Raises:
         UserError: The folder holds none, or one that cannot be published.
     """
+    from saliency_bench.bound_metric import list_metrics
     from saliency_bench.data.build_report import REPORT
     from saliency_bench.leaderboard.submit import board_publication
-    from saliency_bench.metric import list_metrics
     from saliency_bench.publishing.datasets import dataset_publication
     from saliency_bench.publishing.metrics import metric_publication
     from saliency_bench.publishing.models import model_publication

@@ -98,7 +98,7 @@ def _explainer(name: str) -> dict[str, str]:
 
 def _metric(name: str) -> dict[str, str]:
     """Return what is special of a metric."""
-    from saliency_bench.metric import load_metric
+    from saliency_bench.bound_metric import load_metric
 
     return load_metric(name).facts
 

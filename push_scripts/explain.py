@@ -42,8 +42,8 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> None:
     """Explain one picture: draw its saliency maps side by side."""
     _check(args)  # before torch is imported
+    from saliency_bench.bound_explainer import as_explainer
     from saliency_bench.classifiers.loading import load_classifier
-    from saliency_bench.explainer import as_explainer
     from saliency_bench.map_sources.strip import explain_many
     from saliency_bench.utils.files import write_with
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if not (Path(__file__).parent / "explainers").is_dir():
     # In a checkout the plugin folders lie beside the core; a wheel has them inside.
@@ -16,12 +16,13 @@ if not (Path(__file__).parent / "explainers").is_dir():
 _HOMES = {
     "load_dataset": "data.loading",
     "load_classifier": "classifiers.loading",
-    "load_explainer": "explainer",
-    "load_metric": "metric",
-    "declare_metric": "metric",
+    "load_explainer": "bound_explainer",
+    "load_metric": "bound_metric",
+    "explainer": "declarations",
+    "metric": "declarations",
     "list_datasets": "data.names",
-    "list_explainers": "explainer",
-    "list_metrics": "metric",
+    "list_explainers": "bound_explainer",
+    "list_metrics": "bound_metric",
     "build": "data.building",
     "train": "engine.training",
     "run": "engine.run",
@@ -35,8 +36,8 @@ _HOMES = {
     "load_results": "leaderboard.board",
     "load_maps": "results.run_folder",
     "UserError": "errors",
-    "Explainer": "explainer",
-    "Metric": "metric",
+    "Explainer": "bound_explainer",
+    "Metric": "bound_metric",
     "Classifier": "classifiers.classifier",
     "Images": "types",
     "Maps": "types",
@@ -62,8 +63,8 @@ __all__ = [
     "__version__",
     "analyse",
     "build",
-    "declare_metric",
     "explain",
+    "explainer",
     "list_datasets",
     "list_explainers",
     "list_metrics",
@@ -75,6 +76,7 @@ __all__ = [
     "load_metric",
     "load_results",
     "load_run",
+    "metric",
     "report",
     "run",
     "submit",
@@ -86,23 +88,24 @@ __all__ = [
 
 if TYPE_CHECKING:
     from saliency_bench import targets
+    from saliency_bench.bound_explainer import Explainer, list_explainers, load_explainer
+    from saliency_bench.bound_metric import Metric, list_metrics, load_metric
     from saliency_bench.classifiers.classifier import Classifier
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.data.building import build
     from saliency_bench.data.loading import load_dataset
     from saliency_bench.data.names import list_datasets
+    from saliency_bench.declarations import explainer, metric
     from saliency_bench.engine.finished import Run, load_run
     from saliency_bench.engine.run import run
     from saliency_bench.engine.suites.schema import list_suites
     from saliency_bench.engine.suites.suite import suite
     from saliency_bench.engine.training import train
     from saliency_bench.errors import UserError
-    from saliency_bench.explainer import Explainer, list_explainers, load_explainer
     from saliency_bench.leaderboard.board import load_results
     from saliency_bench.leaderboard.submit import submit
     from saliency_bench.leaderboard.template import template
     from saliency_bench.map_sources.explanation import explain
-    from saliency_bench.metric import Metric, declare_metric, list_metrics, load_metric
     from saliency_bench.reports.analyses import analyse
     from saliency_bench.reports.page import report
     from saliency_bench.results.run_folder import load_maps

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from types import ModuleType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from saliency_bench.errors import UserError, unknown
@@ -192,11 +192,11 @@ def choices(function: Callable, key: str) -> tuple[object, ...]:
     return () if annotation is None or set(annotation.types) - {NoneType} else annotation.choices
 
 
-def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
-    """Call the module's `check` with all options, if it has one; raise UserError with its message."""
-    if hasattr(module, "check"):
+def check(checker: Callable[..., None] | None, options: tuple[tuple[str, object], ...]) -> None:
+    """Call the `check` that is declared, if there is one, with all options; raise UserError with its message."""
+    if checker is not None:
         try:
-            module.check(**dict(options))
+            checker(**dict(options))
         except UserError:
             raise
         except ValueError as error:

@@ -10,6 +10,7 @@ by `saliency_bench.suites`, whose value is a folder of YAML files.
 
 import ast
 import re
+from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -39,14 +40,15 @@ GROUPS = {
     "suites": "saliency_bench.suites",
 }
 OF = " of "  # in the version of a plugin's item, "3 of their-package 1.2.0"
+DECLARED = ("explainers", "metrics")  # whose functions have a declaration
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 
 def folders(kind: str) -> list[Path]:
     """Return the folders that hold the items of a kind."""
     spec = find_spec(f"saliency_bench.{kind}")
-    own = [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
-    return own + [place for place in _places(kind).values() if kind == "suites" and place.is_dir()]
+    inside = [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
+    return inside + [place for place in _places(kind).values() if kind == "suites" and place.is_dir()]
 
 
 def files(kind: str) -> dict[str, Path]:
@@ -125,6 +127,18 @@ def version_of(kind: str, name: str, version: int) -> int | str:
     return f"{version}{OF}{distribution_of(kind, name)}" if name in _added(kind) else version
 
 
+def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
+    """Return what is declared of the function of an item.
+
+    Raises:
+        UserError: Nothing is, or no version.
+    """
+    declaration = getattr(function, "declaration", None)
+    if getattr(declaration, "version", None) is None:
+        raise UserError(f"{KINDS[kind]} {name} has no version; write @sb.{KINDS[kind]}(version=1, ...) above {name}")
+    return declaration
+
+
 def owner_of(version: int | str) -> str:
     """Return "their-package 1.2.0" of the version of an item that another package adds; else ""."""
     return str(version).partition(OF)[2]
@@ -196,46 +210,56 @@ def unknown_item(kind: str, name: str) -> UserError:
 
 
 def aliases(kind: str) -> dict[str, tuple[str, ...]]:
-    """Return {public name: its further names, `ALSO_CALLED` of its file}, without importing anything."""
-    return {name: _aliases(path) for name, path in files(kind).items()}
-
-
-def _aliases(main: Path) -> tuple[str, ...]:
-    """Return `ALSO_CALLED` of an item's file, or, if the item is a folder, of the first file in it that has one."""
-    for path in sorted(main.parent.glob("*.py")) if main.parent.name == main.stem else [main]:
-        if further := constant(path, "ALSO_CALLED"):
-            return tuple(further)
-    return ()
+    """Return {public name: its further names}, without importing anything."""
+    if kind in DECLARED:
+        return {name: tuple(declared(kind, name, "also_called", ())) for name in files(kind)}
+    return {name: tuple(constant(path, "ALSO_CALLED", ())) for name, path in files(kind).items()}
 
 
 def constant(path: Path, name: str, default: Any = None) -> Any:
     """Return the literal that a file assigns to a name, read without importing it; else the default."""
     for line in _parsed(path).body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name:
-            try:
-                return ast.literal_eval(line.value)
-            except ValueError:
-                return default
+            return _literal(line.value, default)
     return default
+
+
+def declared(kind: str, name: str, key: str, default: Any = None) -> Any:
+    """Return the literal that an explainer or metric declares by a keyword of its decorator, without importing it."""
+    function = _function(kind, name)
+    for decorator in function.decorator_list if function else ():
+        if isinstance(decorator, ast.Call):
+            for keyword in decorator.keywords:
+                if keyword.arg == key:
+                    return _literal(keyword.value, default)
+    return default
+
+
+def _literal(value: ast.expr, default: Any) -> Any:
+    """Return the value of an expression that is a literal; else the default."""
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        return default
 
 
 def option_names(kind: str, name: str) -> list[str] | None:
     """Return the options of an explainer or metric, not imported; None if its function is not in its own file."""
-    arguments = _arguments(kind, name)
-    return None if arguments is None else [option.arg for option in arguments.kwonlyargs if option.arg != "seeds"]
+    function = _function(kind, name)
+    return None if function is None else [option.arg for option in function.args.kwonlyargs if option.arg != "seeds"]
 
 
 def asked_for(kind: str, name: str) -> list[str]:
     """Return the positional parameters of an explainer or metric, without importing it."""
-    arguments = _arguments(kind, name)
-    return [parameter.arg for parameter in arguments.args] if arguments else []
+    function = _function(kind, name)
+    return [parameter.arg for parameter in function.args.args] if function else []
 
 
-def _arguments(kind: str, name: str) -> ast.arguments | None:
-    """Return the parameters of an item's function; None if it is not in its own file."""
+def _function(kind: str, name: str) -> ast.FunctionDef | None:
+    """Return the syntax of an item's function; None if it is not in its own file."""
     for line in _parsed(score_file(kind, name)).body:
         if isinstance(line, ast.FunctionDef) and line.name == name:
-            return line.args
+            return line
     return None
 
 

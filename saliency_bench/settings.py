@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import datasets
     import torch
 
-    from saliency_bench.explainer import Explainer
-    from saliency_bench.metric import Metric
+    from saliency_bench.bound_explainer import Explainer
+    from saliency_bench.bound_metric import Metric
 
 File = str | PathLike[str]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

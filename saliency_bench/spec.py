@@ -25,7 +25,8 @@ F = TypeVar("F", bound=Callable)
 ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
 IN_FILE = "function in a file"  # the kind of FILE.py:NAME, which is its name: no reader of a spec imports the file
 SHOWN = 60  # characters of a refused value
-TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file
+TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file, or
+PREDICTED_BY = "predicted-by:"  # with a model, or the folder of a run of one
 # Good first choices, for those who leave a list out.
 FIRST = {
     "explainers": "; good first choices: gradcam integrated_gradients rise:masks=1000, with centre random as baselines",
@@ -46,7 +47,7 @@ class PythonObject(BaseModel):
         about: what this variable must hold, as "NAME: ..."; may be empty.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     kind: str
     name: str
@@ -89,7 +90,7 @@ class RunSpec(BaseModel):
     Names and files are text; a Python object given in the place of one is written down as a `PythonObject`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     dataset: NotEmpty | PythonObject = _setting("name, folder or Hub id (also hub:OWNER/NAME@COMMIT)", path=True)
     model: str | PythonObject = _setting("Hub id, local folder or torchvision:NAME", path=True)
@@ -110,7 +111,8 @@ class RunSpec(BaseModel):
     split: str = _setting("split of the dataset; train if that is the only one", "test", group="samples")
     target: str = _setting(
         "what the maps explain: label, predicted, contrast:second (the predicted class against the runner-up of its "
-        "group), or a CSV file with image_id,target[,against]",
+        "group), predicted-by:MODEL (what another model or the folder of its run predicts), or a CSV file with "
+        "image_id,target[,against]",
         "label",
         path=True,
         group="classes",
@@ -119,7 +121,8 @@ class RunSpec(BaseModel):
         "column of the dataset that holds the label", "label", metavar="NAME", min_length=1, group="samples"
     )
     label_map: str | PythonObject | None = _setting(
-        "JSON file {dataset class: model class or list of classes} for names that differ, or voc_to_imagenet",
+        "JSON file {dataset class: model class or list of classes} for names that differ, or one of coco_to_imagenet, "
+        "pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
         None,
         metavar="FILE",
         path=True,

@@ -1,4 +1,4 @@
-"""`evaluate` module: pixel-wise average precision of saliency maps against masks. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -8,6 +8,6 @@ from .score import saliency_average_precision
 
 
 class SaliencyAveragePrecision(MapShell, evaluate.Metric):
-    """Mean over samples of the average precision with which the order of a saliency map's pixels finds the mask."""
+    """Declared in score.py."""
 
     function = staticmethod(saliency_average_precision)

@@ -1,4 +1,4 @@
-"""`evaluate` module: contrastive AUC of saliency maps. The metric itself is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyCauc(CurveShell, evaluate.Metric):
-    """Area under p_A (1 - p_B) as the salient pixels of a map leave: how long class A outlives class B."""
+    """Declared in score.py."""

@@ -2,15 +2,20 @@
 
 import numpy as np
 
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import XIE_2023
 from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient, score_range
 from saliency_bench.scoring.perturbation import Curves, Reference
 
-PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
-HIGHER_IS_BETTER = False
-RANGE = score_range
-VERSION = 2
 
-
+@metric(
+    version=3,
+    higher_is_better=False,
+    range=score_range,
+    paper=XIE_2023,
+    passes=lambda options, height, width: (height * width // options["step"] + 2, 0),
+    check=check_deletion,
+)
 def saliency_cauc(
     curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: Salient = "range", reference: Reference = "mean"
 ) -> np.ndarray:
@@ -64,15 +69,7 @@ def saliency_cauc(
         >>> saliency_cauc(curves, step=2, reference="black").round(4).tolist()
         [0.1111]
     """
-    check(step=step, threshold=threshold, salient=salient)
+    check_deletion(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
     scores = path.scores([np.arange(points) for points in path.points])
     return np.array([curve.sum() - (curve[0] + curve[-1]) / 2 for curve in scores]) / (path.steps + 1)
-
-
-check = check_deletion
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return height * width // options["step"] + 2, 0

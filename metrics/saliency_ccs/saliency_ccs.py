@@ -1,4 +1,4 @@
-"""`evaluate` module: contrastive contrastivity score, computed in score.py; needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyCcs(ExplainerShell, evaluate.Metric):
-    """By how much the top class leads the runner-up of its group once the evidence for the runner-up is taken out."""
+    """Declared in score.py."""

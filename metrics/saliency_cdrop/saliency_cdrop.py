@@ -1,4 +1,4 @@
-"""`evaluate` module: weighted drop in the contrastive score. The metric is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyCdrop(CurveShell, evaluate.Metric):
-    """Drop of p_A (1 - p_B) when the salient pixels of a map have left, divided by a penalty for their number."""
+    """Declared in score.py."""

@@ -2,13 +2,11 @@
 
 import numpy as np
 
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import XIE_2023
 from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient, score_range
 from saliency_bench.scoring.perturbation import Curves, Reference
 from saliency_bench.target_weights import TargetRange
-
-PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
-HIGHER_IS_BETTER = True
-VERSION = 2
 
 TAU = 0.05  # share of the image below which fewer salient pixels gain nothing
 SMOOTHED = 3  # last points of the path that are averaged
@@ -20,9 +18,14 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
     return low - high, high - low
 
 
-RANGE = limits
-
-
+@metric(
+    version=3,
+    higher_is_better=True,
+    range=limits,
+    paper=XIE_2023,
+    passes=(4, 0),
+    check=check_deletion,
+)
 def saliency_cdrop(
     curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: Salient = "range", reference: Reference = "mean"
 ) -> np.ndarray:
@@ -77,7 +80,7 @@ def saliency_cdrop(
         >>> saliency_cdrop(curves, step=2, reference="black").round(4).tolist()
         [0.2409]
     """
-    check(step=step, threshold=threshold, salient=salient)
+    check_deletion(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
     last = [_last(points) for points in path.points]
     scores = path.scores([np.union1d(0, points) for points in last])
@@ -90,11 +93,3 @@ def saliency_cdrop(
 def _last(points: int) -> np.ndarray:
     """Return the points at the end of a path whose mean is taken: only the last one if there are too few."""
     return np.arange(points - (SMOOTHED if points >= SMOOTHED else 1), points)
-
-
-check = check_deletion
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 4, 0

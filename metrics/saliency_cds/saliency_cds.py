@@ -1,4 +1,4 @@
-"""`evaluate` module: class deviation score. The metric itself is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyCds(CurveShell, evaluate.Metric):
-    """Mean shift of the class probability when a growing share of a map's top pixels is masked."""
+    """Declared in score.py."""

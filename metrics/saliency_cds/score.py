@@ -2,13 +2,11 @@
 
 import numpy as np
 
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import ELISHA_2025
 from saliency_bench.scoring.exposures import area
 from saliency_bench.scoring.perturbation import Curves, Reference, fraction_counts
 from saliency_bench.target_weights import TargetRange
-
-PAPER = "Elisha et al., Rethinking Saliency Maps, 2025, https://arxiv.org/abs/2511.13081"
-HIGHER_IS_BETTER = True
-VERSION = 2
 
 FRACTIONS = tuple(np.arange(1, 10) / 10)
 
@@ -18,9 +16,13 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
     return -target.a, target.a
 
 
-RANGE = limits
-
-
+@metric(
+    version=3,
+    higher_is_better=True,
+    range=limits,
+    paper=ELISHA_2025,
+    passes=(10, 0),
+)
 def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarray:
     """Return the class deviation score: the mean drop of the target class's probability over growing masks.
 
@@ -69,8 +71,3 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
     counts = fraction_counts(curves.height, curves.width, FRACTIONS)
     p = curves.weighted(curves.target > 0, "rest", reference, [0, *counts])
     return area(p[:, :1] - p[:, 1:], np.array(FRACTIONS))
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 10, 0

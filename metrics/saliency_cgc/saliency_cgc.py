@@ -1,4 +1,4 @@
-"""`evaluate` module: class group contrastivity, computed in score.py; needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyCgc(ExplainerShell, evaluate.Metric):
-    """How the top class falls and its group rises once what sets the class apart is taken out of the image."""
+    """Declared in score.py."""

@@ -5,20 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
+from saliency_bench.declarations import metric
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
-from saliency_bench.metrics._rfxg import PAPER, Question, higher_is_better
+from saliency_bench.metrics._papers import ELISHA_2025
+from saliency_bench.metrics._rfxg import Question, higher_is_better
 from saliency_bench.scoring.perturbation import Reference
 from saliency_bench.targets import class_vs_group
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
-
-__all__ = ["PAPER", "higher_is_better", "saliency_cgc"]
-HIGHER_IS_BETTER = True
-RANGE = (-1.0, 1.0)
-VERSION = 2
-UNDEFINED = "no other class in the group of the predicted one"
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
@@ -27,9 +23,15 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
     return TargetTerms((a,), others) if others else None
 
 
-question = _rfxg.question_of(sides)
-
-
+@metric(
+    version=3,
+    higher_is_better=higher_is_better,
+    range=(-1, 1),
+    paper=ELISHA_2025,
+    undefined="no other class in the group of the predicted one",
+    question=_rfxg.question_of(sides),
+    passes=(10, 1),
+)
 def saliency_cgc(
     images: Images,
     classifier: nn.Module,
@@ -91,8 +93,3 @@ def saliency_cgc(
         )
 
     return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 10, 1

@@ -1,4 +1,4 @@
-"""`evaluate` module: contrastive group score, computed in score.py; needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyCgs(ExplainerShell, evaluate.Metric):
-    """How a group falls and its rival rises once what sets the two apart is taken out of the image."""
+    """Declared in score.py."""

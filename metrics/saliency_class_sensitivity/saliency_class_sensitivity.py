@@ -1,4 +1,4 @@
-"""`evaluate` module: class sensitivity of an explainer. The metric itself is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyClassSensitivity(ExplainerShell, evaluate.Metric):
-    """Pearson correlation of the saliency maps for the most and for the least likely class."""
+    """Declared in score.py."""

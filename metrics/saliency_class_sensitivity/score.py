@@ -3,17 +3,14 @@
 import numpy as np
 from torch import Tensor
 
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat
+from saliency_bench.metrics._papers import LI_2020
 from saliency_bench.target_weights import no_probabilities, one_hot
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
-
-PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, https://arxiv.org/abs/2012.15616"
-HIGHER_IS_BETTER = False
-RANGE = (-1.0, 1.0)
-VERSION = 3
 
 
 def question(options: dict, probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
@@ -22,6 +19,14 @@ def question(options: dict, probabilities: np.ndarray, groups: object) -> list[t
     return [(TargetTerms((int(most),)), TargetTerms((int(least),))) for most, least in ends]
 
 
+@metric(
+    version=3,
+    higher_is_better=False,
+    range=(-1, 1),
+    paper=LI_2020,
+    question=question,
+    passes=(0, 2),
+)
 def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvider) -> np.ndarray:
     """Return the Pearson correlation of the maps for the most and the least likely class (P1 eq. 15).
 
@@ -71,8 +76,3 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     centred = np.where(constant, 0, rows - rows.mean(axis=1, keepdims=True))
     centred /= np.where(constant, 1, np.abs(centred).max(axis=1, keepdims=True))
     return centred / np.where(constant, 1, np.linalg.norm(centred, axis=1, keepdims=True))
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 0, 2

@@ -6,26 +6,19 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.metrics import _pasting
+from saliency_bench.metrics._papers import ANONYMOUS_2020
 from saliency_bench.metrics._pasting import By
 from saliency_bench.scoring.partners import Partners
 from saliency_bench.target_weights import activation_of, no_probabilities, probabilities
 from saliency_bench.types import Images
 
-PAPER = _pasting.PAPER
-HIGHER_IS_BETTER = True
-VERSION = 1
-
-check, plan = _pasting.check, _pasting.plan
-
 
 def range_of(options: dict[str, Any]) -> tuple[float, float]:
     """Return the range; entropies grow with the number of classes."""
     return (-1.0, 1.0) if options["of"] == "probability" else (-inf, inf)
-
-
-RANGE = range_of
 
 
 def higher_is_better(options: dict[str, Any]) -> bool:
@@ -43,6 +36,16 @@ def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     return values[:, 0]
 
 
+@metric(
+    version=2,
+    higher_is_better=higher_is_better,
+    range=range_of,
+    paper=ANONYMOUS_2020,
+    parts=parts,
+    reduce=reduce,
+    plan=_pasting.plan,
+    check=_pasting.check,
+)
 def saliency_confidence(
     images: Images,
     logits: Tensor,

@@ -1,4 +1,4 @@
-"""`evaluate` module: consistency of an explainer. The metric itself is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyConsistency(ExplainerShell, evaluate.Metric):
-    """Time warping distance of saliency maps of an image and of the shifted, turned or mirrored image."""
+    """Declared in score.py."""

@@ -6,23 +6,45 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import untouched
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import untouched
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
+from saliency_bench.metrics._papers import ANONYMOUS_2020
 from saliency_bench.registry import install_hint
 from saliency_bench.scoring.transforms import TRANSFORMS, Choice, Transform
 from saliency_bench.target_weights import activation_of, no_probabilities
 from saliency_bench.types import Images, Target
 
-PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"
-HIGHER_IS_BETTER = False
-RANGE = (0.0, float("inf"))
-VERSION = 1
-UNDEFINED = "no transform keeps the prediction"
-ABSENT = "this transform changes the prediction, or leaves nothing to compare"
+
+def parts(options: dict, classifier: object) -> list[str]:
+    """Return the names of the transforms; the score is the mean over them."""
+    return list(chosen_transforms(options["transform"]))
 
 
+def check(*, radius: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    if radius < 1:
+        raise UserError(f"radius={radius} of saliency_consistency must be 1 or more")
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """Return (pictures to classify, further maps to ask for) for each image, at most."""
+    return len(chosen_transforms(options["transform"])), len(chosen_transforms(options["transform"]))
+
+
+@metric(
+    version=1,
+    higher_is_better=False,
+    range=(0, float("inf")),
+    paper=ANONYMOUS_2020,
+    undefined="no transform keeps the prediction",
+    parts=parts,
+    absent="this transform changes the prediction, or leaves nothing to compare",
+    passes=passes,
+    check=check,
+)
 def saliency_consistency(
     maps: np.ndarray,
     images: Images,
@@ -103,20 +125,9 @@ def _predicted(logits: torch.Tensor) -> torch.Tensor:
     return logits.argmax(dim=1) if logits.shape[1] > 1 else logits[:, 0] > 0
 
 
-def parts(options: dict, classifier: object) -> list[str]:
-    """Return the names of the transforms; the score is the mean over them."""
-    return list(chosen_transforms(options["transform"]))
-
-
 def chosen_transforms(transform: str) -> dict[str, Transform]:
     """Return {name: transform} of one transform or, for "all", of all."""
     return TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
-
-
-def check(*, radius: int, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    if radius < 1:
-        raise UserError(f"radius={radius} of saliency_consistency must be 1 or more")
 
 
 def distance(first: np.ndarray, second: np.ndarray, inside: np.ndarray, radius: int = 1, series: str = "rows") -> float:
@@ -148,8 +159,3 @@ def shares(values: np.ndarray) -> np.ndarray:
     """Return values min-max and divided by their sum, Float64 (N,); uniform if they are constant."""
     normal = normalise(values.astype(np.float64).reshape(1, 1, -1)).ravel()
     return normal / normal.sum() if normal.any() else np.full(len(normal), 1 / len(normal))
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return len(chosen_transforms(options["transform"])), len(chosen_transforms(options["transform"]))

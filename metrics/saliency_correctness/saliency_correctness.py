@@ -1,4 +1,4 @@
-"""`evaluate` module: correctness of an explainer. The metric itself is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyCorrectness(ExplainerShell, evaluate.Metric):
-    """Pseudo-F1 of the accuracies with salient regions pasted into pictures of their class, and with the rest."""
+    """Declared in score.py."""

@@ -5,23 +5,16 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.metrics import _pasting
+from saliency_bench.metrics._papers import ANONYMOUS_2020
 from saliency_bench.metrics._pasting import By
 from saliency_bench.scoring.partners import Partners
 from saliency_bench.target_weights import activation_of, no_probabilities, probabilities
 from saliency_bench.types import Images
 
-PAPER = _pasting.PAPER
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 2
-ABSENT = _pasting.NO_FIVE
-NOTE = "a harmonic mean, whose interval covers the true value in 78 to 89 % of cases with 20 to 220 samples"
-ALSO_CALLED = ("pseudo-F1", "pseudo F1", "pasting")
 TOPS = (1, 5)
-
-check, plan = _pasting.check, _pasting.plan
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
@@ -40,9 +33,19 @@ def pseudo_f1(means: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     return 2 * normal * kept / np.where(normal + kept == 0, 1, normal + kept)
 
 
-AGGREGATE = pseudo_f1
-
-
+@metric(
+    version=3,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=ANONYMOUS_2020,
+    parts=parts,
+    absent=_pasting.NO_FIVE,
+    aggregate=pseudo_f1,
+    note="a harmonic mean, whose interval covers the true value in 78 to 89 % of cases with 20 to 220 samples",
+    plan=_pasting.plan,
+    check=_pasting.check,
+    also_called=("pseudo-F1", "pseudo F1", "pasting"),
+)
 def saliency_correctness(
     images: Images,
     logits: Tensor,

@@ -1,18 +1,18 @@
-"""`evaluate` module: the area under the accuracy of people. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 from typing import Any
 
 import datasets
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import MapOnlyShell, MapShell
+from saliency_bench.scoring.evaluate_shell import MapOnlyShell
 from saliency_bench.scoring.exposures import read_first_right
 
 from .score import saliency_crowd_auc
 
 
 class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
-    """Area under the accuracy of people who see more and more of the top pixels of saliency maps."""
+    """Declared in score.py."""
 
     INPUTS = """predictions: the exposure (N,) at which each judgement was first right, a share of the pixels above 0
         and at most 1; None where it ended without a right answer."""
@@ -29,9 +29,12 @@ class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
         """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Value("float64")})
 
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Add judgements: the exposure (N,) of the first right answer of each, None where there is none."""
+    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
+        """Return the exposure (N,) of the first right answer of each judgement, NaN where there is none."""
         self._refuse(references)
         if predictions is None:
             raise ValueError(f"{self.name} needs predictions, the exposure of the first right answer of each judgement")
-        super(MapShell, self).add_batch(predictions=read_first_right(predictions), **kwargs)
+        return {"predictions": read_first_right(predictions)}
+
+    def _use_size(self, size: tuple[int, ...]) -> None:
+        """Do nothing: judgements have no size."""

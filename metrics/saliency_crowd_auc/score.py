@@ -4,22 +4,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import LU_2021
 from saliency_bench.scoring.exposures import SHOWN, check_shown, judgement_areas, read_first_right
 
-PAPER = (
-    "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456 "
-    "(Crowd, section 3 and table 2)"
+
+def check(*, exposures: Sequence[float]) -> None:
+    """Raise ValueError if an option is out of range."""
+    check_shown(exposures)
+
+
+@metric(
+    version=1,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=LU_2021,
+    check=check,
+    also_called=("peekaboom", "crowd auc"),
 )
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 1
-ALSO_CALLED = ("peekaboom", "crowd auc")
-
-
 def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
     """Return the area under a(r): whether people name the class when they see a map's top share r of a picture.
 
         score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and the R exposures
+
+    "Crowd" in section 3 and table 2 of the paper.
 
     A person sees the top 5 % of the pixels of a picture, and more of them until they name its class, among several,
     rightly. a(r) of this judgement is 1 at and after that exposure, else 0, and 0 where no pixel is shown. The mean
@@ -50,8 +58,3 @@ def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = 
     """
     check(exposures=exposures)
     return judgement_areas(read_first_right(first_right), exposures)
-
-
-def check(*, exposures: Sequence[float]) -> None:
-    """Raise ValueError if an option is out of range."""
-    check_shown(exposures)

@@ -2,14 +2,11 @@
 
 import numpy as np
 
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import PETSIUK_2018
 from saliency_bench.scoring.exposures import area
 from saliency_bench.scoring.perturbation import Curves, Reference, check_steps, row_counts
 from saliency_bench.target_weights import TargetRange
-
-PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
-HIGHER_IS_BETTER = False
-VERSION = 2
-ALSO_CALLED = ("del", "dauc", "deletion auc")
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
@@ -17,9 +14,15 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
     return target.low, target.high
 
 
-RANGE = limits
-
-
+@metric(
+    version=3,
+    higher_is_better=False,
+    range=limits,
+    paper=PETSIUK_2018,
+    passes=lambda options, height, width: ((options["steps"] or height) + 1, 0),
+    check=check_steps,
+    also_called=("del", "dauc", "deletion auc"),
+)
 def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: int | None = None) -> np.ndarray:
     """Return the area under f(t), the target's probability once the top share t of the pixels is replaced.
 
@@ -59,14 +62,6 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
         >>> saliency_deletion(curves).tolist()
         [0.25]
     """
-    check(steps=steps)
+    check_steps(steps=steps)
     counts = row_counts(curves.height, curves.width, steps)
     return area(curves.path("rest", reference, counts), counts / counts[-1])
-
-
-check = check_steps
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return (options["steps"] or height) + 1, 0

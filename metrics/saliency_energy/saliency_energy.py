@@ -1,4 +1,4 @@
-"""`evaluate` module: share of a map's positive values that lies in the mask. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -8,6 +8,6 @@ from .score import saliency_energy
 
 
 class SaliencyEnergy(MapShell, evaluate.Metric):
-    """Mean over samples of the share of a map's positive values, by their sum, that lies in the mask."""
+    """Declared in score.py."""
 
     function = staticmethod(saliency_energy)

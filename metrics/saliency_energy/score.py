@@ -4,17 +4,27 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.declarations import metric
 from saliency_bench.maps import read_maps, read_pair
+from saliency_bench.metrics._papers import WANG_2020
 
-PAPER = "Wang et al., Score-CAM, CVPR Workshops 2020, section 4.3, https://arxiv.org/abs/1910.01279"
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 1
-MARK = "no positive values"
-ALSO_CALLED = ("energy-based pointing game", "EBPG", "relevance mass accuracy", "GridPG")
 LEAST = 1e-7  # of the positive values' sum, below which there are none
 
 
+def marked(maps: Any, masks: Any) -> np.ndarray:
+    """Return whether no positive value counts, Bool (B,)."""
+    return _energy(read_maps(maps)) < LEAST
+
+
+@metric(
+    version=1,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=WANG_2020,
+    mark="no positive values",
+    marked=marked,
+    also_called=("energy-based pointing game", "EBPG", "relevance mass accuracy", "GridPG"),
+)
 def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
     """Return the energy-based pointing game: the share of a map's positive values, by sum, inside the mask.
 
@@ -52,11 +62,6 @@ def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
     whole, inner = _energy(values), _energy(values, inside)
     scores = np.divide(inner, whole, out=np.zeros(len(whole)), where=whole >= LEAST)
     return np.where(inside.any(axis=(1, 2)), scores, np.nan)
-
-
-def marked(maps: Any, masks: Any) -> np.ndarray:
-    """Return whether no positive value counts, Bool (B,)."""
-    return _energy(read_maps(maps)) < LEAST
 
 
 def _energy(values: np.ndarray, where: np.ndarray | bool = True) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`evaluate` module: input dependence rate of an explainer, computed in score.py; needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyIdr(ExplainerShell, evaluate.Metric):
-    """How often a scene model's map gives a region more when an object that means nothing to it is pasted there."""
+    """Declared in score.py."""

@@ -3,21 +3,25 @@
 import numpy as np
 import torch
 
-from saliency_bench.explainer import untouched
+from saliency_bench.bound_explainer import untouched
+from saliency_bench.declarations import metric
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _bam
+from saliency_bench.metrics._papers import YANG_2019
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.types import Images
 
-PAPER = _bam.PAPER
-HIGHER_IS_BETTER = False
-RANGE = (0.0, 1.0)
-VERSION = 1
-COLUMNS = ("image_without_object",)
-UNDEFINED = "the scene model does not classify both pictures rightly"
-ALSO_CALLED = ("input dependence rate", "IDR")
 
-
+@metric(
+    version=1,
+    higher_is_better=False,
+    range=(0, 1),
+    paper=YANG_2019,
+    undefined="the scene model does not classify both pictures rightly",
+    columns=("image_without_object",),
+    passes=(1, 2),
+    also_called=("input dependence rate", "IDR"),
+)
 def saliency_idr(
     images: Images, masks: np.ndarray, columns: dict[str, Images], other: Other, explain: MapProvider
 ) -> np.ndarray:
@@ -60,8 +64,3 @@ def saliency_idr(
         more, less = (_bam.mean_inside(_bam.preprocessed(maps), masks[kept]) for maps in (first, second))
         scores[kept] = np.where(np.isnan(more), np.nan, (1 + np.sign(more - less)) / 2)
     return scores
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 1, 2

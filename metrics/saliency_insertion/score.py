@@ -4,15 +4,12 @@ from typing import Literal
 
 import numpy as np
 
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
+from saliency_bench.metrics._papers import PETSIUK_2018
 from saliency_bench.scoring.exposures import area
 from saliency_bench.scoring.perturbation import Curves, Reference, check_steps, row_counts
 from saliency_bench.target_weights import TargetRange
-
-PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
-HIGHER_IS_BETTER = True
-VERSION = 2
-ALSO_CALLED = ("ins", "iauc", "insertion auc")
 
 STARTS = ("auto", "subtract", "keep")
 
@@ -28,9 +25,22 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
     return (-width, width) if starts_at_zero(**options) else (target.low, target.high)
 
 
-RANGE = limits
+def check(*, steps: int | None, start: str, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    check_steps(steps=steps)
+    if start not in STARTS:
+        raise UserError(f"start='{start}' is none of {', '.join(STARTS)}")
 
 
+@metric(
+    version=3,
+    higher_is_better=True,
+    range=limits,
+    paper=PETSIUK_2018,
+    passes=lambda options, height, width: ((options["steps"] or height) + 1, 0),
+    check=check,
+    also_called=("ins", "iauc", "insertion auc"),
+)
 def saliency_insertion(
     curves: Curves,
     *,
@@ -88,15 +98,3 @@ def saliency_insertion(
     if starts_at_zero(reference=reference, start=start):
         values = values - values[:, :1]
     return area(values, counts / counts[-1])
-
-
-def check(*, steps: int | None, start: str, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    check_steps(steps=steps)
-    if start not in STARTS:
-        raise UserError(f"start='{start}' is none of {', '.join(STARTS)}")
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return (options["steps"] or height) + 1, 0

@@ -4,19 +4,36 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.declarations import metric
 from saliency_bench.maps import read_maps, read_pair
-
-PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, eq. 17, https://arxiv.org/abs/2012.15616"
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 2
-MARK = "no salient area"
+from saliency_bench.metrics._papers import LI_2020
 
 
+def marked(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
+    """Return whether nothing is salient at any threshold because no value is positive, Bool (B,)."""
+    return read_maps(maps).max(axis=(1, 2)) <= 0
+
+
+def check(*, threshold: float) -> None:
+    """Raise ValueError if an option is out of range."""
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or not 0 <= threshold < 1:
+        raise ValueError(f"threshold={threshold!r} must be a number in [0, 1)")
+
+
+@metric(
+    version=2,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=LI_2020,
+    mark="no salient area",
+    marked=marked,
+    check=check,
+)
 def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
     """Return the intersection over salient region, |S and M| / |S| where S = {map > threshold * max map}.
 
-    The map is taken as it is, not normalised: scaling it by a positive factor changes nothing, shifting it does.
+    Equation 17 of the paper. The map is taken as it is, not normalised: scaling it by a positive factor changes
+    nothing, shifting it does.
 
     Args:
         maps: (B, H, W), finite.
@@ -51,14 +68,3 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
     area = np.count_nonzero(salient, axis=(1, 2))
     scores = np.count_nonzero(salient & inside, axis=(1, 2)) / np.maximum(area, 1)
     return np.where(inside.any(axis=(1, 2)), scores, np.nan)
-
-
-def marked(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
-    """Return whether nothing is salient at any threshold because no value is positive, Bool (B,)."""
-    return read_maps(maps).max(axis=(1, 2)) <= 0
-
-
-def check(*, threshold: float) -> None:
-    """Raise ValueError if an option is out of range."""
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or not 0 <= threshold < 1:
-        raise ValueError(f"threshold={threshold!r} must be a number in [0, 1)")

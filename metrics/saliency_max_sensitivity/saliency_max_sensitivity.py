@@ -1,4 +1,4 @@
-"""`evaluate` module: max-sensitivity of an explainer. The metric itself is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyMaxSensitivity(ExplainerShell, evaluate.Metric):
-    """Largest relative change of a saliency map over small random changes of the image."""
+    """Declared in score.py."""

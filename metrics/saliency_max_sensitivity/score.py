@@ -6,21 +6,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat
+from saliency_bench.metrics._papers import YEH_2019
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.seeds import seed_of, uniform
 
-PAPER = (
-    "Yeh et al., On the (In)fidelity and Sensitivity of Explanations, NeurIPS 2019, https://arxiv.org/abs/1901.09392"
+
+def check(*, radius: float, draws: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    if not 0 < radius < float("inf") or draws < 1:
+        raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius} and {draws}")
+
+
+@metric(
+    version=1,
+    higher_is_better=False,
+    range=(0, float("inf")),
+    paper=YEH_2019,
+    passes=lambda options, *_: (0, options["draws"]),
+    check=check,
+    also_called=("sensitivity max", "sens max"),
 )
-HIGHER_IS_BETTER = False
-RANGE = (0.0, float("inf"))
-VERSION = 1
-ALSO_CALLED = ("sensitivity max", "sens max")
-
-
 def saliency_max_sensitivity(
     maps: np.ndarray,
     images: Images,
@@ -81,14 +90,3 @@ def saliency_max_sensitivity(
         furthest = np.maximum(furthest, np.linalg.norm(after - before, axis=1))
     scores[kept] = furthest / np.linalg.norm(before, axis=1) if relative else furthest
     return scores
-
-
-def check(*, radius: float, draws: int, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    if not 0 < radius < float("inf") or draws < 1:
-        raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius} and {draws}")
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 0, options["draws"]

@@ -1,4 +1,4 @@
-"""`evaluate` module: model contrast ratio of an explainer, computed in score.py; needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyMcr(ExplainerShell, evaluate.Metric):
-    """By how much more of its map an object model gives to the object than a scene model does of its own."""
+    """Declared in score.py."""

@@ -1,4 +1,4 @@
-"""`evaluate` module: model contrast score of an explainer, computed in score.py; needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyMcs(ExplainerShell, evaluate.Metric):
-    """By how much more an object gets, on average, from the map of an object model than from that of a scene model."""
+    """Declared in score.py."""

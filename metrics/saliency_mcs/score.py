@@ -5,22 +5,27 @@ from typing import Literal
 import numpy as np
 from torch import Tensor, nn
 
+from saliency_bench.declarations import metric
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _bam
+from saliency_bench.metrics._papers import YANG_2019
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.types import Images
 
-PAPER = _bam.PAPER
-HIGHER_IS_BETTER = True
-RANGE = (-1.0, 1.0)
-VERSION = 2
-UNDEFINED = "a model does not classify it rightly"
-ABSENT = "the model does not classify it rightly"
-ALSO_CALLED = ("model contrast score", "MCS")
 
-parts, AGGREGATE, aggregated = _bam.parts, _bam.difference, _bam.is_of_means
-
-
+@metric(
+    version=2,
+    higher_is_better=True,
+    range=(-1, 1),
+    paper=YANG_2019,
+    undefined="a model does not classify it rightly",
+    parts=_bam.parts,
+    absent="the model does not classify it rightly",
+    aggregate=_bam.difference,
+    aggregate_if=_bam.is_of_means,
+    passes=(0, 1),
+    also_called=("model contrast score", "MCS"),
+)
 def saliency_mcs(
     images: Images,
     masks: np.ndarray,
@@ -64,8 +69,3 @@ def saliency_mcs(
     """
     means = tuple(_bam.mean_inside(maps, masks) for maps in _bam.maps_of_both(images, labels, other, explain))
     return _bam.where_right((means[0], means[1]), logits, labels, classifier, other, filter == "each")
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 0, 1

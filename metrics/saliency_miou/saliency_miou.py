@@ -1,4 +1,4 @@
-"""`evaluate` module: mean intersection over union of saliency maps and masks. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -8,7 +8,7 @@ from .score import saliency_miou, saliency_miou_sweep
 
 
 class SaliencyMiou(SweepShell, evaluate.Metric):
-    """Mean over samples of the intersection over union of {normalised saliency map > threshold} and a mask."""
+    """Declared in score.py."""
 
     function = staticmethod(saliency_miou)
     sweep = staticmethod(saliency_miou_sweep)

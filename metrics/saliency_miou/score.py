@@ -5,17 +5,19 @@ from typing import Any, Literal
 
 import numpy as np
 
+from saliency_bench.declarations import metric
 from saliency_bench.maps import check_threshold, score_regions
-
-PAPER = "Zhang et al., Saliency-Bench, 2023, https://arxiv.org/abs/2310.08537"
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 2
-ALSO_CALLED = ("iou", "mean iou", "jaccard")
-
-check = check_threshold
+from saliency_bench.metrics._papers import ZHANG_2023
 
 
+@metric(
+    version=3,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=ZHANG_2023,
+    check=check_threshold,
+    also_called=("iou", "mean iou", "jaccard"),
+)
 def saliency_miou(
     maps: Any, masks: Any, *, threshold: float | Literal["mask_area"] = 0.5, normalise: bool = True
 ) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`evaluate` module: accuracy on salient regions alone. The metric is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyOwnRegion(CurveShell, evaluate.Metric):
-    """The classifier's accuracy on pictures that show only the salient region of their own map."""
+    """Declared in score.py."""

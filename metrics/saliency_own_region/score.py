@@ -4,16 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.declarations import metric
 from saliency_bench.metrics import _pasting
+from saliency_bench.metrics._papers import ANONYMOUS_2020
 from saliency_bench.metrics._pasting import By
 from saliency_bench.scoring.perturbation import Curves, Reference
-
-PAPER = _pasting.PAPER
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 1
-ABSENT = _pasting.NO_FIVE
-ALSO_CALLED = ("vanilla masking", "masking accuracy")
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
@@ -26,6 +21,22 @@ def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     return values[:, 0]
 
 
+def check(*, threshold: float, by: By, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    _pasting.check_threshold(threshold, by)
+
+
+@metric(
+    version=2,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=ANONYMOUS_2020,
+    parts=parts,
+    absent=_pasting.NO_FIVE,
+    reduce=reduce,
+    check=check,
+    also_called=("vanilla masking", "masking accuracy"),
+)
 def saliency_own_region(
     curves: Curves,
     labels: np.ndarray,
@@ -86,8 +97,3 @@ def saliency_own_region(
     # A picture for which the classifier gives NaN has no score, also where S leaves out what it fails on.
     whole = curves.probabilities("rest", "black", [0])[:, 0]
     return np.where(np.isnan(p + whole).any(axis=1, keepdims=True), np.nan, correct)
-
-
-def check(*, threshold: float, by: By, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    _pasting.check_threshold(threshold, by)

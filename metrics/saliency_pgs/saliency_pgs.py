@@ -1,4 +1,4 @@
-"""`evaluate` module: pointwise group score, computed in score.py; needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyPgs(ExplainerShell, evaluate.Metric):
-    """How the classes of a group fall once the evidence for the group is taken out of the image."""
+    """Declared in score.py."""

@@ -5,20 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
+from saliency_bench.declarations import metric
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
-from saliency_bench.metrics._rfxg import PAPER, Question
+from saliency_bench.metrics._papers import ELISHA_2025
+from saliency_bench.metrics._rfxg import Question
 from saliency_bench.scoring.perturbation import Reference
 from saliency_bench.targets import group
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
-
-__all__ = ["PAPER", "saliency_pgs"]
-HIGHER_IS_BETTER = True
-RANGE = (-1.0, 1.0)
-VERSION = 2
-UNDEFINED = "the predicted class is in no group"
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
@@ -26,9 +22,15 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
     return TargetTerms(groups.group_of(a)) if groups.group_of(a) else None
 
 
-question = _rfxg.question_of(sides)
-
-
+@metric(
+    version=3,
+    higher_is_better=True,
+    range=(-1, 1),
+    paper=ELISHA_2025,
+    undefined="the predicted class is in no group",
+    question=_rfxg.question_of(sides),
+    passes=(10, 1),
+)
 def saliency_pgs(
     images: Images,
     classifier: nn.Module,
@@ -85,8 +87,3 @@ def saliency_pgs(
         return Question(group(members, len(p)), lambda f, g: (g - f)[:, members].mean(axis=1))
 
     return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 10, 1

@@ -1,4 +1,4 @@
-"""`evaluate` module: pointing game of saliency maps and masks. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -8,6 +8,6 @@ from .score import saliency_pointing_game
 
 
 class SaliencyPointingGame(MapShell, evaluate.Metric):
-    """Share of samples whose saliency map has its maximum inside the mask."""
+    """Declared in score.py."""
 
     function = staticmethod(saliency_pointing_game)

@@ -4,25 +4,35 @@ from typing import Any, Literal
 
 import numpy as np
 
-from saliency_bench.maps import levels, read_pair
-
-PAPER = "Zhang et al., Top-down Neural Attention by Excitation Backprop, IJCV 2018, https://arxiv.org/abs/1608.00507"
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 2
-ALSO_CALLED = ("pg", "pointing")
+from saliency_bench.declarations import metric
+from saliency_bench.maps import read_pair
+from saliency_bench.metrics._papers import ZHANG_2018
 
 PART = 4096  # maxima whose distances are looked at together
 
 
+def check(*, ties: str, tolerance: float) -> None:
+    """Raise ValueError if an option is out of range."""
+    if ties not in ("share", "any"):
+        raise ValueError(f"ties='{ties}' is neither 'share' nor 'any'")
+    if isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
+        raise ValueError(f"tolerance={tolerance} must be a number of pixels, 0 or more")
+
+
+@metric(
+    version=3,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=ZHANG_2018,
+    check=check,
+    also_called=("pg", "pointing"),
+)
 def saliency_pointing_game(
     maps: Any, masks: Any, *, ties: Literal["share", "any"] = "share", tolerance: float = 0
 ) -> np.ndarray:
     """Return the share of a map's maxima that lie in its mask: 1 or 0 where the maximum is unique.
 
         score = |{x : map(x) = max map, distance(x, mask) <= tolerance}| / |{x : map(x) = max map}|
-
-    Values are rounded to 1/32768 of the map's range (`saliency_bench.maps`) before they are compared.
 
     Args:
         maps: (B, H, W), finite.
@@ -55,20 +65,11 @@ def saliency_pointing_game(
     """
     check(ties=ties, tolerance=tolerance)
     values, inside = read_pair(maps, masks)
-    ranked = levels(values)
-    maxima = ranked == ranked.max(axis=(1, 2), keepdims=True)
+    maxima = values == values.max(axis=(1, 2), keepdims=True)
     hits = maxima & inside if tolerance < 1 else _near(maxima, inside, tolerance)
     share = np.count_nonzero(hits, axis=(1, 2)) / np.count_nonzero(maxima, axis=(1, 2))
     scores = share if ties == "share" else (share > 0).astype(np.float64)
     return np.where(inside.any(axis=(1, 2)), scores, np.nan)
-
-
-def check(*, ties: str, tolerance: float) -> None:
-    """Raise ValueError if an option is out of range."""
-    if ties not in ("share", "any"):
-        raise ValueError(f"ties='{ties}' is neither 'share' nor 'any'")
-    if isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
-        raise ValueError(f"tolerance={tolerance} must be a number of pixels, 0 or more")
 
 
 def _near(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`evaluate` module: pixel-wise precision of saliency maps against masks. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -8,7 +8,7 @@ from .score import saliency_precision, saliency_precision_sweep
 
 
 class SaliencyPrecision(SweepShell, evaluate.Metric):
-    """Mean over samples of the share of the salient pixels, {normalised map > threshold}, that lie in the mask."""
+    """Declared in score.py."""
 
     function = staticmethod(saliency_precision)
     sweep = staticmethod(saliency_precision_sweep)

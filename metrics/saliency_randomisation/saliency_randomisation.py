@@ -1,4 +1,4 @@
-"""`evaluate` module: randomisation test of an explainer. The metric is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyRandomisation(ExplainerShell, evaluate.Metric):
-    """Similarity of saliency maps before and after the classifier's layers are re-initialised, from the logits down."""
+    """Declared in score.py."""

@@ -10,19 +10,16 @@ from torch import nn
 from torch.nn import functional
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.composing import noisy_copies
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.map_sources.randomised import cascade, layer_names
 from saliency_bench.maps import is_flat, normalise
+from saliency_bench.metrics._papers import ADEBAYO_2018
 from saliency_bench.metrics._ranks import spearman
 from saliency_bench.types import Images, Target
 
-PAPER = "Adebayo et al., Sanity Checks for Saliency Maps, NeurIPS 2018, https://arxiv.org/abs/1810.03292"
-HIGHER_IS_BETTER = False
-VERSION = 1
-ALSO_CALLED = ("model parameter randomisation test", "MPRT", "sMPRT", "eMPRT", "sanity check")
-UNDEFINED = "the map is constant"
 BINS = 100  # of the histogram of a map
 NOISE = 0.1  # standard deviation, by the range of the normalised image
 WINDOW = 7  # pixels of a side, in which structures are compared
@@ -33,14 +30,34 @@ def limits(options: dict[str, object]) -> tuple[float, float]:
     return (-1.0, float("inf")) if options["form"] == "complexity" else (-1.0, 1.0)
 
 
-RANGE = limits
-
-
 def higher_is_better(options: dict[str, object]) -> bool:
     """Return True for complexity only."""
     return options["form"] == "complexity"
 
 
+def parts(options: dict, classifier: nn.Module) -> list[str]:
+    """Return the layers, from the logits down, after which maps are compared."""
+    names = layer_names(classifier)
+    count = 1 if options["form"] == "complexity" else min(options["layers"] or len(names), len(names))
+    return [names[(stage * len(names)) // count - 1] for stage in range(1, count + 1)]
+
+
+def check(*, smooth: int, layers: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    if smooth < 0 or layers < 0:
+        raise UserError(f"saliency_randomisation needs smooth >= 0 and layers >= 0; got {smooth} and {layers}")
+
+
+@metric(
+    version=1,
+    higher_is_better=higher_is_better,
+    range=limits,
+    paper=ADEBAYO_2018,
+    undefined="the map is constant",
+    parts=parts,
+    check=check,
+    also_called=("model parameter randomisation test", "MPRT", "sMPRT", "eMPRT", "sanity check"),
+)
 def saliency_randomisation(
     maps: np.ndarray,
     images: Images,
@@ -105,19 +122,6 @@ def saliency_randomisation(
             similarities[:, names.index(name)] = FORMS[form](unchanged, changed)
     similarities[is_flat(unchanged)] = np.nan
     return similarities
-
-
-def parts(options: dict, classifier: nn.Module) -> list[str]:
-    """Return the layers, from the logits down, after which maps are compared."""
-    names = layer_names(classifier)
-    count = 1 if options["form"] == "complexity" else min(options["layers"] or len(names), len(names))
-    return [names[(stage * len(names)) // count - 1] for stage in range(1, count + 1)]
-
-
-def check(*, smooth: int, layers: int, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    if smooth < 0 or layers < 0:
-        raise UserError(f"saliency_randomisation needs smooth >= 0 and layers >= 0; got {smooth} and {layers}")
 
 
 def _maps(

@@ -1,4 +1,4 @@
-"""`evaluate` module: pixel-wise recall of saliency maps against masks. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -8,7 +8,7 @@ from .score import saliency_recall, saliency_recall_sweep
 
 
 class SaliencyRecall(SweepShell, evaluate.Metric):
-    """Mean over samples of the share of the mask that is salient, {normalised saliency map > threshold}."""
+    """Declared in score.py."""
 
     function = staticmethod(saliency_recall)
     sweep = staticmethod(saliency_recall_sweep)

@@ -5,16 +5,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from saliency_bench.declarations import metric
 from saliency_bench.maps import check_threshold, score_regions
-
-PAPER = "Achanta et al., Frequency-tuned salient region detection, CVPR 2009, https://doi.org/10.1109/CVPR.2009.5206596"
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 2
-
-check = check_threshold
+from saliency_bench.metrics._papers import ACHANTA_2009
 
 
+@metric(
+    version=3,
+    higher_is_better=True,
+    range=(0, 1),
+    paper=ACHANTA_2009,
+    check=check_threshold,
+)
 def saliency_recall(
     maps: Any, masks: Any, *, threshold: float | Literal["mask_area"] = 0.5, normalise: bool = True
 ) -> np.ndarray:

@@ -4,18 +4,9 @@ from typing import Literal
 
 import numpy as np
 
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import RONG_2022
 from saliency_bench.scoring.perturbation import Curves, check_exposure, exposure_area, exposure_names, recognised_at
-
-PAPER = (
-    "Rong et al., A Consistent and Efficient Evaluation Strategy for Attribution Methods, ICML 2022, "
-    "https://arxiv.org/abs/2202.00449"
-)
-HIGHER_IS_BETTER = False
-RANGE = (0.0, 1.0)
-VERSION = 1
-ALSO_CALLED = ("remove and debias", "noisy linear imputation")
-
-check, parts, reduce = check_exposure, exposure_names, exposure_area
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
@@ -23,6 +14,17 @@ def higher_is_better(options: dict[str, object]) -> bool:
     return options["order"] == "lerf"
 
 
+@metric(
+    version=2,
+    higher_is_better=higher_is_better,
+    range=(0, 1),
+    paper=RONG_2022,
+    parts=exposure_names,
+    reduce=exposure_area,
+    passes=(9, 0),
+    check=check_exposure,
+    also_called=("remove and debias", "noisy linear imputation"),
+)
 def saliency_road(
     curves: Curves, labels: np.ndarray, *, order: Literal["morf", "lerf"] = "morf", exposure: float | None = None
 ) -> np.ndarray:
@@ -75,13 +77,8 @@ def saliency_road(
         >>> labels = np.array([[False, True]])
         >>> saliency_road(curves, labels).tolist()
         [[1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
-        >>> reduce(saliency_road(curves, labels), {"exposure": None}).round(6).tolist()
+        >>> exposure_area(saliency_road(curves, labels), {"exposure": None}).round(6).tolist()
         [0.25]
     """
-    check(exposure=exposure)
+    check_exposure(exposure=exposure)
     return recognised_at(curves, labels, "rest" if order == "morf" else "top", "linear", exposure)
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 9, 0

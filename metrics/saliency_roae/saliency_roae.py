@@ -1,4 +1,4 @@
-"""`evaluate` module: accuracy where top pixels are removed. The metric is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyRoae(CurveShell, evaluate.Metric):
-    """Area under the classifier's accuracy over the share of each image's top pixels that is removed."""
+    """Declared in score.py."""

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import LU_2021
 from saliency_bench.scoring.perturbation import (
     Curves,
     Reference,
@@ -11,14 +13,17 @@ from saliency_bench.scoring.perturbation import (
     recognised_at,
 )
 
-PAPER = "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
-HIGHER_IS_BETTER = False
-RANGE = (0.0, 1.0)
-VERSION = 3
 
-check, parts, reduce = check_exposure, exposure_names, exposure_area
-
-
+@metric(
+    version=4,
+    higher_is_better=False,
+    range=(0, 1),
+    paper=LU_2021,
+    parts=exposure_names,
+    reduce=exposure_area,
+    passes=(9, 0),
+    check=check_exposure,
+)
 def saliency_roae(
     curves: Curves, labels: np.ndarray, *, reference: Reference = "black", exposure: float | None = None
 ) -> np.ndarray:
@@ -68,13 +73,8 @@ def saliency_roae(
         >>> labels = np.array([[False, True]])
         >>> saliency_roae(curves, labels).tolist()
         [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
-        >>> reduce(saliency_roae(curves, labels), {"exposure": None}).round(6).tolist()
+        >>> exposure_area(saliency_roae(curves, labels), {"exposure": None}).round(6).tolist()
         [0.075]
     """
-    check(exposure=exposure)
+    check_exposure(exposure=exposure)
     return recognised_at(curves, labels, "rest", reference, exposure)
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return 9, 0

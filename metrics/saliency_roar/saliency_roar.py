@@ -1,4 +1,4 @@
-"""`evaluate` module: the area under the accuracies of networks that a run of saliency_bench has trained."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import AreaShell
 
 
 class SaliencyRoar(AreaShell, evaluate.Metric):
-    """Area under the accuracy of networks trained on pictures without the top pixels of saliency maps."""
+    """Declared in score.py."""

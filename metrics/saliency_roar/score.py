@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import HOOKER_2019
 from saliency_bench.scoring import retraining
 from saliency_bench.scoring.retraining import (
     Initial,
@@ -12,16 +14,20 @@ from saliency_bench.scoring.retraining import (
     right_answers,
 )
 
-PAPER = retraining.PAPER
-HIGHER_IS_BETTER = False
-RANGE = (0.0, 1.0)
-VERSION = 1
-KEEPS = "rest"
-UNDEFINED = ABSENT = "no map of the image"
 
-check, parts, reduce, question = check_protocol, part_names, retrained_area, retraining.predicted
-
-
+@metric(
+    version=2,
+    higher_is_better=False,
+    range=(0, 1),
+    paper=HOOKER_2019,
+    undefined="no map of the image",
+    parts=part_names,
+    absent="no map of the image",
+    reduce=retrained_area,
+    question=retraining.predicted,
+    keeps="rest",
+    check=check_protocol,
+)
 def saliency_roar(
     retrained: np.ndarray,
     labels: np.ndarray,
@@ -82,7 +88,7 @@ def saliency_roar(
         >>> answers = np.array([[1, 1, 1, 0, 0, 0, 0, 0, 0]])
         >>> labels = np.array([[False, True]])
         >>> right = saliency_roar(answers, labels, trainings=1)
-        >>> reduce(right, {"trainings": 1}).round(6).tolist()
+        >>> retrained_area(right, {"trainings": 1}).round(6).tolist()
         [0.125]
     """
     check_protocol(

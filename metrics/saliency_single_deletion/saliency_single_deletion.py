@@ -1,4 +1,4 @@
-"""`evaluate` module: single deletion score. The metric itself is in score.py; it needs saliency_bench."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -6,4 +6,4 @@ from saliency_bench.scoring.evaluate_shell import CurveShell
 
 
 class SaliencySingleDeletion(CurveShell, evaluate.Metric):
-    """Spearman correlation of what a map gives each patch and of how far the logit falls without that patch."""
+    """Declared in score.py."""

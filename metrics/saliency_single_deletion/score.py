@@ -4,19 +4,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
+from saliency_bench.metrics._papers import HESSE_2024
 from saliency_bench.metrics._ranks import constant_rows, spearman
 from saliency_bench.scoring.perturbation import Curves, Reference
 from saliency_bench.types import Images
 
-PAPER = "Hesse et al., Benchmarking the Attribution Quality of Vision Models, 2024, https://arxiv.org/abs/2407.11910"
-HIGHER_IS_BETTER = True
-RANGE = (-1.0, 1.0)
-VERSION = 1
-MARK = "no correlation, as all patches are equal"
-ALSO_CALLED = ("IDSDS", "in-domain single deletion score", "single deletion")
+
+def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
+    """Return whether all patches have equal sums or equal drops, Bool (B,)."""
+    patches = _patches(curves, grid)
+    return constant_rows(_sums(curves, patches, grid)) | constant_rows(_without(curves, patches, grid, reference))
 
 
+def check(*, grid: int, **others: object) -> None:
+    """Raise UserError if an option is out of range."""
+    if isinstance(grid, bool) or not isinstance(grid, int) or grid < 2:
+        raise UserError(f"grid={grid!r} of saliency_single_deletion must be a whole number of patches, 2 or more")
+
+
+@metric(
+    version=1,
+    higher_is_better=True,
+    range=(-1, 1),
+    paper=HESSE_2024,
+    mark="no correlation, as all patches are equal",
+    marked=marked,
+    passes=lambda options, *_: (options["grid"] ** 2, 0),
+    check=check,
+    also_called=("IDSDS", "in-domain single deletion score", "single deletion"),
+)
 def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
     """Return the Spearman correlation, over patches, of a map's sums and the logit's drops without each patch.
 
@@ -70,12 +88,6 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
     return np.where(np.isnan(drops).any(axis=1), np.nan, spearman(_sums(curves, patches, grid), drops))
 
 
-def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
-    """Return whether all patches have equal sums or equal drops, Bool (B,)."""
-    patches = _patches(curves, grid)
-    return constant_rows(_sums(curves, patches, grid)) | constant_rows(_without(curves, patches, grid, reference))
-
-
 def _patches(curves: Curves, grid: int) -> np.ndarray:
     """Return the number of each pixel's patch, row by row, Int (H, W); raise UserError if the grid is too fine."""
     check(grid=grid)
@@ -101,14 +113,3 @@ def _without(curves: Curves, patches: np.ndarray, grid: int, reference: Referenc
         return curves.drawn(samples, (of_pixel != pictures[:, None, None])[:, None], reference)
 
     return curves.logits(("without a patch", grid, reference), grid**2, draw)
-
-
-def check(*, grid: int, **others: object) -> None:
-    """Raise UserError if an option is out of range."""
-    if isinstance(grid, bool) or not isinstance(grid, int) or grid < 2:
-        raise UserError(f"grid={grid!r} of saliency_single_deletion must be a whole number of patches, 2 or more")
-
-
-def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
-    return options["grid"] ** 2, 0

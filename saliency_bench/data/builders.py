@@ -89,7 +89,7 @@ def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict
         key: _texts(name, key, value) if isinstance(known.get(key), tuple) else value for key, value in chosen.items()
     }
     resolved = dict(bound.resolved(name, builder.samples, chosen | ({"seed": seed} if "seed" in known else {})))
-    bound.check(builder, tuple(resolved.items()))
+    bound.check(getattr(builder, "check", None), tuple(resolved.items()))
     return dict(sorted((resolved | {"seed": seed}).items()))
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from saliency_bench import options
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.loaded import Data, Question, Retraining
 from saliency_bench.engine.reading import (
@@ -20,8 +22,6 @@ from saliency_bench.engine.reading import (
     relabelled,
 )
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
-from saliency_bench.metric import Metric
 from saliency_bench.results.cell import CellKey, bounds, field_line
 from saliency_bench.results.identity import PARTNERS, Identity
 from saliency_bench.results.manifest import Loaded
@@ -58,7 +58,7 @@ class Cell:
     @property
     def is_planned(self) -> bool:
         """Return whether its id is known: the partners of samples are, if its metric asks for them."""
-        return self.metric.plan is None or PARTNERS in self.asked_for
+        return self.metric.declaration.plan is None or PARTNERS in self.asked_for
 
     @cached_property
     def key(self) -> CellKey:
@@ -91,7 +91,7 @@ class Cell:
             explainer_about=self.explainer.about,
             metric_about=self.metric.about,
             aggregate=self.metric.aggregate is not None,
-            note=self.metric.note,
+            note=self.metric.declaration.note,
             asked_for=self.asked_for,
         )
 
@@ -106,6 +106,9 @@ class KeptMaps:
     def id(self) -> str:
         """Return what the maps are called in plans."""
         return hash_of("maps", self.explainer.identity)
+
+
+Output = Cell | KeptMaps
 
 
 @dataclass(frozen=True)
@@ -250,25 +253,30 @@ class RunContext:
             self._cell(explainer, metric)
             for explainer in self.explainers
             for metric in self.metrics
-            if metric.keeps or explainer not in self.retraining.controls
+            if metric.declaration.keeps or explainer not in self.retraining.controls
         ]
 
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
         """Return the cell of an explainer and a metric."""
-        asked_for = {f"column {name}": self.data.columns[name] for name in metric.columns if name in self.data.columns}
+        columns, declared = self.data.columns, metric.declaration
+        asked_for = {f"column {name}": columns[name] for name in declared.columns if name in columns}
         if "other" in metric.inputs and self.other is not None:
             asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.data.columns)
         asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
-        asked_for |= {TRAINED_ON: self.retraining.trained_on} if metric.keeps else {}
+        asked_for |= {TRAINED_ON: self.retraining.trained_on} if declared.keeps else {}
         base = self.retraining.base if starts_from_base(metric) else None
         asked_for |= {INITIAL: base.digest} if base is not None else {}
         cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.inputs, asked_for)
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
     @cached_property
-    def outputs(self) -> list[Cell | KeptMaps]:
+    def outputs(self) -> list[Output]:
         """Return the cells, and the maps that the run keeps."""
         return [*self.cells, *(KeptMaps(explainer) for explainer in self.explainers if self.spec.keep_maps)]
+
+    def seed_for(self, image_id: str, purpose: str) -> int:
+        """Return the seed of a sample for a purpose, which does not depend on its batch."""
+        return seed_of(self.spec.seed, image_id, purpose)
 
     def chunk(self, number: int) -> Chunk:
         """Return the samples of one chunk.
@@ -295,7 +303,7 @@ class RunContext:
                 ids=chunk.batch.ids,
                 images=chunk.batch.images,
                 right=np.stack([nothing if classes is None else classes for classes in right]),
-                seeds=[seed_of(self.spec.seed, image_id, "explain") for image_id in chunk.batch.ids],
+                seeds=[self.seed_for(image_id, "explain") for image_id in chunk.batch.ids],
             )
         return self._loaded[positions]
 
@@ -307,4 +315,4 @@ class RunContext:
 
 def starts_from_base(metric: Metric) -> bool:
     """Return whether the networks of a metric start from the weights that the classifier's training started from."""
-    return bool(metric.keeps) and dict(metric.options).get("initial") == "base"
+    return bool(metric.declaration.keeps) and dict(metric.options).get("initial") == "base"

@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.data.loading import Found
 from saliency_bench.engine.reading import Samples, TrainingRows
-from saliency_bench.explainer import Explainer
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.label_maps import Members
 from saliency_bench.targets.rules import TargetRule

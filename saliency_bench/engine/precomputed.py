@@ -13,11 +13,11 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import OF_PEOPLE, Metric, check_without_people
 from saliency_bench.engine.preflight import check_method_name
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
 from saliency_bench.map_sources.map_files import read_maps_of
-from saliency_bench.metric import OF_PEOPLE, Metric, check_without_people
 from saliency_bench.reasons import NO_MAP, PRECOMPUTED
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import seed_of
@@ -119,7 +119,7 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
     for metric in metrics:
         check_without_people(metric)
         if wants_more(metric):
-            more = OF_TRAINING if metric.keeps else FURTHER
+            more = OF_TRAINING if metric.declaration.keeps else FURTHER
             raise UserError(
                 f"{metric.name} {more}, which precomputed maps cannot provide; leave it out, or benchmark {name} as a "
                 f"function: sb.run(explainers=[{name}])"

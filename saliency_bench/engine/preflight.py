@@ -17,7 +17,7 @@ from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.results import MANIFEST, has_parts
 from saliency_bench.results.public_names import public_label
-from saliency_bench.spec import TARGETS, about, flag
+from saliency_bench.spec import PREDICTED_BY, TARGETS, about, flag
 from saliency_bench.utils.files import near_folders, parse_json, read_bytes
 
 OTHER = ("other_model", "other_label")
@@ -161,9 +161,14 @@ def check_target(text: str) -> None:
     """Raise UserError for what cannot be a target."""
     if text in TARGETS or Path(text).is_file():
         return
+    if text.startswith(PREDICTED_BY):
+        name = text.removeprefix(PREDICTED_BY)
+        if not name:
+            raise UserError(f"{text} names no model; write {PREDICTED_BY}MODEL, or the folder of a run of it")
+        return None if (Path(name).expanduser() / MANIFEST).is_file() else check_model(name)
     if Path(text).is_dir() or "/" in text or Path(text).suffix:
         raise UserError(f"there is no target file {text}; give {', '.join(TARGETS)} or a CSV file")
-    raise unknown("target", text, TARGETS)
+    raise unknown("target", text, (*TARGETS, f"{PREDICTED_BY}MODEL"))
 
 
 def check_device(text: str) -> None:

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 
 from saliency_bench import registry
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import Metric, as_metric, is_direction_declared
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.model_objects import is_pipeline
@@ -25,10 +27,8 @@ from saliency_bench.data.loading import find, fingerprint
 from saliency_bench.engine.precomputed import PrecomputedMaps, refuse
 from saliency_bench.engine.preflight import check_items, check_maps, check_method_name
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.map_sources.composing import Composed
 from saliency_bench.map_sources.map_files import digest_of, in_memory
-from saliency_bench.metric import Metric, as_metric, is_direction_declared
 from saliency_bench.own_files import is_in_file
 from saliency_bench.spec import ARRAYS, IN_FILE, PythonObject, RunSpec, check_names, variable
 from saliency_bench.targets.class_groups import ClassGroups
@@ -157,7 +157,7 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
     if isinstance(item, Metric) and not is_direction_declared(item):
         complain(
             f"metric {item} does not say which direction is better, so higher is assumed to be better; declare it with "
-            "@sb.declare_metric(higher_is_better=..., range=(low, high))"
+            "@sb.metric(higher_is_better=..., range=(low, high))"
         )
     code, about = _written(item)
     written = PythonObject(kind=kind, name=str(item), digest=hash_of(item.identity), code=code, about=about)

@@ -16,12 +16,11 @@ import numpy as np
 
 from saliency_bench import options, registry
 from saliency_bench.analysis.differences import same
+from saliency_bench.bound_explainer import Explainer, load_explainer
+from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.explainer import Explainer, load_explainer
 from saliency_bench.leaderboard.recorded import Recorded, read_recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
-from saliency_bench.maps import mean_of_parts
-from saliency_bench.metric import Metric, load_metric
 from saliency_bench.results.cell import CellKey, CellResult, PartResult, bounds, by_metric, with_version
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import check_range
@@ -107,7 +106,7 @@ def derived_key(cell: CellResult) -> CellKey:
     about["metric_text"] = _called(cell.metric, cell.metric_options, cell.metric_version, metric)
     if metric is not None:
         about |= {"higher_is_better": metric.higher_is_better, "aggregate": metric.aggregate is not None}
-        about["note"] = metric.note
+        about["note"] = metric.declaration.note
     return CellKey(**about)
 
 
@@ -135,7 +134,7 @@ def read_checked(folder: Path) -> Checked:
     result = read_result(folder / RESULT)
     try:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:  # a stranger's numbers may break the statistics in ways that nobody foresaw
         raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
@@ -225,16 +224,16 @@ def _check_scores(cell: CellResult, outcome: Outcome, path: Path) -> None:
     metric = known_metric(cell)
     if metric is None:
         return
-    if (metric.part_names is None) != (not cell.parts):
+    if (metric.declaration.parts is None) != (not cell.parts):
         raise UserError(f"{where} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
     if not cell.parts:
         return
     if (names := _part_names(metric)) and list(cell.parts) != names:
         raise UserError(f"{where} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
-    columns, chosen = outcome.columns, dict(metric.options)
+    columns = outcome.columns
     derived = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
     if metric.aggregate is None:
-        derived = np.asarray((metric.reduction or mean_of_parts)(columns, chosen), dtype=float)
+        derived = np.asarray(metric.reduced(columns), dtype=float)
     if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(derived, outcome.scores))):
         index = wrong[0]
         raise UserError(

@@ -18,9 +18,10 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.declarations import ExplainerDeclaration
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import normals, seed_of
 
@@ -133,7 +134,7 @@ def _composed(kind: str, how: Callable[..., Maps], explainer: Inner, **parameter
         function=Composed(how, inner, tuple(sorted(parameters.items()))),
         options=(("seed", None),) if dict(inner.options).get("seed", 0) is None else (),
         version=blake2b(version.encode(), digest_size=8).hexdigest(),
-        baseline=inner.baseline,
+        declaration=ExplainerDeclaration(needs=inner.declaration.needs),
     )
 
 

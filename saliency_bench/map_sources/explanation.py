@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from saliency_bench import displays, targets
+from saliency_bench.bound_explainer import Explainer, as_explainer, load_explainer
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown, without_controls
-from saliency_bench.explainer import Explainer, as_explainer, load_explainer
 from saliency_bench.map_sources.choice import fitting
 from saliency_bench.own_files import is_in_file
 from saliency_bench.targets.class_groups import ClassGroups, load_groups

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from saliency_bench.bound_explainer import Explainer, NotFiniteError
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError, described
-from saliency_bench.explainer import Explainer, NotFiniteError
 from saliency_bench.maps import is_flat
 from saliency_bench.reasons import NOT_FINITE
 from saliency_bench.target_weights import expand

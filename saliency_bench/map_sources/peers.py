@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.networks import logits_in
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
+VERSION = 2
 # Attributes that are no settings, and so no part of the version: the network with its hooks, and the last outputs.
 LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
 
@@ -73,15 +73,15 @@ class PeerExplainer:
                 f"{self.__name__} was made with another network than {classifier.id}; make it with the model that the "
                 "run is given"
             )
-        asked = _Asked(network, classifier)
+        scored = _ScoredNetwork(network, classifier)
         given = images if network is classifier else classifier.normalised(images)
-        maps = torch.as_tensor(self.how(self.peer, asked, given.detach().requires_grad_(), target, self.options))
+        maps = torch.as_tensor(self.how(self.peer, scored, given.detach().requires_grad_(), target, self.options))
         maps = maps.detach().to(images)
         maps = maps.sum(dim=1) if maps.ndim == 4 else maps
         return maps if maps.shape[1:] == images.shape[2:] else enlarge(maps, images)
 
 
-class _Asked(nn.Module):
+class _ScoredNetwork(nn.Module):
     """The network of a peer, which counts its passes and gives logits, or with a target one number per image."""
 
     def __init__(self, network: nn.Module, classifier: Classifier):
@@ -122,21 +122,21 @@ def captum(attribution: Any, **options: Any) -> Explainer:
     return PeerExplainer("captum", attribution, network, _by_captum, options, settings).explainer()
 
 
-def _by_captum(attribution: Any, asked: _Asked, given: Tensor, target: Target, options: dict) -> Tensor:
+def _by_captum(attribution: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
     """Return the attributions of a batch, for the target's weighted logits."""
-    found = _asking(attribution, asked).attribute(given, additional_forward_args=(target,), **options)
-    return found[0] if isinstance(found, tuple) else found
+    attributions = _retarget(attribution, scored).attribute(given, additional_forward_args=(target,), **options)
+    return attributions[0] if isinstance(attributions, tuple) else attributions
 
 
-def _asking(attribution: Any, scored: nn.Module) -> Any:
+def _retarget(attribution: Any, scored: nn.Module) -> Any:
     """Return a copy of an attribution, and of those that it is made of, that asks another network."""
-    asked = copy.copy(attribution)
+    retargeted = copy.copy(attribution)
     for key, value in vars(attribution).items():
         if key in ("forward_func", "model"):  # model: of those that put hooks on its modules
-            setattr(asked, key, scored)
+            setattr(retargeted, key, scored)
         elif callable(getattr(value, "attribute", None)):
-            setattr(asked, key, _asking(value, scored))
-    return asked
+            setattr(retargeted, key, _retarget(value, scored))
+    return retargeted
 
 
 def grad_cam(cam: Any, **options: Any) -> Explainer:
@@ -155,11 +155,11 @@ def grad_cam(cam: Any, **options: Any) -> Explainer:
     return PeerExplainer("pytorch_grad_cam", cam, cam.model, _by_grad_cam, options, settings).explainer()
 
 
-def _by_grad_cam(cam: Any, asked: _Asked, given: Tensor, target: Target, options: dict) -> Tensor:
+def _by_grad_cam(cam: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
     """Return the CAMs of a batch, each scaled to [0, 1] by the package."""
     targets = [lambda logits, weights=weights: (logits * weights).sum() for weights in target]
-    network, cam.model = cam.model, asked
-    cam.activations_and_grads.model = asked
+    network, cam.model = cam.model, scored
+    cam.activations_and_grads.model = scored
     try:
         return torch.from_numpy(np.asarray(cam(input_tensor=given, targets=targets, **options)))
     finally:
@@ -177,7 +177,7 @@ def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
     return PeerExplainer("quantus", explain, None, _by_quantus, options, explain).explainer()
 
 
-def _by_quantus(explain: Callable, asked: _Asked, given: Tensor, target: Target, options: dict) -> Any:
+def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Any:
     """Return what the function gives for the class of each target.
 
     Raises:
@@ -185,7 +185,7 @@ def _by_quantus(explain: Callable, asked: _Asked, given: Tensor, target: Target,
     """
     if not bool(((target == 1).sum(dim=1) == 1).all() and ((target != 0).sum(dim=1) == 1).all()):
         raise UserError("functions of Quantus explain one class; give the target label or predicted")
-    return explain(asked, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
+    return explain(scored, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
 
 
 def zennit(attributor: Any) -> Explainer:
@@ -203,9 +203,9 @@ def zennit(attributor: Any) -> Explainer:
     return PeerExplainer("zennit", attributor, attributor.model, _by_zennit, {}, settings).explainer()
 
 
-def _by_zennit(attributor: Any, asked: _Asked, given: Tensor, target: Target, options: dict) -> Tensor:
+def _by_zennit(attributor: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
     """Return the relevance of a batch."""
-    asked.classifier.passes += len(given)
+    scored.classifier.passes += len(given)
     with attributor:
         return attributor(given, target)[1]
 

@@ -6,12 +6,12 @@ It can be copied into the cache of `evaluate` or pushed as a Space, and loads wh
 
 import ast
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
-import saliency_bench
 from saliency_bench import registry
 
-CORE = Path(saliency_bench.__file__).parent
+DECLARED = "Declared in score.py."  # the docstring of a main script
 
 
 def metric_files(name: str) -> dict[str, str]:
@@ -37,7 +37,9 @@ def metric_files(name: str) -> dict[str, str]:
     needed = _needed(known[name])
     texts |= {path.name: _relative(path.read_text(encoding="utf-8")) for path in needed}
     siblings = sorted(path.stem for path in needed if path != known[name])
-    return texts | {known[name].name: _importing(texts[known[name].name], siblings)}
+    # Where saliency_bench is not installed, the main script cannot read what the metric declares.
+    main = texts[known[name].name].replace(DECLARED, registry.summary(registry.score_file("metrics", name)))
+    return texts | {known[name].name: _importing(main, siblings)}
 
 
 def siblings_of(main: str) -> list[str]:
@@ -54,7 +56,8 @@ def _needed(main: Path) -> list[Path]:
             if node.level == 1:
                 imported = path.parent / f"{module}.py"
             elif module.startswith("saliency_bench."):
-                imported = CORE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+                spec = find_spec(module)
+                imported = Path(spec.origin if spec and spec.origin else module)
             else:
                 continue
             if imported not in files:

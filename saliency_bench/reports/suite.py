@@ -65,6 +65,7 @@ class SuitePage:
         sections: its tables.
         plan: a header and a row per run.
         plan_notes: lines above the plan.
+        settings: what the paper says and what was run: a header and a row per item.
         runs: {name of a run: its report, relative to the page; "" for none}.
         failed: {name of a run: why it failed}.
     """
@@ -75,6 +76,7 @@ class SuitePage:
     sections: Sequence[Section]
     plan: Sequence[Sequence[str]]
     plan_notes: Sequence[str] = ()
+    settings: Sequence[Sequence[str]] = ()
     runs: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from saliency_bench import __version__, registry
 from saliency_bench.analysis.pairs import ExplainerPair, explainer_pairs
 from saliency_bench.analysis.verdict import Against, Verdict, listed
+from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, Interval
@@ -14,6 +14,7 @@ from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.results.summary import covered
 from saliency_bench.results.summary import notes as notes_of
+from saliency_bench.spec import PREDICTED_BY
 
 NONE = "–"
 MINUS = "\N{MINUS SIGN}"
@@ -190,6 +191,8 @@ def difference(contrast: Contrast) -> str:
 
 def target(rule: str) -> str:
     """Say what the maps explain."""
+    if rule.startswith(PREDICTED_BY):
+        return f"the class that {rule.removeprefix(PREDICTED_BY)} predicts"
     return TARGETS.get(rule, f"what {rule} names for each sample")
 
 
@@ -254,7 +257,9 @@ def citations(run: RunData) -> str:
     entries += [registry.constant(builder, "CITATION", "")] if builder else []
     papers: dict[str, list[str]] = {}
     for note in metric_notes(run):
-        if note["paper"]:
+        if note.get("citation", "").startswith("@"):  # BibTeX already
+            entries.append(note["citation"])
+        elif note["paper"]:
             papers.setdefault(note["paper"], []).append(note["name"].partition(":")[0].partition(" ")[0])
     for paper, metrics in papers.items():
         text, _, link = paper.partition(", http")
@@ -281,7 +286,8 @@ def _metric_note(column: Column, cell: CellResult) -> dict:
     return note | {
         "about": registry.summary(registry.score_file("metrics", cell.metric)),
         "range": limits,
-        "paper": metric.paper,
+        "paper": metric.declaration.paper_line,
+        "citation": metric.declaration.paper,
     }
 
 

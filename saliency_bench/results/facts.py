@@ -2,13 +2,10 @@
 
 from typing import Annotated
 
-import pyarrow.parquet as pq
 from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellResult, Count, Interval, StrictModel, field_line
-
-UNPACKED = 2**12, 2**26  # bytes of a column that are read: for each row, and besides
+from saliency_bench.results.cell import Count, Interval, StrictModel, field_line
 
 
 class Facts(StrictModel):
@@ -116,21 +113,3 @@ def check_facts(content: dict, kind: type[Facts]) -> None:
         kind.model_validate(content)
     except ValidationError as error:
         raise UserError(field_line(error)) from error
-
-
-def most_records(summary: dict, cells: list[CellResult]) -> int:
-    """Return how many rows records.parquet has at most: one per cell and sample, and one per part of a score."""
-    return summary["dataset"]["samples"] * sum(1 + len(cell.parts) for cell in cells)
-
-
-def check_rows(file: pq.ParquetFile, columns: list[str], most: int) -> None:
-    """Raise ValueError, before a table is read, if its footer says that it is larger than it may be."""
-    about = file.metadata
-    if about.num_rows > most:
-        raise ValueError(f"it has {about.num_rows:,} rows, of which the summary allows {most:,}")
-    groups = (about.row_group(number) for number in range(about.num_row_groups))
-    chunks = (group.column(index) for group in groups for index in range(group.num_columns))
-    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
-    per_row, besides = UNPACKED
-    if size > per_row * about.num_rows * len(columns) + besides:
-        raise ValueError(f"its {about.num_rows:,} rows unpack to {size:,} bytes")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from saliency_bench.metric import OF_TARGET
+from saliency_bench.bound_metric import OF_TARGET
 from saliency_bench.results.cell import Hash, StrictModel, Text
 from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import hash_of
@@ -27,8 +27,8 @@ class Identity(StrictModel):
     classifier    digest of the weights, normalisation and structure
     geometry      how images are prepared
     layer         the layer Grad-CAM reads; null: the last feature map before any pooling
-    target        the target rule; of a file its content, with groups their members; no part of the cells of a metric
-                  that asks a question of its own
+    target        the target rule; of a file its content, with groups their members, of predictions of another model
+                  a hash of that model; no part of the cells of a metric that asks a question of its own
     labels        for each class of the dataset, the classes of the model that stand for it; counts where the target is
                   the label, and for metrics that ask for labels
     label_column  the column of the dataset that is the label; counts as `labels`
@@ -82,7 +82,7 @@ class Identity(StrictModel):
         rule = self.target.partition(" ")[0]
         if rule == "label":
             return TargetRange.of_classes(max(map(len, [[0], *self.labels])), 0, self.activation)
-        counts = {"predicted": (1, 0), "contrast:second": (1, 1)}.get(rule)
+        counts = {"predicted": (1, 0), "predicted-by": (1, 0), "contrast:second": (1, 1)}.get(rule)
         return None if counts is None else TargetRange.of_classes(*counts, self.activation)
 
     def cell_ids(self, explainer: Versioned, metric: Versioned, asked_for: Mapping[str, str] = NOTHING) -> list[str]:

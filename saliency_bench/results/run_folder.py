@@ -16,21 +16,24 @@ import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.map_sources.stored_maps import StoredMaps
-from saliency_bench.results import records
+from saliency_bench.results import WRITTEN, records
 from saliency_bench.results.cell import CellResult, Interval, as_json, best, explainer_names, metric_names, read_cells
 from saliency_bench.results.clusters import cluster_codes
-from saliency_bench.results.facts import SummaryFacts, Timings, check_facts, check_rows, most_records
+from saliency_bench.results.facts import SummaryFacts, Timings, check_facts
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import MANIFEST, check_format, read_manifest
 from saliency_bench.results.ranking import Contrast, read_contrasts
 from saliency_bench.results.summary import FORMAT, in_order
 from saliency_bench.utils.files import check_regular, load_arrays, parse_json, read_bytes
+from saliency_bench.utils.hashing import sha256_of
 
 NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
           "halved_chunks"}  # fmt: skip
 SCORES = ["image_id", "group", "part", "value"]
 PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
 RESUME = "start the run again to complete it"
+CHANGED = "start the run again to write it anew"
+SAME = 1e-9  # relative: a mean of the same scores
 
 
 @dataclass(frozen=True)
@@ -199,17 +202,17 @@ def read_run(folder: Path) -> RunData:
     """
     summary, cells = read_summary(folder)
     try:
-        most = most_records(summary, cells)
-        with _checked(folder / "records.parquet", ["cell_id", *SCORES], most) as path:
+        with _checked(folder / "records.parquet") as path:
             scores = Scores.read(records.by_cell(path, SCORES))
             parts = _parts(path, cells, scores.ids)
         examples = _examples(folder / "examples.npz")
         ids = pa.array(map(str, examples.get("ids", [])), pa.string())
-        samples = _samples(folder, ids, cells[0].cell_id, most, summary["dataset"]["samples"])
+        samples = _samples(folder, ids, cells[0].cell_id)
         timings = _timings(folder / "timings.json")
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {Path(error.filename).name}; {RESUME}") from error
     for cell in cells:
+        _check_value(folder, cell, scores)
         columns = parts.get(cell.cell_id)
         count = scores.count(cell.cell_id) if columns is None else int(np.isfinite(columns).any(axis=1).sum())
         if count != cell.n or cell.cell_id not in scores.values:
@@ -222,6 +225,32 @@ def read_run(folder: Path) -> RunData:
         folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples,
         identity=identity, parts=parts,
     )  # fmt: skip
+
+
+def _check_value(folder: Path, cell: CellResult, scores: "Scores") -> None:
+    """Raise UserError for a cell whose value is not the mean of its scores."""
+    values = scores.values.get(cell.cell_id, np.empty(0))
+    values = values[np.isfinite(values)]
+    if cell.aggregate or not len(values) or len(values) != cell.n:  # a wrong n has an error of its own
+        return
+    mean = float(values.mean())
+    if cell.value is None or abs(cell.value - mean) > SAME * max(1.0, abs(mean)):
+        raise UserError(
+            f"{folder / 'summary.json'} says {cell.value} of {cell.explainer_text} by {cell.metric_text}, whose scores "
+            f"have the mean {mean:.6g}; {CHANGED}"
+        )
+
+
+def _check_unchanged(path: Path) -> None:
+    """Raise UserError for a file whose hash is not the one that the run noted after it wrote the file.
+
+    A folder without such notes, as of a run that somebody has cut to a part of its cells, is not checked here.
+    """
+    if not (notes := path.parent / WRITTEN).exists():
+        return
+    hashes = _json(notes).get("files")
+    if not isinstance(hashes, dict) or hashes.get(path.name) != sha256_of(path):
+        raise UserError(f"{path} was changed since the run wrote it; {CHANGED}")
 
 
 def _parts(path: Path, cells: list[CellResult], ids: list[str]) -> dict[str, np.ndarray]:
@@ -274,6 +303,7 @@ def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
     check_format(path, summary, FORMAT, "give the --out of a run, or make the run again with another --out")
     if NEEDED - set(summary) or not summary["cells"]:
         raise UserError(f"{path} is not the summary of a run of saliency-bench")
+    _check_unchanged(path)
     try:
         check_facts(summary, SummaryFacts)
         read_contrasts(summary["comparisons"])
@@ -313,16 +343,14 @@ def _damaged(path: Path, error: Exception) -> UserError:
 
 
 @contextmanager
-def _checked(path: Path, columns: list[str], most: int) -> Iterator[Path]:
-    """Yield the path of a table of at most so many rows.
+def _checked(path: Path) -> Iterator[Path]:
+    """Yield the path of a table.
 
     Raises:
         UserError: It is damaged, or turns out to be.
     """
     try:
         check_regular(path)
-        with pq.ParquetFile(path) as file:
-            check_rows(file, columns, most)
         yield path
     except FileNotFoundError as error:
         raise FileNotFoundError(2, "no such file", str(path)) from error
@@ -360,11 +388,6 @@ class Scores:
             values[cell_id] = images.widened(scores)
         return cls(images.ids.to_pylist(), images.groups, values)
 
-    @classmethod
-    def in_table(cls, table: pa.Table, part: str | None = None) -> Self:
-        """Read the scores from records in memory."""
-        return cls.read((rows for batch in _coded(table).to_batches() for rows in records.stretches(batch)), part)
-
     @cached_property
     def clusters(self) -> np.ndarray:
         """Return (n,) the number of the cluster of each image."""
@@ -373,13 +396,6 @@ class Scores:
     def count(self, cell_id: str) -> int:
         """Return how many scores a cell has."""
         return int(np.isfinite(self.values.get(cell_id, np.empty(0))).sum())
-
-
-def _coded(table: pa.Table) -> pa.Table:
-    """Return records with texts as dictionaries, as `records.by_cell` reads them."""
-    columns = {name: table[name] for name in ["cell_id", *SCORES]}
-    texts = {name: column.dictionary_encode() for name, column in columns.items() if column.type == pa.string()}
-    return pa.table(columns | texts)
 
 
 class _Images:
@@ -429,24 +445,22 @@ def _examples(path: Path) -> dict[str, np.ndarray]:
         raise _damaged(path, error) from error
 
 
-def _samples(folder: Path, ids: pa.Array, cell_id: str, rows: int, images: int) -> dict[str, dict]:
+def _samples(folder: Path, ids: pa.Array, cell_id: str) -> dict[str, dict]:
     """Return {image id: its label, prediction and mask} of the samples with pictures; its target is that of this cell.
 
     Args:
         folder: of the run.
         ids: of the images.
         cell_id: whose targets are shown.
-        rows: the most records there may be.
-        images: the most predictions there may be.
     """
     if not len(ids):  # as of a run without its pictures, whose predictions nothing shows
         return {}
     names = ["image_id", "label", "prediction", "target"]
     numbers = ["image_id", "confidence", "correct", "mask_share", "left_out"]
-    with _checked(folder / "records.parquet", ["cell_id", *names], rows) as path:
+    with _checked(folder / "records.parquet") as path:
         stretches = records.by_cell(path, names, [cell_id])
         about = [row for _, rows_of_cell in stretches for row in _of_images(rows_of_cell, ids)]
-    with _checked(folder / "predictions.parquet", numbers, images) as path:
+    with _checked(folder / "predictions.parquet") as path:
         about += _of_images(pq.read_table(path, columns=numbers), ids)
     samples: dict[str, dict] = {}
     for row in about:

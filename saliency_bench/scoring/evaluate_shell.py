@@ -16,6 +16,7 @@ import datasets
 import evaluate
 import numpy as np
 
+from saliency_bench.declarations import MetricDeclaration, declaration_of
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.maps import mean_of_parts, read_array, read_maps, read_pair
 from saliency_bench.options import defaults, meanings, resolved, spelled
@@ -26,8 +27,7 @@ NO_CLASS = -1  # in place of a class that was not given
 class MapShell:
     """Turns `function(maps, masks, *, option=default) -> (B,) or parts (B, P)` of a subclass into a module of evaluate.
 
-    The subclass's docstring is the description. Options and range are read from the function's docstring and
-    annotations, the paper from its file, so that neither is said twice.
+    Description, options, range and paper are those of the function and its declaration, so that none is said twice.
     """
 
     INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
@@ -41,7 +41,7 @@ class MapShell:
 
     def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
         """Return the scores (B,) that parts (B, P) give; scores are returned as they are."""
-        reduce = getattr(sys.modules[self.function.__module__], "reduce", mean_of_parts)
+        reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
         return reduce(values, options) if np.ndim(values) == 2 else values
 
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -52,19 +52,25 @@ class MapShell:
         """Return the type of a reference."""
         return datasets.Array2D(size, "bool")
 
-    def scoring(self) -> tuple[Callable[..., np.ndarray], str] | None:
-        """Return the function that scores, and its paper; None where saliency_bench, which has it, is not installed."""
-        return self.function, getattr(sys.modules[self.function.__module__], "PAPER", "")
+    def declared(self) -> Callable[..., np.ndarray] | None:
+        """Return the declared function; None where saliency_bench, which has it, is not installed."""
+        return self.function
+
+    def computed(self) -> Callable[..., np.ndarray] | None:
+        """Return the function whose options `compute` takes."""
+        return self.declared()
 
     def _info(self) -> evaluate.MetricInfo:
         """Return what `evaluate` shows of the metric."""
-        function, paper = self.scoring() or (None, "")
+        function = self.declared()
+        declaration = declaration_of(function) if function else None
+        paper = declaration.paper if declaration else ""
         info = evaluate.MetricInfo(
-            description=inspect.getdoc(self) or "",
+            description=_about(function) if function else inspect.getdoc(self) or "",
             citation=paper,
-            inputs_description=f"Args:\n    {self.INPUTS}\n{_described(function)}",
+            inputs_description=f"Args:\n    {self.INPUTS}\n{_described(self.computed())}",
             features=self._features((224, 224)),  # replaced by the size of what comes
-            reference_urls=re.findall(r"https://\S+", paper)[:1],
+            reference_urls=re.findall(r"https://[^\s}]+", paper)[:1],
         )
         # MetricInfo refuses a format for arrays, and without one every pixel becomes a Python object.
         info.format = "numpy"
@@ -77,9 +83,14 @@ class MapShell:
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
         """Add a batch of maps (B, H, W) with their references; all of one computation have one size."""
+        inputs = self._inputs(predictions, references)
+        self._use_size(inputs["predictions"].shape[1:])
+        super().add_batch(**inputs, **kwargs)  # type: ignore[misc]
+
+    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
+        """Return what is scored, by the names that `evaluate` has for it."""
         maps, read = self.read(predictions, references)
-        self._use_size(maps.shape[1:])
-        super().add_batch(predictions=maps, references=read, **kwargs)  # type: ignore[misc]
+        return {"predictions": maps, "references": read}
 
     def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
         """Add one map (H, W) with its reference."""
@@ -90,6 +101,9 @@ class MapShell:
 
         `per_sample=True` adds the list "scores".
         """
+        if predictions is not None and self.writer is None and self.num_process == 1:  # type: ignore[attr-defined]
+            # Nothing was added: `evaluate` would write all to an Arrow table and read it back, 1 to 2 ms a map.
+            return self._averaged(**self._inputs(predictions, references), **kwargs)
         result = super().compute(predictions=predictions, references=references, **kwargs)  # type: ignore[misc]
         if isinstance(result, Exception):
             raise result
@@ -196,12 +210,10 @@ class MapOnlyShell(MapShell):
         """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
 
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Add a batch of maps (B, H, W); all of one computation have one size."""
+    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
+        """Return what is scored, by the names that `evaluate` has for it."""
         self._refuse(references)
-        maps = read_maps(predictions)
-        self._use_size(maps.shape[1:])
-        super(MapShell, self).add_batch(predictions=maps, **kwargs)  # type: ignore[misc]
+        return {"predictions": read_maps(predictions)}
 
     def add(self, *, prediction: Any = None, **kwargs: Any) -> None:
         """Add one map (H, W)."""
@@ -229,15 +241,14 @@ class MapOnlyShell(MapShell):
 class _InstalledShell(MapShell):
     """What shells share whose metric runs the classifier, and so needs an installed saliency_bench."""
 
-    def scoring(self) -> tuple[Callable[..., np.ndarray], str] | None:
-        """Return the function that scores, and its paper; None where saliency_bench, which has it, is not installed."""
+    def declared(self) -> Callable[..., np.ndarray] | None:
+        """Return the declared function; None where saliency_bench, which has it, is not installed."""
         try:
-            from saliency_bench.metric import load_metric
+            from saliency_bench.bound_metric import load_metric
 
-            metric = load_metric(type(self).__module__.rpartition(".")[2])
+            return load_metric(type(self).__module__.rpartition(".")[2]).function
         except (ModuleNotFoundError, UserError):
             return None
-        return metric.function, metric.paper
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options as they are: `scores` reads them, where the metric is loaded."""
@@ -245,7 +256,7 @@ class _InstalledShell(MapShell):
 
     def _metric(self, options: dict[str, Any]) -> Any:
         """Return the metric with those of the options that are its own."""
-        from saliency_bench.metric import load_metric
+        from saliency_bench.bound_metric import load_metric
 
         name = self.name  # type: ignore[attr-defined]
         names = _options_of(name)
@@ -340,7 +351,8 @@ class ExplainerShell(_InstalledShell):
         metric = self._metric(options)
         if "partners" in metric.inputs:
             return "no partners among the samples"
-        return " or ".join(dict.fromkeys(filter(None, (metric.undefined, metric.absent)))) or self.LEFT_OUT
+        declared = metric.declaration
+        return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
         """Return the samples that do not count; of the parts of samples, those with none."""
@@ -395,7 +407,7 @@ class CurveShell(_InstalledShell):
         """Return the scores of maps by the metric and the classifier."""
         name = self.name  # type: ignore[attr-defined]
         try:
-            from saliency_bench.metric import load_metric
+            from saliency_bench.bound_metric import load_metric
             from saliency_bench.scoring.draws import Draws
             from saliency_bench.scoring.perturbation import batched_curves, right_classes
         except ModuleNotFoundError as error:
@@ -429,10 +441,9 @@ class AreaShell(_InstalledShell):
     INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
     references: the exposure (N,) of each, the share of the pixels; several trainings at one exposure are averaged."""
 
-    def scoring(self) -> tuple[Callable[..., np.ndarray], str] | None:
-        """Return a function without options, which are those of the training, and the paper."""
-        scoring = super().scoring()
-        return scoring and (_area, scoring[1])
+    def computed(self) -> Callable[..., np.ndarray] | None:
+        """Return a function without options, which are those of the training."""
+        return self.declared() and _area
 
     def _info(self) -> evaluate.MetricInfo:
         """Return what `evaluate` shows of the metric."""
@@ -490,6 +501,13 @@ def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
     return np.trapezoid(means, widths) / (widths[-1] - widths[0])
 
 
+def _about(function: Callable[..., np.ndarray]) -> str:
+    """Return the first line of the file of a function, and what its docstring says before its arguments."""
+    module = sys.modules[function.__module__].__doc__ or ""
+    details = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0]
+    return f"{module.partition(chr(10))[0]}\n\n{details.strip()}"
+
+
 def _described(function: Callable[..., np.ndarray] | None) -> str:
     """Return the options of a function and what comes out, from its docstring, as further lines of Google's style."""
     lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
@@ -515,7 +533,7 @@ def _level_of_caller() -> int:
 
 def _options_of(name: str) -> list[str]:
     """Return the names of a metric's options."""
-    from saliency_bench.metric import load_metric
+    from saliency_bench.bound_metric import load_metric
 
     return list(dict(load_metric(name).options))
 

@@ -8,17 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import Explainer, is_ours, same_directory
+from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, is_ours, same_directory
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider, reason_of
-from saliency_bench.maps import is_flat, mean_of_parts
-from saliency_bench.metric import Metric
+from saliency_bench.maps import is_flat, mean_of_parts, tied_share
 from saliency_bench.reasons import (
     MARKS,
     NO_LABEL,
     NO_PART,
     NO_PROBABILITIES_CHANGED,
+    TIED,
     has_parts_only,
     lacks,
     reason_for,
@@ -29,6 +30,7 @@ from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
+TIED_SHARE = 0.1  # of the pixels, from which on a map's score is marked
 
 
 @dataclass
@@ -141,6 +143,12 @@ class MetricInputs:
         return is_flat(self.maps.cpu().numpy())
 
     @cached_property
+    def tied(self) -> np.ndarray:
+        """Which maps have more than `TIED_SHARE` of their pixels ordered by no value, and are not constant."""
+        assert self.maps is not None
+        return (tied_share(self.maps.cpu().numpy()) > TIED_SHARE) & ~self.flat
+
+    @cached_property
     def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
         """What the explainer gives for the other classifier and its target: maps, and what is wrong with which."""
         assert self.other is not None
@@ -180,7 +188,7 @@ class MetricInputs:
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
         """Yield per sample why a metric lacks something: each column, and the other classifier."""
-        for name in metric.columns:
+        for name in metric.declaration.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.inputs and self.other is not None:
             yield self.other.lacking
@@ -217,11 +225,14 @@ class MetricInputs:
         result.fail({scored[index]: reason for index, reason in faulty.items()})
         for index, sample in enumerate(scored):
             if result.reasons[sample] is None:
-                value, mark = _finite(scores[index]), metric.mark if marked is not None and marked[index] else ""
+                value = _finite(scores[index])
+                mark = metric.declaration.mark if marked is not None and marked[index] else ""
+                if "curves" in metric.inputs and self.tied[sample]:
+                    mark = MARKS.join(filter(None, (mark, TIED)))
                 flat = self._is_flat(metric, partners if isinstance(partners, Partners) else explain, index, sample)
                 parts_only = value is None and bool(np.isfinite(counts[index]))
                 result.values[sample] = value
-                result.reasons[sample] = reason_for(value, flat, metric.undefined, mark, parts_only)
+                result.reasons[sample] = reason_for(value, flat, metric.declaration.undefined, mark, parts_only)
                 for column, values in enumerate(result.parts.values()):
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
@@ -265,7 +276,7 @@ class MetricInputs:
             "partners": lambda: self._partners(metric, kept),
             "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
             "other": lambda: None if self.other is None else self.other.part(kept),
-            "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.columns},
+            "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.declaration.columns},
             "run_seed": lambda: self.run_seed,
             "retrained": lambda: self._of_networks(metric)[kept],
         }
@@ -299,7 +310,7 @@ def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> l
     return [
         None
         if value is not None
-        else reason_for(None, False, metric.absent)
+        else reason_for(None, False, metric.declaration.absent)
         if score is not None or has_parts_only(reason)
         else reason
         for value, score, reason in zip(values, result.values, result.reasons, strict=True)

@@ -11,9 +11,9 @@ from itertools import chain
 import numpy as np
 import torch
 
+from saliency_bench.bound_metric import Metric
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.metric import Metric
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.hashing import hash_of
 

@@ -14,18 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saliency_bench.bound_metric import Metric
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
-from saliency_bench.metric import Metric
 from saliency_bench.scoring.exposures import EXPOSURES, area
 from saliency_bench.scoring.perturbation import fraction_counts
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
-PAPER = (
-    "Hooker et al., A Benchmark for Interpretability Methods in Deep Neural Networks, 2019, "
-    "https://arxiv.org/abs/1806.10758"
-)
 Test = Literal["modified", "clean"]
 Initial = Literal["new", "base"]
 NO_ANSWER = -1
@@ -54,7 +50,7 @@ class Protocol:
     @classmethod
     def from_metric(cls, metric: Metric) -> "Protocol":
         """Return the protocol of a metric."""
-        return cls(metric.keeps, **dict(metric.options) | {"exposures": exposures_of(metric.options)})  # type: ignore[arg-type]
+        return cls(metric.declaration.keeps, **dict(metric.options) | {"exposures": exposures_of(metric.options)})  # type: ignore[arg-type]
 
 
 def exposures_of(options: Iterable[tuple[str, Any]]) -> tuple[float, ...]:

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import Explainer, as_explainer, untouched
+from saliency_bench.bound_metric import Metric, check_without_people, load_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
-from saliency_bench.metric import Metric, check_without_people, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch
@@ -48,7 +48,7 @@ def score_samples(
     """Return float64 (B,), a metric on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
 
     Args:
-        metric: a name or your own function (`declare_metric`).
+        metric: a name or your own function (`declarations`).
         images: prepared frames.
         classifier: what `load_classifier` takes.
         explainer: a name or a function (classifier, images, target) -> maps.
@@ -159,7 +159,7 @@ def _partners(
     metric: Metric, images: Tensor, classifier: Classifier, labels: np.ndarray | None, draws: Draws, batch_size: int
 ) -> Callable[[Sequence[int]], PartnerSource] | None:
     """Return what gives a batch its partners among the images by a metric's plan; None where it asks for none."""
-    if metric.plan is None:
+    if metric.declaration.plan is None:
         return None
     with untouched(classifier), torch.inference_mode():
         logits = torch.cat([classifier(part.to(classifier.device)).cpu() for part in images.split(batch_size)])
@@ -219,9 +219,9 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
     Raises:
         UserError: There is not a value per image of each column that a metric asks for, or there are others.
     """
-    if differing := set(metric.columns) ^ set(given):
+    if differing := set(metric.declaration.columns) ^ set(given):
         name = min(differing)
-        if name in metric.columns:
+        if name in metric.declaration.columns:
             raise UserError(f"{metric.name} needs the column {name}; give columns={{'{name}': ...}}")
         raise UserError(f"{metric.name} asks for no column {name}; leave it out")
     return {name: _column(name, values, images) for name, values in given.items()}

@@ -17,8 +17,8 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
         model: Class names of the model.
         classes: Number of the model's classes.
         label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
-            members has the sum of their logits as target. With a single logit, the class that it speaks against has no
-            class of the model: null, [] or no entry.
+            members has the sum of their logits as target. A class that the model does not have is null or []. With a
+            single logit, the class that it speaks against has no class of the model, and needs no entry.
 
     Returns:
         The model's classes for each class of the dataset.
@@ -28,7 +28,7 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
     """
     if label_map is not None:
         return _mapped(dataset, model, classes, _read(label_map))
-    if model is None or all(name == f"LABEL_{index}" for index, name in enumerate(model)):
+    if model is None or _unnamed(model):
         if classes == len(dataset):
             return [[index] for index in range(classes)]
         raise _no_match(dataset, f"the model has {classes} classes without names")
@@ -40,15 +40,46 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
     return places
 
 
+def same_classes(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
+    """Return for each class of one model the class of a second one: by name, by number where either has no names.
+
+    Args:
+        first: Class names of the one model.
+        count: Number of its classes.
+        second: Class names of the second model.
+        classes: Number of the second model's classes.
+        name: What messages call the one model.
+
+    Raises:
+        UserError: The second model does not have a class.
+    """
+    if first is None or second is None or _unnamed(first) or _unnamed(second):
+        if count != classes:
+            raise UserError(f"{name} has {count} classes, the model {classes}, and not both name them; give two models "
+                            "of the same classes")  # fmt: skip
+        return list(range(count))
+    places = {_plain(label): place for place, label in enumerate(second)}
+    if missing := [label for label in first if _plain(label) not in places]:
+        raise UserError(
+            f"the model does not have {len(missing)} of the {count} classes of {name}, such as {missing[0]}; give two "
+            "models of the same classes"
+        )
+    return [places[_plain(label)] for label in first]
+
+
+def _unnamed(labels: list[str]) -> bool:
+    """Return whether class names are the numbers that a checkpoint without names has."""
+    return all(name == f"LABEL_{index}" for index, name in enumerate(labels))
+
+
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
     """Return the model's classes for each class of the dataset by a label map."""
     if not set(dataset) & set(label_map) or (classes > 1 and set(dataset) - set(label_map)):
         missing = [name for name in dataset if name not in label_map]
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
     named = {name: _listed(label_map.get(name)) for name in dataset}
-    empty = [name for name in dataset if not named[name]]
-    if empty and (classes > 1 or len(empty) == len(dataset)):
-        raise UserError(f"the label map names no class for {empty[0]}")
+    if not any(named.values()):
+        raise UserError(f"the label map names no class for {dataset[0]}")
     return [[index_of(member, model, classes) for member in named[name]] for name in dataset]
 
 
@@ -87,7 +118,7 @@ def _no_match(names: list[str], why: str) -> UserError:
     """Return the error for classes of the dataset that the model does not have."""
     first = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     return UserError(
-        f"the model does not have the dataset's classes ({first}; {why}); "
+        f"the model does not have the dataset's classes ({first}): {why}; "
         "give --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
     )
 

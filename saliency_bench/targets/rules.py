@@ -1,4 +1,7 @@
-"""Target rules, which class each map explains: `--target label | predicted | contrast:second | FILE`."""
+"""Target rules, which class each map explains: `--target label | predicted | contrast:second | FILE`.
+
+The rule `predicted-by:MODEL` needs a second model; a run makes it (`engine/loading/predicted_by.py`).
+"""
 
 import csv
 from dataclasses import dataclass
@@ -31,7 +34,7 @@ class TargetRule:
     Attributes:
         name: Name for display.
         identity: Text for cell ids: the name, or a hash of a file's content and of the members of groups.
-        by_id: {image id: target} of a file.
+        by_id: {image id: target} of a file, or of the predictions of another model.
         groups: Groups that "contrast:second" looks for the runner-up in.
     """
 
@@ -61,7 +64,7 @@ class TargetRule:
         """Return the target of a sample; `label` and `members` matter to the rule "label" alone."""
         if self.by_id is not None:
             if image_id not in self.by_id:
-                raise UserError(f"the target file {self.name} has no row for image {image_id}")
+                raise UserError(f"the target {self.name} names no class for image {image_id}")
             return self.by_id[image_id]
         if self.name == "label":
             assert label is not None
@@ -69,12 +72,16 @@ class TargetRule:
             if not members[label]:
                 raise UserError(f"image {image_id}: its label is {NO_CLASS}")
             return TargetTerms(tuple(members[label]))
-        # A stable sort: of equal logits the first class counts as predicted, wherever the run is made.
-        ordered = [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
+        ordered = ordered_classes(logits)
         if self.name == "predicted":
             return TargetTerms((ordered[0],))
         runner_up = None if self.groups is None else self.groups.runner_up(ordered[0], logits)
         return TargetTerms((ordered[0],), (ordered[1] if runner_up is None else runner_up,))
+
+
+def ordered_classes(logits: np.ndarray) -> list[int]:
+    """Return the two likeliest classes; of equal logits the first counts as predicted, wherever the run is made."""
+    return [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
 
 
 def check_ids(rule: TargetRule, ids: list[str]) -> None:

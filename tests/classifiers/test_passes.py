@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers import passes
 from saliency_bench.classifiers.passes import (
     PIXELS_PER_PASS,
@@ -16,7 +17,6 @@ from saliency_bench.classifiers.passes import (
     plan,
     scores_of,
 )  # fmt: skip
-from saliency_bench.explainer import untouched
 
 CPU = torch.device("cpu")
 

@@ -23,9 +23,9 @@ from transformers import AutoModelForImageClassification
 
 import saliency_bench as sb
 from saliency_bench import registry
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.cli import main
 from saliency_bench.leaderboard.template import read_template, score_maps
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring.samples import score_samples
 from saliency_bench.utils.seeds import seed_of
 

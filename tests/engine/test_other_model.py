@@ -19,7 +19,7 @@ LIMIT = 12
 GIVEN = {"limit": LIMIT, "batch_size": 5, "device": "cpu", "progress": False}
 
 
-@sb.declare_metric(higher_is_better=True)
+@sb.metric(higher_is_better=True)
 def shift(maps, images, other, explain):
     """Mean of the run's map minus that of the other model for its label, and a hundred where that is right."""
     theirs = explain(images, other.target, classifier=other.classifier)
@@ -27,7 +27,7 @@ def shift(maps, images, other, explain):
     return maps.mean(axis=(1, 2)) - theirs.mean(axis=(1, 2)) + 100 * right
 
 
-@sb.declare_metric(higher_is_better=True)
+@sb.metric(higher_is_better=True)
 def shift_again(images, other, explain):
     return explain(images, other.target, classifier=other.classifier).mean(axis=(1, 2))
 

@@ -17,8 +17,8 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.bound_metric import as_metric, load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import as_metric, load_metric
 from saliency_bench.reasons import NO_PART, is_expected
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.scoring.partners import Predictions, plan_of
@@ -177,22 +177,27 @@ def surest(done):
     return max(logits, key=logits.__getitem__)
 
 
+def planned(plan):
+    metric = load_metric("saliency_correctness")
+    return replace(metric, declaration=replace(metric.declaration, plan=plan))
+
+
 def test_a_plan_that_names_no_samples_is_refused():
     given = Predictions(0, ["a", "b"], np.eye(2, dtype=bool), np.full((2, 2), 0.5, np.float32))
     for wrong in ([[1], [0]], {0: [2]}, {0: [-1]}, {0: 1}, {"a": ["b"]}):
-        metric = replace(load_metric("saliency_correctness"), plan=lambda options, all_of, wrong=wrong: wrong)
+        metric = planned(lambda options, all_of, wrong=wrong: wrong)
         with pytest.raises(UserError, match="saliency_correctness: plan must give"):
             plan_of(metric, given)
-    metric = replace(load_metric("saliency_correctness"), plan=lambda options, all_of: 1 / 0)
+    metric = planned(lambda options, all_of: 1 / 0)
     with pytest.raises(UserError, match="plan raised ZeroDivisionError"):
         plan_of(metric, given)
-    first, second = (plan_of(replace(metric, plan=lambda *_: {0: [1]}), replace(given, ids=ids)).identity
+    first, second = (plan_of(planned(lambda *_: {0: [1]}), replace(given, ids=ids)).identity
                      for ids in (["a", "b"], ["a", "c"]))  # fmt: skip
     assert first != second
 
 
 def test_functions_and_precomputed_maps_have_no_partners(shapes, model, tmp_path):
-    with pytest.raises(UserError, match="asks for partners, which need a plan"):
+    with pytest.raises(UserError, match=r"partners and plan=.* go together"):
         as_metric(lambda images, partners: images)
     maps = {"mine": np.random.default_rng(0).random((158, 32, 32))}
     with pytest.raises(UserError, match="saliency_correctness asks for further maps"):

@@ -18,9 +18,9 @@ from transformers import ResNetForImageClassification
 import saliency_bench as sb
 from saliency_bench import cli, composing
 from saliency_bench.analysis.comparison import compare_runs
-from saliency_bench.explainer import load_explainer
+from saliency_bench.bound_explainer import load_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.leaderboard.submission import of_run
-from saliency_bench.metric import load_metric
 from saliency_bench.options import parse, spelled
 from saliency_bench.reports.page import report
 from saliency_bench.results.run_folder import read_run

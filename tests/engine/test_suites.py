@@ -14,18 +14,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
 from test_golden_run import network
 
 import saliency_bench as sb
-from saliency_bench import cli, registry
+from saliency_bench import cli
+from saliency_bench.engine.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
 from saliency_bench.engine.suites.drawing import plot_of
-from saliency_bench.engine.suites.jobs import Choice, jobs_of, selection
+from saliency_bench.engine.suites.jobs import Choice, Network, jobs_of, selection
 from saliency_bench.engine.suites.numbers import Results
-from saliency_bench.engine.suites.plan import passes_of, side_by_side
-from saliency_bench.engine.suites.schema import Suite, find_suite, read_suite
+from saliency_bench.engine.suites.plan import side_by_side
+from saliency_bench.engine.suites.schema import Suite, Training, find_suite, read_suite
 from saliency_bench.engine.suites.suite import planned, suite
 from saliency_bench.engine.suites.tables import make_table
 from saliency_bench.errors import UserError
@@ -64,7 +66,7 @@ SUITE = {
             "values": {"top": {"accuracy": "top1"}, "up": {"accuracy": "top1", "transform": "up"}},
         },
     },
-    "smoke": {"count": 120, "limit": 16, "options": {"saliency_insertion": {"steps": 8}}},
+    "smoke": {"drawings": 60, "passes": 1, "count": 120, "limit": 16, "options": {"saliency_insertion": {"steps": 8}}},
 }  # fmt: skip
 
 
@@ -187,9 +189,8 @@ def test_accuracy_is_that_of_the_runs(done):
 
 def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     folder = done.folder / "tables"
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")
-    )
+    written = [f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*written, "own.settings.md"])
     rows = json.loads((folder / "scores.json").read_text())["numbers"]
     numbers = numbers_of(done, "scores")
     assert [row["value"] for row in rows] == [number.value for number in numbers.values()]
@@ -199,7 +200,7 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     assert len(set(header)) == len(header)
     assert all((done.folder / row["runs"]).is_dir() for row in rows)
     page = done.page.read_text()
-    assert page.count("<table>") == len(SUITE["tables"]) + 1
+    assert page.count("<table>") == len(SUITE["tables"]) + 2  # the settings and the plan
     links = re.findall(r'href="(runs/[^"]+)"', page)
     assert len(links) == 6
     assert all((done.folder / link).is_file() for link in links)
@@ -461,7 +462,7 @@ def test_the_published_schema_is_that_of_the_files():
 @pytest.mark.slow
 def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
     """Against those that a run counts; equal where they depend on nothing but the options and the size."""
-    counted = [name for name in sb.list_metrics() if hasattr(registry.load("metrics", name, "score"), "passes")]
+    counted = [name for name in sb.list_metrics() if sb.load_metric(name).declaration.passes is not None]
     chosen = [
         *counted,
         "saliency_insertion:steps=8",
@@ -476,8 +477,7 @@ def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
     exact = {"insertion", "deletion", "kae", "roae", "road", "max_sensitivity", "single_deletion", "consistency"}
     assert len(run.cells) == 2 * len(chosen)
     for cell in run.cells:
-        module = registry.load("metrics", cell.metric, "score")
-        pictures, maps = module.passes(cell.metric_options, 32, 32)
+        pictures, maps = sb.load_metric(cell.metric).declaration.passes_of(cell.metric_options, 32, 32)
         own = maps if cell.explainer == "gradient" else 0
         assert cell.forward_passes.metric <= 8 * (pictures + own), cell.metric_text
         if cell.metric.removeprefix("saliency_") in exact:
@@ -487,9 +487,45 @@ def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
 def test_the_plan_counts_the_passes_that_a_run_takes():
     metrics = ("saliency_miou", "saliency_insertion:steps=8", "saliency_max_sensitivity:draws=3")
     pairs = [(one, other) for one in ("random", "rise:masks=30", "gradient") for other in metrics]
-    rise, gradient, curve = 30, 3, 9  # a pass with a gradient counts as three
-    assert passes_of(pairs) == 1 + curve + (rise + curve + 3 * rise) + (gradient + curve + 3 * gradient)
-    assert passes_of([]) == 0
+    rise, curve = 30, 9
+    cost = cost_of_image(pairs)
+    assert cost == Cost(images=1, forward=1 + curve + (rise + curve + 3 * rise) + curve, gradient=1 + 3)
+    assert cost.times(5) + Cost(steps=2) == Cost(images=5, forward=5 * cost.forward, gradient=20, steps=2)
+    assert cost_of_image([]) == Cost()
+
+
+def test_the_plan_counts_trainings_and_each_retraining_once():
+    recipe = Training(epochs=3, batch_size=8, limit=20)
+    network = Network("data", "start", "label", recipe, Path("out"))
+    assert cost_of_training(network, 100, 10, 7) == Cost(
+        images=37, forward=3 * 10 + 7, trained=60, steps=3 * 3, networks=1
+    )
+    assert cost_of_training(replace(network, recipe=Training(epochs=1)), 33, 0, 0).steps == 2
+    options = "trainings=2,epochs=4,images=16,batch_size=8"
+    roar, kar = f"saliency_roar:{options}", f"saliency_kar:{options}"
+    pairs = [("gradient", roar), ("gradient", "saliency_miou"), ("random", roar)]
+    cost = cost_of_retraining(pairs, 100, 10, 5)
+    # Seven exposures of the gradient, its blurred and random maps; whole and empty pictures belong to nobody.
+    trainings = 2 * (7 * 3 + 2)
+    assert cost == Cost(forward=trainings * (4 * 10 + 2 * 5), gradient=2 * (16 + 10 + 5), trained=trainings * 4 * 16,
+                        steps=trainings * 4 * 2, retrained=trainings)  # fmt: skip
+    both = [*pairs, ("gradient", kar), ("random", kar)]
+    assert cost_of_retraining(both, 100, 10, 5).retrained == 2 * (2 * 7 * 3 + 2)  # the ends are the same trainings
+
+
+def test_timing_a_network_leaves_it_as_it_was():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+                                torch.nn.Linear(4, 3))  # fmt: skip
+    classifier = sb.load_classifier(model, mean=0, std=1, size=32, device="cpu")
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    speed = speed_of(classifier, 2, rounds=2)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    for times in (speed.prepare, speed.forward, speed.gradient, speed.trained):
+        assert 0 < times[0] <= times[1] <= times[2]
+    low, middle, high = speed.seconds(Cost(forward=10, gradient=2))
+    assert middle == pytest.approx(10 * speed.forward[1] + 2 * speed.gradient[1])
+    assert low <= middle <= high
 
 
 @pytest.mark.parametrize(
@@ -568,3 +604,59 @@ def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp
             subprocess.run(command("out"), cwd=tmp_path, timeout=seconds, capture_output=True)
     subprocess.run(command("out"), cwd=tmp_path, check=True, capture_output=True)
     assert files() == whole
+
+
+def named_by_another(tmp_path):
+    """The suite, whose models explain what `small` predicts."""
+    content = json.loads(json.dumps(SUITE))
+    content["runs"]["all"] |= {"settings": {"target": "predicted-by:small"}, "datasets": ["one"]}
+    content["datasets"] = {"one": content["datasets"]["one"]}
+    content["tables"] = {"means": content["tables"]["means"]}
+    path = tmp_path / "named.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_the_class_that_a_model_of_the_suite_names(file, tmp_path):
+    _, content, tables = find_suite(str(named_by_another(tmp_path)))
+    small, wide = jobs_of(content, tables, Choice(tmp_path))
+    assert (small.spec.target, small.named_by) == ("predicted", None)
+    assert wide.named_by == small.folder
+    trained = {network.out.name.partition("-")[0]: str(network.out) for network in wide.networks}
+    assert wide.spec.target == f"predicted-by:{trained['small']}"
+    alone = jobs_of(content, tables, Choice(tmp_path / "other", select={"model": ("wide",)}))
+    assert [(job.folder.name, job.named_by) for job in alone] == [(wide.folder.name, None)]
+    _, content, tables = find_suite(str(file))
+    assert wide.folder.name not in {job.folder.name for job in jobs_of(content, tables, Choice(tmp_path))}
+
+
+@pytest.mark.slow
+def test_predictions_of_a_run_of_the_suite_are_read_instead_of_made(tmp_path):
+    path, options = named_by_another(tmp_path), {"smoke": True, "device": "cpu", "progress": False}
+    whole = suite(str(path), out=tmp_path / "out", **options)
+    wide = whole.jobs[1].folder
+    assert json.loads((wide / "run.json").read_text())["spec"]["target"] == f"predicted-by:{whole.jobs[0].folder}"
+    named = dict(zip(*predictions(whole.jobs[0].folder), strict=True))
+    records = pq.read_table(wide / "records.parquet", columns=["image_id", "target"]).to_pylist()
+    assert {(row["image_id"], row["target"]) for row in records} == set(named.items())
+    alone = suite(str(path), out=tmp_path / "alone", select="model=wide", **options)
+    assert not (tmp_path / "alone" / "runs" / whole.jobs[0].folder.name).exists()
+    assert (alone.jobs[0].folder / "records.parquet").read_bytes() == (wide / "records.parquet").read_bytes()
+
+
+def predictions(folder):
+    """Return the ids and the predicted classes of a run."""
+    rows = pq.read_table(folder / "records.parquet", columns=["image_id", "prediction"])
+    return rows["image_id"].to_pylist(), rows["prediction"].to_pylist()
+
+
+def test_the_smaller_of_two_limits_wins(tmp_path):
+    """A table of five examples never shows twenty; one without a limit of its own takes that of the command."""
+    _, content, tables = find_suite("p1-figure12")
+    own = jobs_of(content, tables, Choice(tmp_path))[0]
+    for given, expected in ((None, 5), (20, 5), (3, 3)):
+        (job,) = jobs_of(content, tables, Choice(tmp_path, limit=given))
+        assert (job.spec.limit, job.folder) == (expected, own.folder)
+    _, content, tables = find_suite("p1-figure3")
+    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, limit=20))} == {20}
+    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, smoke=True))} == {content.smoke.limit}

@@ -24,6 +24,7 @@ from saliency_bench.engine.suites.schema import (
     read_suite,
     suite_files,
 )
+from saliency_bench.engine.suites.settings import settings_table
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import Interval
 from saliency_bench.scoring.transforms import TRANSFORMS
@@ -85,7 +86,7 @@ def texts_of(suite):
         yield from run.metrics
     for table in suite.tables.values():
         for value in table.values.values():
-            for text in filter(None, (value.metric, value.against)):
+            for text in filter(None, (value.metric, value.against.replace("crowd", ""))):
                 yield from {fill(text, variant) for variant in table.variants.values() or [{}]}
 
 
@@ -106,13 +107,30 @@ def test_each_paper_has_its_file():
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
-def test_a_file_says_first_what_the_paper_leaves_open(path):
-    assert path.read_text().splitlines()[:3] == [
-        "# yaml-language-server: $schema=../docs/_static/suite.schema.json",
-        "#",
-        "# What the paper leaves open, and what was chosen:",
-    ]
-    assert all(name.startswith(f"{path.stem}-") for name in read_suite(path).tables)
+def test_a_file_says_what_the_paper_leaves_open_about_what_it_uses(path):
+    assert path.read_text().startswith("# yaml-language-server: $schema=../docs/_static/suite.schema.json\n")
+    suite = read_suite(path)
+    assert all(name.startswith(f"{path.stem}-") for name in suite.tables)
+    used = {*suite.datasets, *suite.models, *map(bare, texts_of(suite))}
+    used |= {bare(text) for run in suite.runs.values() for text in run.explainers}
+    assert len(suite.decisions) > 5
+    assert {name for entry in suite.decisions for name in entry.about} <= used
+
+
+@every_suite
+def test_the_list_of_settings_has_all_options_of_everything_that_is_used(suite):
+    rows = {what: (paper, run) for what, paper, run in settings_table("own", suite, suite.tables).rows if what}
+    used = {*suite.datasets, *suite.models, *map(bare, texts_of(suite))}
+    assert rows.keys() == used | {bare(text) for run in suite.runs.values() for text in run.explainers}
+    loaded = [sb.load_metric(text) for text in texts_of(suite)]
+    loaded += [sb.load_explainer(text) for run in suite.runs.values() for text in run.explainers]
+    for item in loaded:
+        for option, value in dict(item.options).items():
+            shown = re.search(rf"\b{option}=([^,]*)", rows[item.name][1])
+            assert str(value) in re.split(" or |[.] ", shown[1]) or str(value) in shown[1], (item.name, option)
+    for entry in suite.decisions:
+        assert all(entry.paper in rows[name][0] and entry.run.rstrip(".") in rows[name][1] for name in entry.about)
+    assert any(paper == "says nothing" for paper, _ in rows.values())
 
 
 @every_suite
@@ -132,7 +150,7 @@ def test_every_explainer_and_metric_loads_also_with_the_options_of_smoke(suite):
 def test_parts_are_those_of_their_metrics(suite):
     for text, part in parts_of(suite):
         metric = sb.load_metric(text)
-        fitting = matching_parts(part, metric.part_names(dict(metric.options), None))
+        fitting = matching_parts(part, metric.declaration.parts(dict(metric.options), None))
         assert len(fitting) == (dict(metric.options)["trainings"] if "*" in part else 1), (text, part)
 
 
@@ -160,7 +178,7 @@ def test_everything_that_is_listed_is_used_and_named(suite):
     there = {*suite.datasets, *suite.models, *(text for run in suite.runs.values() for text in run.explainers)}
     assert suite.names.keys() <= there
     explained = {text for run in suite.runs.values() for text in run.explainers} - suite.names.keys()
-    assert all(registry.load("explainers", bare(text)).BASELINE for text in explained)
+    assert all(sb.load_explainer(bare(text)).baseline for text in explained)
 
 
 def test_a_file_trains_as_train_does():
@@ -400,3 +418,9 @@ def test_what_is_selected_is_known(select, words, tmp_path):
         sb.suite("p0-table2", out=tmp_path / "out", select=select)
     with pytest.raises(UserError, match="there is no folder 'nowhere'"):
         sb.suite("p0-table2", out=tmp_path / "out", data="nowhere")
+
+
+def test_p2_all_judgements_of_table_3_are_the_crowd_of_table_2():
+    last = [figure for place, figure in figures("p2", "p2-table3") if place["variant"] == "10"]
+    assert last == [figure for place, figure in figures("p2", "p2-table2") if place["value"] == "Crowd"]
+    assert len(figures("p2", "p2-table3")) == 70

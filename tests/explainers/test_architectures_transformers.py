@@ -21,7 +21,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from saliency_bench import load_classifier, load_explainer, registry, targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.errors import UserError
 
 NAMES = contracts.complete("explainers")
@@ -35,7 +35,7 @@ WIDE = torch.rand(2, 3, 16, 40, generator=torch.Generator().manual_seed(2))
 
 
 def is_a_baseline(name):
-    return getattr(registry.load("explainers", name), "BASELINE", False)
+    return load_explainer(name).baseline
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 import operator
 import random
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from inspect import signature
 
 import contracts
@@ -12,16 +13,17 @@ import torch
 from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
-from saliency_bench import load_classifier, load_explainer, registry, targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.errors import UserError
 
 NAMES = contracts.complete("explainers")
-BASELINES = {name for name in NAMES if getattr(registry.load("explainers", name), "BASELINE", False)}
+DECLARED = {name: load_explainer(name).declaration for name in NAMES}
+BASELINES = {name for name in NAMES if DECLARED[name].baseline}
 CLASSES = 5
-WITH_TARGET = [name for name in NAMES if getattr(registry.load("explainers", name), "TARGETED", name not in BASELINES)]
+WITH_TARGET = [name for name in NAMES if DECLARED[name].targeted and name not in BASELINES]
 ZERO_FOR_NOTHING = [name for name in WITH_TARGET if name != "scorecam"]  # its softmax of equal scores is no zero
 IN_PASSES = [name for name in NAMES if "batch_size" in dict(load_explainer(name).options)]
-ON_CONVOLUTIONS = [name for name in NAMES if not registry.load("explainers", name).NEEDS.startswith("attention")]
+ON_CONVOLUTIONS = [name for name in NAMES if not DECLARED[name].needs.startswith("attention")]
 
 
 def convolutional(seed: int = 0) -> nn.Sequential:
@@ -355,15 +357,19 @@ def test_it_is_hashable_and_printable(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_costs_the_forward_passes_that_it_says(name, classifier, images, explainer_of):
-    explainer, module = explainer_of(name), registry.load("explainers", name)
+    explainer, declared = explainer_of(name), DECLARED[name]
     target = targets.one_hot([0], CLASSES)
     explainer(classifier, images, target)  # what is found out once about a network
     before = classifier.passes
     explainer(classifier, images, target)
-    assert classifier.passes - before == module.passes(dict(explainer.options), 20, 28, **network(module)) * len(images)
+    assert classifier.passes - before == counted(declared, explainer, 20, 28) * len(images)
 
 
-def network(module):
-    """What the passes of an explainer depend on beside its options, of the networks above."""
+def counted(declared, explainer, height, width):
+    """The passes that are declared, of the networks above."""
     known = {"channels": 8, "attention": False}  # of the last convolution
-    return {key: known[key] for key in signature(module.passes).parameters if key in known}
+    names = signature(declared.passes).parameters if callable(declared.passes) else ()
+    passes = (
+        partial(declared.passes, **{key: known[key] for key in known if key in names}) if names else declared.passes
+    )
+    return replace(declared, passes=passes).passes_of(dict(explainer.options), height, width)

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from site_pages import site_page
 
-from saliency_bench import load_classifier, registry
+from saliency_bench import explainer, load_classifier, registry
 from saliency_bench.types import Batch
 
 page = site_page("explainers")
@@ -24,6 +24,7 @@ def test_the_page_has_what_the_docstrings_say_without_any_network(tmp_path):
 def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reason(monkeypatch):
     module = registry.load("explainers", "centre")
 
+    @explainer(version=1)
     def refusing(classifier, images, target, *, sigma=0.25):
         raise page.UserError("only for transformers")
 

@@ -17,9 +17,9 @@ from huggingface_hub import snapshot_download
 from local_hub import FOUNDER, VISITOR
 from packaging.requirements import Requirement
 
+from saliency_bench.bound_metric import list_metrics, load_metric
 from saliency_bench.data.build_report import REPORT
 from saliency_bench.hub.upload import publish
-from saliency_bench.metric import list_metrics, load_metric
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.models import model_publication
@@ -341,8 +341,8 @@ import runpy, sys
 import gradio as gr
 import numpy as np
 from PIL import Image
-from saliency_bench.explainer import load_explainer
-from saliency_bench.metric import load_metric
+from saliency_bench.bound_explainer import load_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.scoring.samples import score_samples
 from saliency_bench.targets import one_hot

@@ -9,11 +9,11 @@ import torch
 from datasets import load_dataset as load_folder
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.cli import main
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._grids import confident, grids_of, joined
-from saliency_bench.metric import load_metric
 
 
 @pytest.fixture(scope="session")

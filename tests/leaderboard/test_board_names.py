@@ -9,11 +9,11 @@ import pytest
 from submissions import write
 
 import saliency_bench as sb
+from saliency_bench.bound_explainer import as_explainer, list_explainers, load_explainer
+from saliency_bench.bound_metric import list_metrics, load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer, list_explainers, load_explainer
 from saliency_bench.leaderboard.schema import read_result
 from saliency_bench.map_sources.composing import absolute, blurred, over_layers, positive, smoothed
-from saliency_bench.metric import list_metrics, load_metric
 from saliency_bench.results.public_names import COMPOSING, refused_label
 
 GOOD = 0.7 + 0.1 * np.random.default_rng(0).random(60)

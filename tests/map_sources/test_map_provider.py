@@ -10,9 +10,9 @@ from run_order import in_run_order
 from torch import nn
 
 from saliency_bench import load_classifier, run
+from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.reasons import is_expected
 from saliency_bench.scoring.samples import score_samples

@@ -11,8 +11,8 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench import peers
+from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
 CLASSES = torch.tensor([1, 3])

@@ -10,9 +10,9 @@ import yaml
 from torch import nn
 
 from saliency_bench import registry
-from saliency_bench.explainer import as_explainer
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.scoring.partners import Partners
 from saliency_bench.scoring.perturbation import Curves
@@ -72,7 +72,7 @@ def asked(metric, inputs, which=slice(None)):
     """What a metric asks for, of these samples."""
     given = {name: value if name in SHARED else value[which] for name, value in inputs.items() if name != "other"}
     given["other"] = inputs["other"].part(range(B)[which])
-    given["columns"] = dict.fromkeys(metric.columns, given["columns"])
+    given["columns"] = dict.fromkeys(metric.declaration.columns, given["columns"])
     given["curves"] = Curves(*(given[name] for name in ("classifier", "images", "target", "maps")))
     given["explain"] = MapProvider(as_explainer(weighted), given["classifier"], given["seeds"])
     explain = MapProvider(as_explainer(weighted), given["classifier"], [8, 9, 10, 11])
@@ -99,7 +99,7 @@ def test_nothing_that_a_metric_must_have_is_missing(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_says_what_must_be_known(name):
     metric = load_metric(name)
-    assert "http" in metric.paper
+    assert "http" in metric.declaration.paper
     assert metric.range[0] < metric.range[1]
     assert metric.inputs
     assert list(inspect.signature(metric.function).parameters)[: len(metric.inputs)] == list(metric.inputs)
@@ -161,7 +161,7 @@ def test_a_batch_is_its_samples_one_by_one(name, inputs):
 def test_marks_samples_by_what_it_is_given_and_says_why(name, inputs):
     metric = load_metric(name)
     marks = metric.marks(**asked(metric, inputs))
-    assert bool(metric.mark) == (marks is not None)
+    assert bool(metric.declaration.mark) == (marks is not None)
     if marks is not None:
         assert (marks.shape, marks.dtype) == ((B,), bool)
 

@@ -10,7 +10,7 @@ import contracts
 import pytest
 
 from saliency_bench import registry
-from saliency_bench.metric import load_metric
+from saliency_bench.bound_metric import load_metric
 
 
 @pytest.mark.parametrize("name", contracts.complete("metrics"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from saliency_bench import registry
-from saliency_bench.metric import load_metric
+from saliency_bench.bound_metric import load_metric
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.inputs == ("maps", "masks")]

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import descending
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.targets.class_groups import ClassGroups
 

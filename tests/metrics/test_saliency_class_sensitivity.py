@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import pearsonr
 from torch import nn
 
+from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.explainer import as_explainer
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics.saliency_class_sensitivity.score import pearson, saliency_class_sensitivity
 

@@ -12,11 +12,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.metric import load_metric
 from saliency_bench.metrics.saliency_consistency.score import distance, shares
 from saliency_bench.metrics.saliency_consistency.warping import fastdtw
 from saliency_bench.scoring.transforms import TRANSFORMS, Choice, rotated, shifted

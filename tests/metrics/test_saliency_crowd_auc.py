@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import saliency_bench as sb
 from saliency_bench import registry
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import load_metric
 from saliency_bench.metrics.saliency_crowd_auc.score import saliency_crowd_auc
 from saliency_bench.scoring.exposures import EXPOSURES, SHOWN, area
 

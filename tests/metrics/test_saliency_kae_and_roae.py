@@ -4,8 +4,8 @@ or without them?"""
 import numpy as np
 import pytest
 
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
 from saliency_bench.targets import contrast, group

@@ -13,11 +13,11 @@ from scipy.stats import spearmanr
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.map_sources.randomised import cascade, layer_names
-from saliency_bench.metric import load_metric
 from saliency_bench.metrics.saliency_randomisation.score import (
     rank_correlation,
     relative_rise,

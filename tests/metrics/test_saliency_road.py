@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring import imputation
 from saliency_bench.scoring.imputation import NOISE, imputed, slight_noise
 from saliency_bench.scoring.perturbation import Curves

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.maps import normalise
-from saliency_bench.metric import load_metric
 
 PEERS = {
     "saliency_miou": "binary_jaccard_index",

@@ -77,7 +77,7 @@ def test_all_kinds_go_by_their_names(example, capsys):
     assert "stripes-xai" in sb.list_datasets()
     assert {"example", "example-main"} <= set(sb.list_suites())
     assert sb.load_explainer("local_contrast:side=5").version == sb.load_metric("top_quarter").version == OWNER
-    assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").VERSION
+    assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     assert main(["list"]) == 0
     shown = capsys.readouterr()
     assert "  local_contrast        How much each pixel differs" in shown.out
@@ -205,7 +205,7 @@ def test_no_name_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew
     package(tmp_path, "explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
     monkeypatch.syspath_prepend(tmp_path)
     found_anew()
-    assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").VERSION
+    assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "saliency-bench: explainer gradcam of broken 0.1 cannot be used: this name is taken"
     monkeypatch.undo()

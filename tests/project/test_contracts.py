@@ -1,15 +1,17 @@
 """An item that lacks something is named with what it lacks and where, once, and stops nothing else."""
 
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
 
 import contracts
 import pytest
 
+import saliency_bench as sb
 from saliency_bench import registry
 
 LACKS = [
-    *(("explainers", "gradient", what) for what in ("VERSION", "NEEDS", "passes", "gradient", "__doc__")),
+    *(("explainers", "gradient", what) for what in ("gradient", "__doc__")),
     *(("hub_builders", "food-101", what) for what in (*contracts.DATASET, "features", "samples", "example")),
     *(("push_scripts", "list", what) for what in ("arguments", "main")),
 ]
@@ -28,6 +30,22 @@ def test_what_a_module_lacks_is_one_sentence_that_names_file_and_part(kind, name
     assert what.replace("__doc__", "docstring") in sentence
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "what"),
+    [
+        *(("explainers", "gradient", what) for what in contracts.EXPLAINER),
+        *(("metrics", "saliency_miou", what) for what in contracts.METRIC),
+    ],
+)
+def test_what_a_function_does_not_declare_is_one_sentence(kind, name, what, monkeypatch):
+    function = getattr(registry.load(kind, name, "score" if kind == "metrics" else ""), name)
+    usual = {field.name: field.default for field in fields(function.declaration)}
+    monkeypatch.setattr(function, "declaration", replace(function.declaration, **{what: usual[what]}))
+    (sentence,) = contracts.CONTRACTS[kind](name)
+    assert Path(registry.score_file(kind, name)).name in sentence
+    assert f"has no {what}" in sentence
+
+
 def test_an_option_without_a_type_of_any_text_or_not_described_is_named(monkeypatch):
     def gradient(classifier, images, target, *, strength=1, scale: str = "log"):
         """Return maps.
@@ -36,6 +54,7 @@ def test_an_option_without_a_type_of_any_text_or_not_described_is_named(monkeypa
             strength: of the maps.
         """
 
+    gradient.declaration = sb.load_explainer("gradient").declaration
     monkeypatch.setattr(registry.load("explainers", "gradient"), "gradient", gradient)
     without, any_text, not_described = contracts.of_explainer("gradient")
     assert "option strength of gradient" in without
@@ -71,7 +90,7 @@ def test_a_file_that_a_metric_lacks_is_named(file, metrics):
         ("README.md", "---", "===", "YAML"),
         ("README.md", "title: ", "title: a: ", "YAML"),
         ("README.md", "IoU =", "TODO: ", "line"),
-        ("saliency_miou.py", '    """Mean over', "    about = 'Mean'  # ", "docstring"),
+        ("saliency_miou.py", '    """Declared', "    about = 'Mean'  # ", "docstring"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_a_metric_is_said(file, old, new, words, metrics):

@@ -85,11 +85,13 @@ def test_an_unknown_name_gets_the_nearest():
 
 
 ADDED = {
-    "explainers/brightness.py": '"""Brightness as saliency."""\nVERSION = 1\n\n'
+    "explainers/brightness.py": '"""Brightness as saliency."""\n'
+    "import saliency_bench as sb\n\n@sb.explainer(version=1)\n"
     "def brightness(classifier, images, target, *, power: int = 1):\n"
     '    """Maps."""\n    return images.mean(dim=1) ** power\n',
-    "metrics/saliency_mean/score.py": '"""Mean of a map."""\nPAPER = "none"\nHIGHER_IS_BETTER = True\nRANGE = (0, 1)\n'
-    'VERSION = 1\n\ndef saliency_mean(maps):\n    """Scores (B,)."""\n    return maps.mean(axis=(1, 2))\n',
+    "metrics/saliency_mean/score.py": '"""Mean of a map."""\nimport saliency_bench as sb\n\n'
+    "@sb.metric(version=1, higher_is_better=True, range=(0, 1))\n"
+    'def saliency_mean(maps):\n    """Scores (B,)."""\n    return maps.mean(axis=(1, 2))\n',
     "metrics/saliency_mean/saliency_mean.py": '"""Shell."""\n',
     "hub_builders/two_dots.py": '''"""Two dots."""
 import numpy as np

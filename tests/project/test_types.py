@@ -18,7 +18,7 @@ def bright(classifier: sb.Classifier, images: sb.Images, target: sb.Target) -> s
     return images.mean(1)
 
 
-@sb.declare_metric(higher_is_better=True, range=(0, 1))
+@sb.metric(higher_is_better=True, range=(0, 1))
 def top_inside(maps: np.ndarray, masks: np.ndarray) -> sb.Scores:
     top = maps.reshape(len(maps), -1).argmax(axis=1)
     return masks.reshape(len(masks), -1)[range(len(maps)), top]

@@ -156,7 +156,7 @@ def in_use(cache):
 
 def test_what_was_installed_last_is_used(cache, monkeypatch):
     texts = metric_files("saliency_miou")
-    newer = texts | {"score.py": texts["score.py"].replace("VERSION = ", "VERSION = 1")}
+    newer = texts | {"score.py": texts["score.py"].replace("version=", "version=1")}
     for files in (texts, newer, texts, newer):
         monkeypatch.setattr(installing, "metric_files", lambda name, files=files: files)
         done = install_metrics(["saliency_miou"])[0]

@@ -81,19 +81,16 @@ def test_outcomes_are_those_of_a_loop_over_rows(made):
 def test_scores_go_by_image_in_any_order(made, part):
     found, path = made
     own = [row for row in found if row["part"] == part]
-    for scores in (
-        Scores.read(records.by_cell(path, ["image_id", "group", "part", "value"]), part),
-        Scores.in_table(pq.read_table(path), part),
-    ):
-        assert set(scores.ids) == {row["image_id"] for row in own}
-        assert len(scores.ids) == len(set(scores.ids)) == len(scores.groups)
-        assert dict(zip(scores.ids, scores.groups, strict=True)) == {row["image_id"]: row["group"] for row in own}
-        assert scores.values.keys() == {row["cell_id"] for row in own}
-        for row in own:
-            value = scores.values[row["cell_id"]][scores.ids.index(row["image_id"])]
-            assert value == row["value"] or (row["value"] is None and math.isnan(value))
-        for cell in scores.values:
-            assert scores.count(cell) == sum(row["value"] is not None for row in own if row["cell_id"] == cell)
+    scores = Scores.read(records.by_cell(path, ["image_id", "group", "part", "value"]), part)
+    assert set(scores.ids) == {row["image_id"] for row in own}
+    assert len(scores.ids) == len(set(scores.ids)) == len(scores.groups)
+    assert dict(zip(scores.ids, scores.groups, strict=True)) == {row["image_id"]: row["group"] for row in own}
+    assert scores.values.keys() == {row["cell_id"] for row in own}
+    for row in own:
+        value = scores.values[row["cell_id"]][scores.ids.index(row["image_id"])]
+        assert value == row["value"] or (row["value"] is None and math.isnan(value))
+    for cell in scores.values:
+        assert scores.count(cell) == sum(row["value"] is not None for row in own if row["cell_id"] == cell)
 
 
 def test_cells_that_are_asked_for_are_read_alone(made):

@@ -12,8 +12,8 @@ from run_order import in_run_order
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import load_metric
 from saliency_bench.scoring.samples import score_parts, score_samples
 
 OTHERS = {"other", "retrained", "first_right"}  # a second classifier, whole trainings, people

@@ -9,14 +9,14 @@ from datasets import Value
 from PIL import Image
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import as_metric
 from saliency_bench.scoring.samples import score_samples
 
 LIMIT = 12
 
 
-@sb.declare_metric(higher_is_better=True, range=(0, 1), columns=["image_without_object", "scene"])
+@sb.metric(higher_is_better=True, range=(0, 1), columns=("image_without_object", "scene"))
 def brightness(maps, columns):
     """Mean of the scene without its object, and 0 in a forest."""
     means = columns["image_without_object"].mean(dim=(1, 2, 3)).double().numpy()
@@ -197,21 +197,21 @@ def test_a_picture_that_changes_during_the_run_stops_it(shapes, resnet, tmp_path
 
 def test_what_a_metric_says_of_its_columns_is_checked(shapes, resnet, tmp_path):
     def declared(function, *columns):
-        return sb.declare_metric(higher_is_better=True, columns=columns)(function)
+        return sb.metric(higher_is_better=True, columns=columns)(function)
 
-    for wrong, words in (
-        (declared(lambda maps, columns: 0), r"asks for columns; name them by @sb.declare_metric\(..., columns=\["),
-        (declared(lambda maps: 0, "image_without_object"), "image_without_object.*has no parameter columns"),
-        (declared(lambda maps, columns: 0, "mask"), "the column mask; .* parameter masks"),
+    for function, columns, words in (
+        (lambda maps, columns: 0, (), r"asks for columns; name them by @sb.metric\(columns=\["),
+        (lambda maps: 0, ("image_without_object",), "image_without_object.*has no parameter columns"),
+        (lambda maps, columns: 0, ("mask",), "the column mask; .* parameter masks"),
     ):
         with pytest.raises(UserError, match=words):
-            as_metric(wrong)
+            declared(function, *columns)
     rows = sb.load_dataset(shapes)
     listed = rows.add_column("boxes", [[1, 2]] * len(rows))
     boxes = declared(lambda maps, columns: maps[:, 0, 0], "boxes")
     with pytest.raises(UserError, match="the column boxes holds"):
         sb.run(**settings(listed, resnet, metrics=[boxes]), out=tmp_path / "run")
-    assert as_metric(brightness).columns == ("image_without_object", "scene")
+    assert as_metric(brightness).declaration.columns == ("image_without_object", "scene")
 
 
 def test_encoded_bytes_are_pictures(whole, shapes, resnet, tmp_path):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from saliency_bench import registry
-from saliency_bench.metric import load_metric
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.scoring.samples import score_parts
 from saliency_bench.target_weights import one_hot
@@ -23,10 +23,12 @@ LABELLED = [metric.name for metric in METRICS if metric.inputs == ("curves", "la
 BOTH = ALIGNMENT + CURVES
 ALONE = [metric.name for metric in METRICS if metric.inputs == ("maps",)]
 ASKING = [metric.name for metric in METRICS if "explain" in metric.inputs]
-TOGETHER = [metric.name for metric in METRICS if metric.plan is not None]  # of several images at once
+TOGETHER = [metric.name for metric in METRICS if metric.declaration.plan is not None]  # of several images at once
 CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.inputs]
 PAIRED = [metric.name for metric in METRICS if "other" in metric.inputs]
-RETRAINING = [metric.name for metric in METRICS if metric.keeps]  # accuracies come in: tests/engine/test_retraining.py
+RETRAINING = [
+    metric.name for metric in METRICS if metric.declaration.keeps
+]  # accuracies come in: tests/engine/test_retraining.py
 OF_PEOPLE = [metric.name for metric in METRICS if "first_right" in metric.inputs]  # as for RETRAINING
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.inputs]
 
@@ -177,7 +179,7 @@ def test_images_that_are_scored_together_may_be_of_any_kind_and_need_their_class
     metric = load_metric(name, k=1)
     values = parts[np.isfinite(parts).any(axis=1)]
     means = np.nan_to_num(values.mean(axis=0))[None]
-    expected = (metric.aggregate or metric.reduction)(means, dict(metric.options))[0]
+    expected = metric.reduced(means)[0]
     for kind, read in KINDS.items():
         if kind not in ("uint8", "int64"):  # images are shares of white
             shown = pictures.numpy()

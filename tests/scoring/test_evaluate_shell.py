@@ -160,9 +160,9 @@ def test_inputs_are_not_changed(load):
 def test_describes_itself(load, name):
     metric = load(name)
     assert metric.name == name
-    assert metric.citation == load_metric(name).paper
-    assert metric.description
-    assert metric.reference_urls == re.findall(r"https://\S+", metric.citation)[:1] != []
+    assert metric.citation == load_metric(name).declaration.paper
+    assert metric.description.startswith(registry.summary(registry.score_file("metrics", name)))
+    assert metric.reference_urls == [load_metric(name).declaration.paper_line.rpartition(", ")[2]]
 
 
 @pytest.mark.parametrize("name", registry.names("metrics"))

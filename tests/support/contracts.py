@@ -9,21 +9,33 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from math import inf
 from pathlib import Path
-from types import FunctionType, ModuleType, UnionType
+from types import ModuleType
 from typing import get_type_hints
 
 import pytest
 import yaml
 
-from saliency_bench import metric, options, registry
+from saliency_bench import options, registry
+from saliency_bench.declarations import NETWORK
+from saliency_bench.publishing.vendoring import DECLARED
 
-NETWORK = {"gradients", "activations", "attention", "outputs", "nothing"}
-SECTIONS = ("Metric description", "How to use", "Inputs", "Output values", "Edge cases", "Limitations", "Citation")
-FRONT = {"title", "emoji", "colorFrom", "colorTo", "sdk", "sdk_version", "app_file", "pinned", "description", "tags"}
+SECTIONS = ("Metric description", "How to use", "Inputs", "Output values", "Edge cases", "Limitations")
+FRONT = {"title", "emoji", "colorFrom", "colorTo", "sdk", "sdk_version", "app_file", "pinned", "tags"}
 DATASET = {"VERSION": str, "TITLE": str, "LICENSE": str, "REDISTRIBUTE": bool, "CITATION": str, "RULE": str,
            "PAPER_COUNTS": dict, "ANNOTATORS": tuple, "SOURCES": tuple}  # fmt: skip
-METRIC = {"PAPER": str, "HIGHER_IS_BETTER": bool, "RANGE": tuple | FunctionType, "VERSION": int}
+EXPLAINER = {
+    "version": "version=1, and raise it whenever a map changes",
+    "needs": f"what it needs of a network, in the words {', '.join(NETWORK)}",
+    "passes": "the forward passes for one image, a number or a function (options, height, width) -> number",
+}
+METRIC = {
+    "version": "version=1, and raise it whenever a number changes",
+    "higher_is_better": "the direction",
+    "range": "(low, high) of its scores, or a function of {option: value}",
+    "paper": "authors, title, year and address, or a BibTeX entry",
+}
 
 
 def names(kind: str) -> list[str]:
@@ -86,19 +98,18 @@ def explainer_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
     yield from of_options(name, function, path)
     if len((module.__doc__ or "").partition("\n")[0]) <= 10:
         yield f"{where(path)} has no docstring: its first line is what `saliency-bench list` shows"
-    if not isinstance(getattr(module, "VERSION", None), int):
-        yield f"{where(path)} has no VERSION: add VERSION = 1, and raise it whenever a map changes"
-    if not hasattr(module, "NEEDS"):
-        yield f"{where(path)} has no NEEDS: add what it needs of a network, in the words {', '.join(sorted(NETWORK))}"
-    elif strange := set(re.split(", | or ", module.NEEDS)) - NETWORK:
-        yield f"NEEDS in {where(path)} says {', '.join(strange)}: use the words {', '.join(sorted(NETWORK))}"
-    if not callable(getattr(module, "passes", None)):
-        yield (
-            f"{where(path)} has no passes(options, height, width) -> int: add it and return the forward passes "
-            "for one image of that size"
-        )
-    elif options.positional(module.passes)[:3] != ("options", "height", "width"):
-        yield f"passes in {where(path)} must take (options, height, width): change its parameters"
+    yield from undeclared(name, function, "@explainer", EXPLAINER, path)
+
+
+def undeclared(name: str, function: Callable, decorator: str, keys: dict[str, str], path: Path) -> Iterator[str]:
+    """What the decorator of a function does not say."""
+    declaration = getattr(function, "declaration", None)
+    if declaration is None:
+        yield f"{name} in {where(path)} is not declared: write {decorator}({'=..., '.join(keys)}=...) above it"
+        return
+    for key, what in keys.items():
+        if getattr(declaration, key) in ("", None, (-inf, inf)):
+            yield f"{decorator} of {name} in {where(path)} has no {key}: add {what}"
 
 
 def of_options(name: str, function: Callable, path: Path) -> Iterator[str]:
@@ -115,7 +126,7 @@ def of_options(name: str, function: Callable, path: Path) -> Iterator[str]:
 def of_metric(name: str) -> Iterator[str]:
     folder = Path(registry.folders("metrics")[0], name)
     for file, what in {
-        "score.py": f"the function {name} and its constants",
+        "score.py": f"the function {name} and what is declared of it",
         f"{name}.py": "its module for evaluate, a class on one of the shells of scoring/evaluate_shell.py",
         "README.md": "its card",
         "requirements.txt": "the packages that its page on the Hub installs",
@@ -137,7 +148,6 @@ def of_score(name: str, path: Path) -> Iterator[str]:
     if isinstance(module, str):
         yield f"{where(path)} cannot be imported: {module}"
         return
-    yield from constants(module, METRIC, path)
     if not module.__doc__:
         yield f"{where(path)} has no docstring: its first line is what `saliency-bench list` shows"
     function = getattr(module, name, None)
@@ -145,14 +155,7 @@ def of_score(name: str, path: Path) -> Iterator[str]:
         yield f"{where(path)} has no function {name}: add it"
         return
     yield from of_options(name, function, path)
-    if strange := set(options.positional(function)) - set(metric.INPUTS):
-        yield f"{name} in {where(path)} asks for {', '.join(strange)}: there are {', '.join(metric.INPUTS)}"
-    if hasattr(module, "parts") and options.positional(module.parts) != ("options", "classifier"):
-        yield f"parts in {where(path)} must take (options, classifier): change its parameters"
-    if hasattr(module, "reduce") and not hasattr(module, "parts"):
-        yield f"{where(path)} has reduce but no parts(options, classifier) -> names: add it"
-    if hasattr(module, "AGGREGATE") and (hasattr(module, "reduce") or not hasattr(module, "parts")):
-        yield f"{where(path)} has AGGREGATE, a function of the means of parts: add parts, and take reduce out"
+    yield from undeclared(name, function, "@metric", METRIC, path)
     if "\nExample" not in inspect.cleandoc(function.__doc__ or ""):
         yield f"the docstring of {name} in {where(path)} has no example: work one out by hand on 4 x 4 maps"
 
@@ -161,8 +164,8 @@ def of_shell(path: Path) -> Iterator[str]:
     classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
     if not classes:
         yield f"{where(path)} has no class: add one on a shell of scoring/evaluate_shell.py and evaluate.Metric"
-    elif not ast.get_docstring(classes[0]):
-        yield f"{classes[0].name} in {where(path)} has no docstring: evaluate shows it"
+    elif f'"""{DECLARED}"""' not in path.read_text():
+        yield f'the docstring of {classes[0].name} in {where(path)} is not """{DECLARED}""", which publishing replaces'
 
 
 def of_card(path: Path) -> Iterator[str]:
@@ -224,13 +227,12 @@ def command_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
         yield f"{where(path)} takes no --json and no --quiet: call _shared.output(parser) in arguments"
 
 
-def constants(module: ModuleType, kinds: dict[str, type | UnionType], path: Path) -> Iterator[str]:
+def constants(module: ModuleType, kinds: dict[str, type], path: Path) -> Iterator[str]:
     for name, kind in kinds.items():
-        called = getattr(kind, "__name__", kind)
         if not hasattr(module, name):
-            yield f"{where(path)} has no {name}: add it ({called})"
+            yield f"{where(path)} has no {name}: add it ({kind.__name__})"
         elif not isinstance(getattr(module, name), kind):
-            yield f"{name} in {where(path)} is no {called}: change it"
+            yield f"{name} in {where(path)} is no {kind.__name__}: change it"
 
 
 def unfinished(path: Path) -> Iterator[str]:

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from saliency_bench import options
-from saliency_bench.explainer import load_explainer
+from saliency_bench.bound_explainer import load_explainer
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.leaderboard.known import KnownDataset, Recomputed, Status, content_of, write_known
 from saliency_bench.leaderboard.recorded import Recorded
 from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.submission import Submission
-from saliency_bench.metric import load_metric
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey, ForwardPasses, Interval, as_json, bounds, by_metric
 from saliency_bench.results.clusters import cluster_codes
@@ -112,11 +112,12 @@ def know(root, ids=IDS, groups=None):
     return write_known(root, known)
 
 
-def vouch(root, folder, refused=None):
+def vouch(root, folder, refused=None, by="explainer", suspicions=()):
     """The owner of the board in `root` has recomputed a submission."""
     cells = json.loads((folder / "result.json").read_text())["cells"]
-    one = Recomputed(samples=8, largest=0.0, by="explainer")
+    one = Recomputed(samples=8, largest=0.0, by=by)
     return write_known(root, Status(
         content=content_of(folder), folder=folder.relative_to(root).as_posix(), refused=refused,
+        suspicions=list(suspicions),
         cells={cell["cell_id"]: one for cell in cells}, saliency_bench="0", date="2026-11-22", device="cpu",
     ))  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import saliency_bench as sb
-from saliency_bench.explainer import as_explainer
+from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.utils.source_code import code_hash
 
 

@@ -16,12 +16,12 @@ from submissions import write
 
 import saliency_bench as sb
 from saliency_bench import displays
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.examples import thumbnail_parts, thumbnail_rows, thumbnails
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 from saliency_bench.leaderboard.board import SHOWN, Board, Refused
 from saliency_bench.leaderboard.submission import of_run
-from saliency_bench.metric import as_metric
 from saliency_bench.results.parts import Result
 from saliency_bench.utils import progress
 from saliency_bench.utils.overlays import heat_map, overlay, scaled
@@ -125,7 +125,7 @@ def test_metrics_and_explainers_say_what_they_are():
     for word in ("rise:masks=9", "Petsiuk", "masks=9", "outputs"):
         assert word in texts, word
 
-    @sb.declare_metric(higher_is_better=False)
+    @sb.metric(higher_is_better=False)
     def own(maps):
         """Mean <b>level</b>."""
         return maps.mean(axis=(1, 2))

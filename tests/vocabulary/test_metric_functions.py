@@ -8,14 +8,14 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.submission import of_run
-from saliency_bench.metric import as_metric
 from saliency_bench.results.run_folder import read_run
 
 
-@sb.declare_metric(higher_is_better=False, range=(0, 1))
+@sb.metric(higher_is_better=False, range=(0, 1))
 def brightest_outside(maps, masks):
     """Share of maps whose brightest pixel lies <outside> the mask.
 
@@ -34,11 +34,9 @@ def margin(classifier, images, target, maps):
     return (classifier(images * torch.from_numpy(maps)[:, None].sigmoid()) * target).sum(dim=1)
 
 
+@sb.metric(higher_is_better=True, range=(-10, 10))
 class Quantile:
     """The value that a share of the map lies under."""
-
-    range = (-10, 10)
-    higher_is_better = True
 
     def __init__(self, share):
         self.share = share
@@ -76,7 +74,7 @@ def test_the_function_is_given_what_its_parameters_name():
     assert len(given.version) == 16
 
 
-def test_direction_and_range_are_declared_by_decorator_or_attribute():
+def test_direction_and_range_are_declared():
     told = as_metric(brightest_outside)
     assert (told.higher_is_better, told.range) == (False, (0.0, 1.0))
     assert brightest_outside(np.ones((1, 2, 2)), np.ones((1, 2, 2), bool)).tolist() == [False]  # it stays a function
@@ -86,7 +84,7 @@ def test_direction_and_range_are_declared_by_decorator_or_attribute():
 
     first = as_metric(plain)
     assert (first.higher_is_better, first.range) == (True, (-np.inf, np.inf))
-    plain.higher_is_better, plain.range = False, (0, np.inf)
+    sb.metric(higher_is_better=False, range=(0, np.inf))(plain)
     second = as_metric(plain)
     assert (second.higher_is_better, second.range) == (False, (0.0, np.inf))
     assert first.version != second.version  # no interval of one range is taken for that of another
@@ -99,7 +97,7 @@ def test_direction_and_range_are_declared_by_decorator_or_attribute():
         ({"range": 3}, r"range .*got 3"),
         ({"range": ("a", "b")}, "range .*got"),
         ({"range": (0, float("nan"))}, "range .*got"),
-        ({"higher_is_better": "yes"}, "higher_is_better .*True or False; got 'yes'"),
+        ({"higher_is_better": "yes"}, "higher_is_better .*True or False.*got 'yes'"),
     ],
 )
 def test_what_cannot_be_a_direction_or_range_is_refused(declared, words):
@@ -107,7 +105,7 @@ def test_what_cannot_be_a_direction_or_range_is_refused(declared, words):
         return maps
 
     with pytest.raises(UserError, match=f"own.*{words}"):
-        as_metric(sb.declare_metric(**{"higher_is_better": True, **declared})(own))
+        sb.metric(**{"higher_is_better": True, **declared})(own)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_a_direction_that_is_not_given_is_said_once(shapes, resnet, tmp_path, ca
     lines = [line for line in capsys.readouterr().err.splitlines() if "higher" in line]
     assert len(lines) == 1
     assert "metric spread" in lines[0]
-    assert "sb.declare_metric" in lines[0]
+    assert "sb.metric" in lines[0]
 
 
 def test_the_docstring_of_an_explainer_is_its_glossary_line(shapes, resnet, tmp_path):
@@ -189,7 +187,7 @@ def test_the_command_is_the_call_in_python(done):
 
 def test_a_second_start_computes_nothing_and_edited_code_is_a_new_cell(shapes, resnet, tmp_path):
     def own(power):
-        @sb.declare_metric(higher_is_better=True)
+        @sb.metric(higher_is_better=True)
         def amount(maps):
             return maps.mean(axis=(1, 2)) ** power
 
@@ -229,7 +227,7 @@ def test_runs_with_it_are_compared_and_submitted_under_its_hash(done, shapes, re
 
 
 def test_a_function_with_the_name_of_a_shipped_metric_is_kept_apart(shapes, resnet, tmp_path):
-    @sb.declare_metric(higher_is_better=True, range=(0, 9))
+    @sb.metric(higher_is_better=True, range=(0, 9))
     def saliency_miou(maps, masks):
         """Nine."""
         return np.full(len(maps), 9.0)

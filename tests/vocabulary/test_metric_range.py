@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from saliency_bench import registry
+from saliency_bench.bound_metric import load_metric
+from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
-from saliency_bench.metric import load_metric
 
 
 def giving(*values, **changes):
-    return replace(load_metric("saliency_miou"), function=lambda *inputs, **named: np.array(values), **changes)
+    miou = load_metric("saliency_miou")
+    declaration = replace(miou.declaration, **changes)
+    return replace(miou, function=lambda *inputs, **named: np.array(values), declaration=declaration)
 
 
 def test_a_score_outside_the_range_is_an_error_that_names_it():
@@ -21,7 +24,7 @@ def test_a_score_outside_the_range_is_an_error_that_names_it():
     with pytest.raises(ValueError, match=r"-3 is outside"):
         giving(-3.0, range=(0.0, float("inf")))()
     with pytest.raises(ValueError, match=r"7 is outside"):  # a part
-        giving([0.5, 7.0], part_names=lambda options, classifier: ("a", "b"))()
+        giving([0.5, 7.0], parts=lambda options, classifier: ("a", "b"))()
 
 
 def test_rounding_gaps_and_infinity_are_no_error():
@@ -30,25 +33,22 @@ def test_rounding_gaps_and_infinity_are_no_error():
 
 
 def test_a_range_may_depend_on_options(monkeypatch):
+    @metric(version=1, range=lambda options: (0.0, options["factor"]))
     def widened(maps, masks, *, factor=1.0):
         return maps
 
-    module = SimpleNamespace(
-        widened=widened, PAPER="", HIGHER_IS_BETTER=True, VERSION=1, RANGE=lambda options: (0.0, options["factor"])
-    )
+    module = SimpleNamespace(widened=widened)
     monkeypatch.setattr(registry, "load", lambda *names, **named: module)
     assert load_metric("widened").range == (0.0, 1.0)
     assert load_metric("widened", factor=3.0).range == (0.0, 3.0)
 
 
-def test_a_range_of_the_target_needs_a_metric_that_gets_one(monkeypatch):
-    def blind(maps, masks):
-        return maps
-
+def test_a_range_of_the_target_needs_a_metric_that_gets_one():
     def limits(options, target):
         return target.low, target.high
 
-    module = SimpleNamespace(blind=blind, PAPER="", HIGHER_IS_BETTER=True, VERSION=1, RANGE=limits)
-    monkeypatch.setattr(registry, "load", lambda *names, **named: module)
-    with pytest.raises(UserError, match=r"RANGE of metric blind.*curves, or target and classifier"):
-        load_metric("blind")
+    with pytest.raises(UserError, match=r"metric blind: its range depends .*curves, or target and classifier"):
+
+        @metric(version=1, range=limits)
+        def blind(maps, masks):
+            return maps

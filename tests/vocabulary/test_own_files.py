@@ -6,10 +6,10 @@ import sys
 import pytest
 
 import saliency_bench as sb
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
-from saliency_bench.metric import as_metric
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_spec
 

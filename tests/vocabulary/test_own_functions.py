@@ -10,8 +10,8 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench import composing
+from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 from saliency_bench.leaderboard.checks import read_checked
 from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.results.run_folder import read_run

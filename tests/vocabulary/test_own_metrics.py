@@ -12,8 +12,8 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench import registry
+from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import as_explainer
 from saliency_bench.scoring.inputs import MetricInputs
 from saliency_bench.target_weights import one_hot
 
@@ -26,8 +26,9 @@ class Mean(torch.nn.Module):
 
 
 def metric(function, *needs, **changes):
-    return replace(sb.load_metric("saliency_miou"), name="saliency_mine", function=function, inputs=needs or ("maps",),
-                   options=(), **changes)  # fmt: skip
+    miou = sb.load_metric("saliency_miou")
+    return replace(miou, name="saliency_mine", function=function, inputs=needs or ("maps",), options=(),
+                   declaration=replace(miou.declaration, **changes))  # fmt: skip
 
 
 def inputs():
@@ -76,7 +77,7 @@ PARTS = {
 @pytest.mark.parametrize(("value", "words"), PARTS.values(), ids=PARTS)
 def test_wrong_parts_are_one_line(value, words):
     with pytest.raises(UserError, match=f"saliency_mine.*{words}"):
-        inputs().score(giving(value, part_names=lambda options, classifier: ("a", "b")))
+        inputs().score(giving(value, parts=lambda options, classifier: ("a", "b")))
 
 
 def fails(*given):
@@ -84,13 +85,13 @@ def fails(*given):
 
 
 def test_what_a_metric_declares_is_checked_as_well():
-    two = {"part_names": lambda options, classifier: ("a", "b")}
+    two = {"parts": lambda options, classifier: ("a", "b")}
     for changes, words in (
-        ({"reduction": lambda values, options: 0.5}, r"reduce.*each of 3 samples"),
-        ({"part_names": lambda options, classifier: ("a", "a")}, "parts.*different"),
-        ({"part_names": lambda options, classifier: "ab"}, "parts.*different"),
-        ({"part_names": fails}, "parts raised KeyError"),
-        ({"part_names": lambda options, classifier: sys.exit(0)}, "parts raised SystemExit"),
+        ({"reduce": lambda values, options: 0.5}, r"reduce.*each of 3 samples"),
+        ({"parts": lambda options, classifier: ("a", "a")}, "parts.*different"),
+        ({"parts": lambda options, classifier: "ab"}, "parts.*different"),
+        ({"parts": fails}, "parts raised KeyError"),
+        ({"parts": lambda options, classifier: sys.exit(0)}, "parts raised SystemExit"),
     ):
         with pytest.raises(UserError, match=f"saliency_mine.*{words}"):
             inputs().score(giving(np.zeros((B, 2)), **(two | changes)))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import saliency_bench as sb
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.submission import of_run
-from saliency_bench.metric import load_metric
 from saliency_bench.results.intervals import bounded
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import read_run

@@ -8,21 +8,21 @@ from typing import Any
 import datasets
 import torch
 
+from saliency_bench.bound_explainer import Explainer, as_explainer, load_explainer
+from saliency_bench.bound_metric import Metric, as_metric, check_without_people, load_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.fingerprints import column_of
 from saliency_bench.engine.checkpoint_writing import base_of
 from saliency_bench.engine.context import RunContext, starts_from_base
 from saliency_bench.engine.loaded import Data, Question, Retraining
-from saliency_bench.engine.loading.question import class_names, logits_of, question_of
+from saliency_bench.engine.loading.question import class_names, explainable, logits_of, question_of
 from saliency_bench.engine.loading.table import Table, table_of
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import labelled, training_splits
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer, load_explainer
 from saliency_bench.map_sources.composing import blurred
-from saliency_bench.metric import Metric, as_metric, check_without_people, load_metric
 from saliency_bench.spec import RunSpec
 from saliency_bench.targets.label_maps import match
 from saliency_bench.targets.rules import load_rule
@@ -61,8 +61,9 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         activation=spec.activation,
     )
     question = question_of(spec, objects, table, metrics, classifier)
+    table = replace(table, selection=explainable(question, table))
     precomputed = _precomputed(spec, objects, classifier, table)
-    retraining = [metric for metric in metrics if metric.keeps]
+    retraining = [metric for metric in metrics if metric.declaration.keeps]
     controls = _controls(explainers) if retraining else []
     context = RunContext(
         spec=spec,

@@ -7,6 +7,7 @@ from typing import Any
 
 import datasets
 
+from saliency_bench.bound_metric import Metric
 from saliency_bench.data.fingerprints import column_of, content_of
 from saliency_bench.data.loading import Found, find, with_pictures
 from saliency_bench.data.untrusted import check_samples
@@ -23,7 +24,6 @@ from saliency_bench.engine.reading import (
     selection_of,
 )
 from saliency_bench.errors import UserError
-from saliency_bench.metric import Metric
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.messages import complain
 
@@ -131,7 +131,7 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
     """
     asking: dict[str, list[str]] = {}
     for metric in metrics:
-        for column in metric.columns:
+        for column in metric.declaration.columns:
             asking.setdefault(column, []).append(metric.name)
     for column in asking.keys() - set(rows.column_names):
         shown = f"{', '.join(asking[column])} {'show' if len(asking[column]) > 1 else 'shows'} -"

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.retraining.pictures import Pictures
 from saliency_bench.engine.retraining.splits import Setup, Split
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
 from saliency_bench.map_sources.map_provider import halving, not_finite
 from saliency_bench.scoring.retraining import first_exposures
 from saliency_bench.target_weights import one_hot

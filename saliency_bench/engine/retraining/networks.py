@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.fitting import Counted, Recipe, Training
 from saliency_bench.engine.retraining.maps import read_gathered
 from saliency_bench.engine.retraining.pictures import Pictures
 from saliency_bench.engine.retraining.splits import Setup, Split, Splits
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import NO_ANSWER, Protocol, Test, changed
 from saliency_bench.types import Images

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import INITIAL, Cell, RunContext
 from saliency_bench.engine.fitting import Recipe, Training, one_epoch
 from saliency_bench.engine.retraining.maps import explain_spans, gather, missing_spans
 from saliency_bench.engine.retraining.networks import Changed, Task, is_done, new_classifier, outcome_file, retrain
 from saliency_bench.engine.retraining.pictures import Pictures, gather_pictures
 from saliency_bench.engine.retraining.splits import Setup, Splits
-from saliency_bench.explainer import Explainer
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import Protocol
 from saliency_bench.utils.files import read_json
@@ -48,7 +48,7 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, 
     Raises:
         UserError: The dataset, classifier or an explainer cannot be used for retraining.
     """
-    retraining = [cell for cell in cells if cell.metric.keeps]
+    retraining = [cell for cell in cells if cell.metric.declaration.keeps]
     for images in dict.fromkeys(Protocol.from_metric(cell.metric).images for cell in retraining):
         same_images = [cell for cell in retraining if Protocol.from_metric(cell.metric).images == images]
         splits = Splits.from_context(context, images)

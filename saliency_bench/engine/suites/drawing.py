@@ -1,7 +1,6 @@
 """The plot and the page of a suite's tables."""
 
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from saliency_bench.engine.suites.tables import (
     rests_on_few,
 )
 from saliency_bench.reports import words
-from saliency_bench.reports.plots import STYLE
+from saliency_bench.reports.plots import STYLE, svg_text
 from saliency_bench.reports.suite import Section, Shown, SuitePage
 
 PANEL = 3.0  # inches, the width of a panel
@@ -33,20 +32,21 @@ ABREAST = 3  # panels
 
 
 def write_page(
-    path: Path, title: str, paper: str, tables: Sequence[SuiteTable], steps: Sequence[Step],
-    failed: Mapping[Path, str], smoke: bool,
+    path: Path, title: str, paper: str, sections: Sequence[Section], steps: Sequence[Step],
+    settings: Sequence[Sequence[str]], failed: Mapping[Path, str], smoke: bool,
 ) -> None:  # fmt: skip
-    """Write suite.html: tables, plots, plan, and links to the reports of the runs."""
+    """Write suite.html: tables, plots, pictures, plan, and links to the reports of the runs."""
     folders = {step.job.folder for step in steps}
     reports = {folder.name: folder / "report.html" for folder in folders}
     links = {name: str(page.relative_to(path.parent)) for name, page in reports.items() if page.is_file()}
     SuitePage(
-        title=title, paper=paper, smoke=smoke, sections=[_section(table) for table in tables], plan=plan_rows(steps),
-        plan_notes=plan_notes(steps), runs=links, failed={folder.name: why for folder, why in failed.items()},
+        title=title, paper=paper, smoke=smoke, sections=sections, plan=plan_rows(steps),
+        plan_notes=plan_notes(steps), settings=settings, runs=links,
+        failed={folder.name: why for folder, why in failed.items()},
     ).write(path)  # fmt: skip
 
 
-def _section(table: SuiteTable) -> Section:
+def section_of(table: SuiteTable) -> Section:
     """Return a table as the page shows it."""
     shown = {
         place: Shown(words.number(record["value"]) + FEW * rests_on_few(record), interval_of(record), record["best"],
@@ -90,10 +90,7 @@ def plot_of(table: SuiteTable) -> str:
         handles, names = figure.axes[0].get_legend_handles_labels()
         if len(names) > 1:
             figure.legend(handles, names, loc="outside upper left", ncols=2 + 2 * width, frameon=False)
-        text = StringIO()
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(text, format="svg", bbox_inches="tight", metadata=metadata)
-    return text.getvalue()
+        return svg_text(figure)
 
 
 def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], columns: list[str]) -> tuple[float, float]:

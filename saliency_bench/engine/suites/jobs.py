@@ -7,18 +7,27 @@ OUT/tables/TABLE.md .csv .tex .json    OUT/suite.html
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from saliency_bench import options
 from saliency_bench.analysis.agreement import Answers
-from saliency_bench.engine.suites.schema import DatasetEntry, ModelEntry, RunEntry, Suite, Training, fill, identity_of
+from saliency_bench.engine.suites.schema import (
+    CROWD,
+    DatasetEntry,
+    RunEntry,
+    Suite,
+    Training,
+    fill,
+    identity_of,
+)
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.own_files import is_in_file
-from saliency_bench.spec import RunSpec
+from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.utils.hashing import hash_of
 
 AXES = ("dataset", "model", "explainer", "metric")
+DRAWINGS = "drawings"  # folder of what small networks are first trained on
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Choice:
         out: Folder to write.
         data: Folder that holds built datasets by name.
         select: {axis: names}; everything where an axis is missing.
-        limit: Samples of all runs; None for the suite's own, as for `device` and `batch_size`.
+        limit: Samples of all runs, at most; None for the suite's own, as for `device` and `batch_size`.
         device: Device of all runs.
         batch_size: Samples per chunk of all runs.
         smoke: Whether drawn pictures and small networks take the place of datasets and models.
@@ -52,7 +61,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Network:
-    """A network to train: `start` is a Hub id, folder or config.json, `label` the column it is trained for."""
+    """A network to train.
+
+    Attributes:
+        dataset: What it is trained on.
+        start: A Hub id, folder or config.json that it starts from; maybe the folder of a network that comes before.
+        label: The column that it is trained for.
+        recipe: How it is trained.
+        out: Its folder.
+    """
 
     dataset: str
     start: str
@@ -83,6 +100,7 @@ class Job:
         networks: Networks that must be trained first.
         build: Command that builds the dataset, or "".
         transforms: Transforms under which tables ask for the classifier's accuracy.
+        named_by: Folder of the run whose predictions are the targets, if the suite makes that run.
     """
 
     name: str
@@ -92,6 +110,7 @@ class Job:
     networks: tuple[Network, ...] = ()
     build: str = ""
     transforms: tuple[str, ...] = ()
+    named_by: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -119,13 +138,13 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
     """Return the metrics that tables ask of a run, and its own, as the command line writes them."""
-    texts = _texts_for(suite, tables, run, "metric", "against")
+    texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 
 def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
     """Yield these fields of all values that tables take from a run, for each variant; repeats included."""
-    for table in (suite.tables[name] for name in tables):
+    for table in (suite.items[name] for name in tables):
         for variant in table.variants.values() or ({},):
             for value in table.values.values():
                 if run in table.runs and value.run in ("", run):
@@ -138,20 +157,40 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
     _check_selection(suite, tables, choice)
     jobs = []
     for name, run in suite.runs.items():
-        if not any(name in suite.tables[table].runs for table in tables):
+        items = [suite.items[table] for table in tables if name in suite.items[table].runs]
+        if not items:
             continue
         metrics = [text for text in metrics_of(suite, tables, name) if choice.takes("metric", text)]
-        explainers = [text for text in run.explainers if choice.takes("explainer", text)]
+        shown = [text for text in run.explainers if any(item.needs(explainer=text) for item in items)]
+        explainers = [text for text in shown if choice.takes("explainer", text)]
         transforms = tuple(dict.fromkeys(_texts_for(suite, tables, name, "transform")))
         for dataset in filter(lambda dataset: choice.takes("dataset", dataset), run.datasets):
             for model in filter(lambda model: choice.takes("model", model), run.models):
-                if metrics and explainers:
+                if metrics and explainers and any(item.needs(dataset=dataset, model=model) for item in items):
                     spec, networks = _spec(suite, choice, run, dataset, model, explainers, metrics)
                     build = _build_command(suite.datasets[dataset], choice)
                     jobs.append(Job(name, dataset, model, spec, networks, build, transforms))
     if not jobs:
         raise UserError("--select leaves nothing of these tables; see the names with --plan")
-    return jobs
+    # Runs whose targets another run predicts come after it.
+    return sorted((_named(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
+
+
+def _named(suite: Suite, job: Job, jobs: Sequence[Job]) -> Job:
+    """Return a job with the folder of the run that predicts its targets, if it is among the suite's runs."""
+    naming = _naming_model(suite, job.dataset, suite.runs[job.name])
+    same = ("split", "seed")  # a run of the same samples in the same order
+    folders = [other.folder for other in jobs
+               if (other.dataset, other.model) == (job.dataset, naming) and other.model != job.model
+               and all(getattr(other.spec, name) == getattr(job.spec, name) for name in same)]  # fmt: skip
+    return replace(job, named_by=folders[0]) if folders else job
+
+
+def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
+    """Return the model of the suite that names the class of each sample, as in `target: predicted-by:vit-b`; or ""."""
+    target = str((suite.datasets[dataset].settings | run.settings).get("target", ""))
+    name = target.removeprefix(PREDICTED_BY)
+    return name if target.startswith(PREDICTED_BY) and name in suite.models else ""
 
 
 def _check_selection(suite: Suite, tables: list[str], choice: Choice) -> None:
@@ -179,12 +218,20 @@ def _spec(
     networks = _networks(suite, choice, run, dataset, model, str(settings.get("label_column", "label")))
     settings |= {"dataset": data_of(dataset_entry, dataset, choice),
                  "model": str(networks[0].out) if networks else model_entry.name}  # fmt: skip
+    if naming := _naming_model(suite, dataset, run):
+        label, alone = str(settings.get("label_column", "label")), run.model_copy(update={"other": None})
+        named = _networks(suite, choice, alone, dataset, naming, label)
+        source = str(named[0].out) if named else suite.models[naming].name
+        # What the model that names the classes explains itself is its own prediction.
+        settings |= {"target": "predicted" if naming == model else f"{PREDICTED_BY}{source}"}
+        networks += named if naming != model else ()
     if run.other is not None:
         settings |= {"other_model": str(networks[1].out), "other_label": run.other.label}
-    limit = choice.limit
+    # A run that the suite itself limits, as "five examples", never gets more.
+    limits = [settings.get("limit"), choice.limit, suite.smoke.limit if choice.smoke and not choice.limit else None]
+    limit = min((limit for limit in limits if limit is not None), default=None)
     if choice.smoke:
         settings.pop("label_map", None)  # the small networks are trained for the classes of the drawn pictures
-        limit = limit or suite.smoke.limit
         explainers, metrics = (
             list(dict.fromkeys(smoke_text(suite, text) for text in texts)) for texts in (explainers, metrics)
         )
@@ -206,6 +253,8 @@ def _run_name(
         "model": [model, *([] if networks else [suite.models[model].name])],
         "networks": [network.out.name for network in networks],
     }
+    if (naming := _naming_model(suite, dataset, run)) and naming != model:
+        key |= {"target": f"{PREDICTED_BY}{naming}", "named by": suite.models[naming].name}
     if "limit" in run.settings:  # a run that the suite itself limits is another one than that of all samples
         key |= {"limit": run.settings["limit"]}
     if networks:
@@ -214,7 +263,7 @@ def _run_name(
 
 
 def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, label: str) -> tuple[Network, ...]:
-    """Return the networks that a run needs trained: its model and, where it has one, the other."""
+    """Return the networks that a run needs trained: its model, the other if it has one, and what these start from."""
     entry = suite.models[model]
     recipe = entry.train if not choice.smoke else suite.smoke.recipe
     if recipe is None:
@@ -223,13 +272,24 @@ def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: 
                 f"the run compares model {model} with one trained for {run.other.label}, so add train to {model}"
             )
         return ()
-    start = str(smoke_config(choice, entry)) if choice.smoke else entry.name
+    columns = [label] if run.other is None else [label, run.other.label]
+    pretrained = {column: _pretrained(suite, choice, model, column) for column in columns} if choice.smoke else {}
     networks = []
-    for column in [label] if run.other is None else [label, run.other.label]:
-        key = hash_of([entry.family if choice.smoke else start, dataset, column, recipe.model_dump()])[:8]
+    for column in columns:
+        start = str(pretrained[column].out) if pretrained else entry.name
+        of_start = pretrained[column].out.name if pretrained else start  # wherever --out lies
+        key = hash_of([of_start, dataset, column, recipe.model_dump()])[:8]
         out = choice.out / "models" / _slug(dataset) / f"{_slug(model)}-{key}"
         networks.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
-    return tuple(networks)
+    return (*networks, *pretrained.values())
+
+
+def _pretrained(suite: Suite, choice: Choice, model: str, column: str) -> Network:
+    """Return the small network that takes the place of a model's pretrained weights under --smoke."""
+    recipe, family = suite.smoke.pretraining(model), suite.models[model].family
+    key = hash_of([family, suite.smoke.drawings, column, recipe.model_dump()])[:8]
+    out = choice.out / "models" / "pretrained" / f"{_slug(model)}-{key}"
+    return Network(str(choice.out / "data" / DRAWINGS), str(smoke_config(choice, model)), column, recipe, out)
 
 
 def data_of(entry: DatasetEntry, name: str, choice: Choice) -> str:
@@ -245,9 +305,9 @@ def _build_command(entry: DatasetEntry, choice: Choice) -> str:
     return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
 
 
-def smoke_config(choice: Choice, entry: ModelEntry) -> Path:
+def smoke_config(choice: Choice, model: str) -> Path:
     """Return the config of the small network that takes a model's place under --smoke."""
-    return choice.out / "data" / "networks" / entry.family / "config.json"
+    return choice.out / "data" / "networks" / _slug(model) / "config.json"
 
 
 def smoke_text(suite: Suite, text: str) -> str:

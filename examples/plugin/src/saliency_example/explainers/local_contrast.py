@@ -5,13 +5,17 @@ map(y, x) = mean over channels of |image - its mean over a square of `side` pixe
 
 from torch.nn.functional import avg_pool2d
 
+import saliency_bench as sb
 from saliency_bench import Classifier, Images, Maps, Target
 
-VERSION = 1
-NEEDS = "nothing"
-BASELINE = True
+
+def check(*, side: int) -> None:
+    """Raise ValueError if an option is out of range."""
+    if side < 1 or side % 2 == 0:
+        raise ValueError(f"side of local_contrast must be odd and above 0; got {side}")
 
 
+@sb.explainer(version=1, needs="nothing", passes=0, check=check)
 def local_contrast(classifier: Classifier, images: Images, target: Target, *, side: int = 7) -> Maps:
     """Return the local contrast of every image.
 
@@ -26,14 +30,3 @@ def local_contrast(classifier: Classifier, images: Images, target: Target, *, si
     """
     around = avg_pool2d(images, side, stride=1, padding=side // 2, count_include_pad=False)
     return (images - around).abs().mean(dim=1)
-
-
-def check(*, side: int) -> None:
-    """Raise ValueError if an option is out of range."""
-    if side < 1 or side % 2 == 0:
-        raise ValueError(f"side of local_contrast must be odd and above 0; got {side}")
-
-
-def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image."""
-    return 0

@@ -4,14 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.declarations import metric
 from saliency_bench.maps import read_pair
 
-PAPER = "none: an example"
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 1
 
-
+@metric(version=1, higher_is_better=True, range=(0, 1), undefined="an empty mask")
 def top_quarter(maps: Any, masks: Any) -> np.ndarray:
     """Return the share of the H W / 4 highest pixels of each map that lie in its mask; of equal ones the first.
 

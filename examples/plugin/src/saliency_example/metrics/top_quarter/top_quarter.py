@@ -1,4 +1,4 @@
-"""`evaluate` module: how much of the highest quarter of a map lies in the mask. The metric itself is in score.py."""
+"""The metric as a module of `evaluate`, which says what score.py declares."""
 
 import evaluate
 
@@ -8,6 +8,6 @@ from .score import top_quarter
 
 
 class TopQuarter(MapShell, evaluate.Metric):
-    """Mean over samples of the share of the highest quarter of the pixels that lies in the mask."""
+    """Declared in score.py."""
 
     function = staticmethod(top_quarter)

@@ -1,18 +1,10 @@
-"""An explainer: a function from (classifier, images, target) to saliency maps, with its options bound.
+"""An explainer with its options bound: a declared function from (classifier, images, target) to saliency maps.
 
-An explainer is a file `explainers/NAME.py` with a function of the same name,
-
-    def NAME(classifier, images, target, *, seeds=None, option=default) -> Maps
-
-and `VERSION`, bumped whenever a map changes. `NEEDS` says what it needs of the network, in these words: "gradients",
-"activations", "attention", "outputs", or "nothing". `passes(options, height, width) -> int` counts its forward passes
-for one image of that size, given all options; what else it depends on is a further parameter with a default
-(`channels=512`). `BASELINE = True` if it does not look at the network, `TARGETED = False` if it has no target;
-`check(**options)` may refuse values of options before anything is computed; `ALSO_CALLED` are further names, for
-suggestions. The function sees a target with one row per image (B, K), a classifier in evaluation mode whose parameters
-ask for no gradient, and autograd switched on; images and target are its own copies. It may switch modes, gradients,
-autograd and the working directory, and draw from global generators: all of these are as before afterwards. What every
-map must be is enforced here, once, around all; whether the network answers as before, a run asks (`engine/probe.py`).
+What an author says of an explainer is in `declarations`. The function sees a target with one row per image (B, K), a
+classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on; images and target are its
+own copies. It may switch modes, gradients, autograd and the working directory, and draw from global generators: all of
+these are as before afterwards. What every map must be is enforced here, once, around all; whether the network answers
+as before, a run asks (`engine/probe.py`).
 """
 
 import inspect
@@ -20,7 +12,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -28,6 +20,7 @@ import torch
 from torch import nn
 
 from saliency_bench import displays, options, own_files, registry
+from saliency_bench.declarations import ExplainerDeclaration, declaration_of
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target_weights import expand
 from saliency_bench.types import Images, Maps, Target
@@ -44,8 +37,8 @@ class Explainer:
         name: name of the function.
         function: takes classifier, images and target, seeds and options by name; returns Float (B, H, W).
         options: (name, value) of all options, sorted.
-        version: `VERSION` of the module, or a hash of your own function.
-        baseline: whether it ignores the network; tables show it separately.
+        version: as declared, or a hash of your own function.
+        declaration: what is declared of it.
         about: first line of the docstring of your own function.
     """
 
@@ -53,7 +46,7 @@ class Explainer:
     function: Callable[..., Maps]
     options: tuple[tuple[str, object], ...] = ()
     version: int | str = 1
-    baseline: bool = False
+    declaration: ExplainerDeclaration = field(default_factory=ExplainerDeclaration)
     about: str = ""
 
     def __hash__(self) -> int:  # an option may be a list
@@ -125,11 +118,16 @@ class Explainer:
             str(self),
             {
                 "": registry.summary(registry.score_file("explainers", self.name)) if is_packaged else self.about,
-                "needs": registry.load("explainers", self.name).NEEDS if is_packaged else "",
+                "needs": self.declaration.needs,
                 "options": options.listed(self.options),
                 "version": self.version,
             },
         )
+
+    @property
+    def baseline(self) -> bool:
+        """Whether it ignores the network; tables show it separately."""
+        return self.declaration.baseline
 
     @property
     def identity(self) -> tuple[str, str, int | str]:
@@ -171,12 +169,12 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
             raise UserError("options are for an explainer given by name; bind them with functools.partial")
         return as_explainer(name)
     name, written = options.parse(name)
-    module = registry.load("explainers", name)
-    function = getattr(module, name)
+    function = getattr(registry.load("explainers", name), name)
+    declaration = registry.declaration_of("explainers", name, function)
     bound = options.resolved(name, function, written | chosen)
-    options.check(module, bound)
-    version = registry.version_of("explainers", name, module.VERSION)
-    return Explainer(name, function, bound, version, getattr(module, "BASELINE", False))
+    options.check(declaration.check, bound)
+    version = registry.version_of("explainers", name, declaration.version)
+    return Explainer(name, function, bound, version, declaration)
 
 
 def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explainer:
@@ -194,8 +192,10 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
     given = {key: value for key, value in options.defaults(explainer).items() if value is not inspect.Parameter.empty}
-    bound = tuple(sorted(given.items()))
-    return Explainer(name_of(explainer), explainer, bound, code_hash(explainer).version, about=first_line(explainer))
+    name, bound, declaration = name_of(explainer), tuple(sorted(given.items())), declaration_of(explainer)
+    if not isinstance(declaration, ExplainerDeclaration):
+        declaration = ExplainerDeclaration()
+    return Explainer(name, explainer, bound, code_hash(explainer).version, declaration, first_line(explainer))
 
 
 def _in_file(text: str) -> Explainer:

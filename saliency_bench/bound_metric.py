@@ -1,0 +1,344 @@
+"""A metric with its options bound: a declared function that gives each sample a score, called with checks around it.
+
+What an author says of a metric is in `declarations`. A metric of the package is a folder `metrics/NAME/` with
+`score.py`, the shell `NAME.py` for `evaluate` and the card `README.md`; your own function is a metric too, wherever a
+name of one may stand.
+
+A score is NaN where it is not defined. A flat map for which it is NaN is reported as flat. Records hold the score and
+each of its parts. A metric that asks for none of `maps`, `curves` and `target` asks for maps of its own question, and
+its cells are the same whatever the run's target is. One that asks for `retrained` is a retraining metric
+(`scoring.retraining`): its options are those of `Protocol`, its parts `part_names`. One that asks for `first_right`
+scores judgements of people: no run computes it, and none takes it (`check_without_people`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from saliency_bench import displays, options, own_files, registry
+from saliency_bench.declarations import MetricDeclaration, Range, declaration_of, inputs_of
+from saliency_bench.errors import UserError, described, no_exit
+from saliency_bench.maps import mean_of_parts, read_array
+from saliency_bench.target_weights import PLAIN_CONTRAST, TargetRange, activation_of
+from saliency_bench.types import Scores
+from saliency_bench.utils.source_code import code_hash, first_line, name_of
+
+OF_PEOPLE = frozenset({"first_right"})  # inputs that no run has anything for: a sample is a judgement
+OF_TARGET = frozenset({"maps", "curves", "target"})  # inputs that depend on the run's target
+
+Scored = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
+ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, relative to the range's ends
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric with its options bound: the function, what it asks for, and what is declared of it."""
+
+    name: str
+    function: Callable[..., Scores]
+    options: tuple[tuple[str, object], ...]
+    inputs: tuple[str, ...]  # by name, of `INPUTS`
+    declaration: MetricDeclaration
+    version: int | str  # text: a hash of the code of your own function
+    about: str = ""  # of your own function: the first line of its docstring, and what it leaves open
+
+    def __hash__(self) -> int:  # an option may be a list
+        return hash(self.identity)
+
+    def __call__(self, *inputs: object, **named: object) -> Scores:
+        """Return float64 (B,), a score per sample, NaN where it is not defined, as everywhere with an aggregate."""
+        return self.with_parts(*inputs, **named)[0]
+
+    def with_parts(self, *inputs: object, **named: object) -> tuple[Scores, np.ndarray | None]:
+        """Return (scores (B,), their parts (B, P) or None for a metric without), NaN where they are not defined."""
+        with no_exit():
+            values = _numbers(self.function(*inputs, **named, **dict(self.options)))
+        limits = self._limits_of(dict(zip(self.inputs, inputs, strict=False)) | named)
+        _check_range(values, limits)
+        if self.declaration.parts is None:
+            return values, None
+        if values.ndim != 2:
+            raise ValueError(f"it returned {_shape(values)}; with parts a score is (B, P), a number for each part")
+        if self.aggregate is not None:
+            return np.full(len(values), np.nan), values
+        with no_exit():
+            scores = _numbers(self.reduced(values))
+        _check_range(scores, limits)
+        return scores, values
+
+    def checked(self, inputs: dict[str, Any], count: int, names: Sequence[str]) -> Scored:
+        """Return (scores (B,), parts (B, P) or None, marks (B,) or None) of `count` samples, with parts of these names.
+
+        Raises:
+            ValueError: There is another number of them.
+        """
+        scores, parts = self.with_parts(**inputs)
+        if parts is not None and parts.shape != (count, len(names)):
+            raise ValueError(f"it returned {_shape(parts)}; there are {count} samples and {len(names)} parts")
+        if scores.shape != (count,):
+            giver = "it" if parts is None else "reduce"
+            raise ValueError(f"{giver} returned {_shape(scores)}; give one score for each of {count} samples")
+        marked = self.marks(**inputs)
+        if marked is not None and np.shape(marked) != (count,):
+            raise ValueError(f"marked returned {_shape(marked)}; give True or False for each of {count} samples")
+        return scores, parts, marked
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher is better, with these options."""
+        return self.declaration.direction(dict(self.options))
+
+    @property
+    def range(self) -> Range:
+        """(low, high) of the scores: of a contrast of two classes by a softmax, where it depends on the target."""
+        return self.limits(PLAIN_CONTRAST)
+
+    @property
+    def aggregate(self) -> Callable[..., np.ndarray] | None:
+        """Function (means (D, P), options) -> values (D,), unless these options leave it out."""
+        when = self.declaration.aggregate_if
+        return self.declaration.aggregate if when is None or when(dict(self.options)) else None
+
+    def reduced(self, values: np.ndarray) -> np.ndarray:
+        """Return the scores (B,) of parts (B, P)."""
+        # An aggregate that these options leave out is a function of a sample's own parts.
+        reduction = self.declaration.reduce or self.declaration.aggregate
+        return mean_of_parts(values) if reduction is None else reduction(values, dict(self.options))
+
+    def limits(self, target: TargetRange) -> Range:
+        """Return (low, high) of the scores where targets have this range."""
+        return self.declaration.range_of(dict(self.options), target)
+
+    def _limits_of(self, inputs: dict[str, Any]) -> Range:
+        """Return (low, high) of the scores of these inputs."""
+        if not self.declaration.asks_target_range:
+            return self.range
+        if "curves" in inputs:
+            return self.limits(TargetRange.of_weights(inputs["curves"].target, inputs["curves"].activation))
+        weights = np.asarray(inputs["target"].cpu(), dtype=float)
+        return self.limits(TargetRange.of_weights(weights, activation_of(inputs["classifier"])))
+
+    def parts(self, classifier: object) -> tuple[str, ...]:
+        """Return the names of the parts of a score; () for a metric without."""
+        if self.declaration.parts is None:
+            return ()
+        names = self._asked("parts", self.declaration.parts, dict(self.options), classifier)
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise UserError(f"{self}: parts must give different texts, the names of the parts; got {names!r}")
+        return tuple(names)
+
+    def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
+        """Return per sample the targets that it asks about.
+
+        None of a metric that asks about the run's, or does not say.
+        """
+        if self.declaration.question is None:
+            return None
+        targets = self._asked("question", self.declaration.question, dict(self.options), probabilities, groups)
+        if not isinstance(targets, Sequence) or len(targets) != len(probabilities):
+            raise UserError(f"{self}: question must give the targets of each of {len(probabilities)} samples")
+        return targets
+
+    def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
+        """Return {sample: its partners} of `scoring.partners.Predictions`; {} of a metric that asks for none."""
+        plan = self.declaration.plan
+        return {} if plan is None else self._asked("plan", plan, dict(self.options), predictions)
+
+    def _asked(self, name: str, function: Callable, *given: object) -> Any:
+        """Return what a function that is declared gives.
+
+        Raises:
+            UserError: It raises.
+        """
+        try:
+            with no_exit():
+                return function(*given)
+        except Exception as error:
+            raise UserError(f"{self}: {name} raised {described(error)}") from error
+
+    def marks(self, **inputs: object) -> np.ndarray | None:
+        """Return Bool (B,), the samples whose scores are to be counted for `mark`.
+
+        None of a metric that marks nothing.
+        """
+        marked = self.declaration.marked
+        with no_exit():
+            return None if marked is None else marked(**inputs, **dict(self.options))
+
+    @property
+    def asks_of_target(self) -> bool:
+        """Whether it asks about the run's target; if not, it asks a question of its own, whatever the target is."""
+        return bool(OF_TARGET & set(self.inputs))
+
+    def __str__(self) -> str:
+        return self.name + options.differing(self.options, options.defaults(self.function))
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Return {name: text} of direction, range, what it asks for, and paper."""
+        ends = _span(self.range)
+        if self.declaration.asks_target_range:
+            ends = f"{_span(self.limits(TargetRange.of_classes(1, 0)))}, where a map explains one class; else {ends}"
+        return {
+            "direction": "higher is better" if self.higher_is_better else "lower is better",
+            "range": ends,
+            "asks for": ", ".join(self.inputs).replace("columns", f"columns ({', '.join(self.declaration.columns)})"),
+            "paper": self.declaration.paper_line,
+        }
+
+    def _repr_html_(self) -> str:
+        """Return what it is, for notebooks."""
+        return displays.facts(
+            str(self),
+            {
+                "": self.about
+                or (registry.summary(registry.score_file("metrics", self.name)) if self.name in list_metrics() else ""),
+                **self.facts,
+                "options": options.listed(self.options),
+                "version": self.version,
+            },
+        )
+
+    @property
+    def identity(self) -> tuple[str, str, int | str]:
+        """What makes its scores: name, options and version."""
+        return self.name, options.text(self.options), self.version
+
+
+def _numbers(returned: object) -> np.ndarray:
+    """Return float64 of whatever a metric returned.
+
+    Raises:
+        ValueError: These are no numbers.
+    """
+    try:
+        values = read_array("scores", returned)
+        if values.dtype.kind in "fiub":
+            return values.astype(np.float64)
+    except (ValueError, TypeError, RuntimeError):  # such as lists of several lengths
+        pass
+    raise ValueError(f"it returned no real numbers, but a {type(returned).__name__}")
+
+
+def _shape(values: Any) -> str:
+    """Return a shape as text."""
+    return f"an array of shape {np.shape(values)}" if np.shape(values) else "a number"
+
+
+def _check_range(values: np.ndarray, limits: Range) -> None:
+    """Raise ValueError for a score outside the range, which intervals rely on."""
+    if len(wrong := outside(values, limits)):
+        low, high = limits
+        raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
+
+
+def _span(limits: Range) -> str:
+    """Return a range as text."""
+    low, high = limits
+    if (low, high) == (-inf, inf):
+        return "unbounded"
+    return f"{low:g} or more" if high == inf else f"{low:g} to {high:g}"
+
+
+def outside(values: np.ndarray, limits: Range) -> np.ndarray:
+    """Return the finite values outside a range by more than rounding, flat."""
+    low, high = limits
+    slack = ROUNDING * max([1.0, *(abs(end) for end in limits if np.isfinite(end))])
+    return values[np.isfinite(values) & ((values < low - slack) | (values > high + slack))]
+
+
+def list_metrics() -> list[str]:
+    """Return the names of the metrics that `load_metric` and `run` take."""
+    return registry.names("metrics")
+
+
+def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
+    """Return a metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
+
+    Args:
+        name: of a metric; also your own function (`declarations`).
+        **chosen: options.
+
+    Raises:
+        UserError: The metric or an option is unknown; has the nearest names.
+    """
+    if not isinstance(name, str):
+        return _without_options(as_metric(name), chosen)
+    name, written = options.parse(name)
+    function = getattr(registry.load("metrics", name, part="score"), name)
+    declaration = registry.declaration_of("metrics", name, function)
+    bound = options.resolved(name, function, written | chosen)
+    options.check(declaration.check, bound)
+    version = registry.version_of("metrics", name, declaration.version)
+    return Metric(name, function, bound, inputs_of(name, function), declaration, version)
+
+
+def check_without_people(metric: Metric) -> None:
+    """Raise UserError for a metric that is computed from the answers of people, which a run does not have."""
+    if OF_PEOPLE & set(metric.inputs):
+        raise UserError(
+            f"{metric.name} is computed from the answers of people, of which a run has none; leave it out, and give "
+            "them to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
+        )
+
+
+def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
+    """Return a metric whose options are bound."""
+    if chosen:
+        raise UserError("options are for a metric given by name; bind them to the function with functools.partial")
+    return metric
+
+
+def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
+    """Return a metric of a name, of your own function, or as it is.
+
+    Raises:
+        UserError: It is something else.
+    """
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, str):
+        return _in_file(given) if own_files.is_in_file(given) else load_metric(given)
+    if not callable(given) or isinstance(given, type):
+        raise UserError(
+            f"a metric is a name, a function such as f(maps, masks), or what load_metric gives; got {given!r}"
+        )
+    name, declaration = name_of(given), declaration_of(given)
+    if not isinstance(declaration, MetricDeclaration):
+        declaration = MetricDeclaration()
+    declaration.check_function(name, given)
+    if declaration.aggregate or declaration.keeps:  # results know the first, and trainings the second, by name
+        raise UserError(
+            f"metric {name}: aggregate and keeps are for metrics with a name: make it a folder of a package"
+        )
+    assumed = (
+        "It does not say which direction is better, so higher is assumed to be better."
+        if declaration.higher_is_better is None
+        else ""
+    )
+    inputs = inputs_of(name, given)
+    chosen = {key: value for key, value in options.defaults(given).items() if key not in inputs}
+    return Metric(
+        name=name,
+        function=given,
+        options=tuple(sorted(chosen.items())),
+        inputs=inputs,
+        declaration=declaration,
+        version=code_hash(given).version,
+        about=" ".join(filter(None, (first_line(given) or "A Python function.", assumed))),
+    )
+
+
+def _in_file(text: str) -> Metric:
+    """Return the metric that a function of your own file is."""
+    function, chosen = own_files.function_of(text)
+    metric = as_metric(function)
+    return replace(metric, options=options.resolved(metric.name, function, chosen)) if chosen else metric
+
+
+def is_direction_declared(metric: Metric) -> bool:
+    """Return whether it is known which direction is better, or assumed, of your own function."""
+    return metric.declaration.higher_is_better is not None

@@ -1,0 +1,338 @@
+"""`@sb.explainer(...)` and `@sb.metric(...)`: what must be known of an explainer or metric, said where it is defined.
+
+    @sb.explainer(version=1, needs="gradients", passes=1)
+    def my_method(classifier, images, target, *, option: float = 1.0): ...   # -> maps (B, H, W)
+
+    @sb.metric(version=1, higher_is_better=True, range=(0, 1), paper="Authors, title, year, https://...")
+    def my_score(maps, masks, *, option: float = 1.0): ...                   # -> scores (B,), or parts (B, P)
+
+The decorator makes a declaration, checks it against the function and attaches it as `my_score.declaration`; the
+function itself stays as it is. What does not fit is a `UserError` where the function is defined. Keyword-only
+parameters with defaults are options; the others say what a metric asks for, by the names in `INPUTS`.
+
+This file is copied beside the metrics that are published: it imports nothing but `errors`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from inspect import Parameter, signature
+from math import inf, isnan
+from typing import Any, Self, TypeVar
+
+from saliency_bench.errors import UserError, unknown
+
+# What a metric may ask for, by the name of its parameter.
+INPUTS = {
+    "maps": "numpy (B, H, W)",
+    "masks": "numpy bool (B, H, W), never empty",
+    "curves": "perturbation.Curves of the batch and its maps",
+    "classifier": "the classifier",
+    "images": "torch (B, 3, H, W)",
+    "target": "torch (B, K)",
+    "logits": "torch (B, K), what the classifier says of the images",
+    "labels": "numpy bool (B, K), the classes that are right for each image, whatever the target is",
+    "groups": "class_groups.ClassGroups of the classifier's classes",
+    "explain": "map_provider.MapProvider: explain(images, target, samples, classifier=None) -> numpy (b, H, W)",
+    "partners": "partners.Partners: other samples, which `plan` chose: their images and maps",
+    "seeds": "a whole number per sample, for what the metric draws at random",
+    "other": "scoring.inputs.Other: a second classifier, with its target, logits and right classes",
+    "columns": "{column: torch (B, 3, H, W) of pictures, prepared as the images are, or a list of values}",
+    "run_seed": "a whole number, for what the metric draws once for all samples",
+    "retrained": "numpy int (B, P), the classes that networks give which were trained on changed pictures; -1: none",
+    "first_right": "numpy (B,), of each judgement of a person the exposure of the first right answer; NaN: none",
+}
+# Inputs through which scores depend on the explainer, or on what people answer.
+SCORED = frozenset({"maps", "curves", "explain", "partners", "retrained", "first_right"})
+# Columns of a dataset that have a parameter of their own.
+OWN_COLUMNS = {"image": "images", "mask": "masks", "label": "labels"}
+NETWORK = ("outputs", "gradients", "activations", "attention", "nothing")
+
+F = TypeVar("F", bound=Callable[..., Any])
+Options = dict[str, Any]
+Range = tuple[float, float]
+
+
+class _Declaration:
+    """What the two declarations share: keywords alone, and being a decorator."""
+
+    def __new__(cls, *positional: object, **keywords: object) -> Self:
+        """Refuse what is no keyword of the declaration.
+
+        Raises:
+            UserError: A keyword is unknown, or the decorator is written without parentheses.
+        """
+        if positional:
+            raise UserError(f"{_decorator(cls)} takes keywords: write {_decorator(cls)}(version=1) above the function")
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        for key in keywords:
+            if key not in names:
+                raise unknown("keyword", key, names, owner=_decorator(cls))
+        return super().__new__(cls)
+
+    def __call__(self, function: F) -> F:
+        """Attach the declaration to a function, or to the class of callable objects.
+
+        Raises:
+            UserError: It does not fit the function.
+        """
+        self.check_function(getattr(function, "__name__", repr(function)), function)
+        function.declaration = self  # type: ignore[attr-defined]
+        return function
+
+    def check_function(self, name: str, function: Callable[..., Any]) -> None:
+        """Raise UserError if the declaration does not fit the function."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainerDeclaration(_Declaration):
+    """`@sb.explainer(...)`: what must be known of an explainer. All of it may be left out of a function of your own.
+
+    Attributes:
+        version: whole number; raise it whenever a map changes, so that old and new numbers never mix. A function that
+            is not found by its name (in a folder of plugins or by an entry point) has a hash of its code in its place.
+        needs: what it needs of the network, in these words joined by ", " or " or ": outputs, gradients, activations,
+            attention; or "nothing", of a baseline.
+        passes: forward passes for one image: a number, or a function (options, height, width) -> number, of all
+            options. What else it depends on is a further parameter with a default, such as `channels=512`.
+        targeted: whether its maps depend on the target.
+        check: called with all options before anything is loaded; raises UserError or ValueError for what it refuses.
+        also_called: further names that people may type; the right one is suggested to them.
+    """
+
+    version: int | None = None
+    needs: str = ""
+    passes: int | Callable[..., int] | None = None
+    targeted: bool = True
+    check: Callable[..., None] | None = None
+    also_called: Sequence[str] = ()
+
+    @property
+    def baseline(self) -> bool:
+        """Whether it does not look at the network; tables show it separately."""
+        return self.needs == "nothing"
+
+    def passes_of(self, options: Options, height: int, width: int) -> int:
+        """Return the forward passes for one image of this size; 0 where they are not known."""
+        return self.passes(options, height, width) if callable(self.passes) else self.passes or 0
+
+    def check_function(self, name: str, function: Callable[..., Any]) -> None:
+        """Raise UserError for words that say nothing and for a version that is no number."""
+        _check_common(f"explainer {name}", self)
+        if strange := set(re.split(", | or ", self.needs)) - {"", *NETWORK}:
+            words = ", ".join(NETWORK)
+            raise UserError(f"explainer {name}: needs says {', '.join(sorted(strange))}; use the words {words}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricDeclaration(_Declaration):
+    """`@sb.metric(...)`: what must be known of a metric and its scores.
+
+    Attributes:
+        version: whole number; raise it whenever a number changes. As of an explainer.
+        higher_is_better: the direction; a function of {option: value} where options turn it. Left out: assumed, which
+            tables say.
+        range: (low, high) of scores and their parts; or a function of {option: value}, or of that and the
+            `target_weights.TargetRange`. The kind of interval follows from it; a score outside is an error.
+        paper: where it is from: a BibTeX entry, or a line "authors, title, year, https://...".
+        undefined: when a score is NaN, in a few words.
+        mark: why a score that stands must be counted, in a few words, ...
+        marked: ... and a function of the parameters of the metric -> bool (B,), for which samples.
+        parts: function (options, classifier) -> the names of P parts, of a metric that returns (B, P).
+        absent: why a part may be NaN, in a few words.
+        reduce: function (values (B, P), options) -> scores (B,); left out: the mean of the parts that are there.
+        aggregate: in place of `reduce`, a function (means (D, P), options) -> (D,): the value of a cell follows from
+            the means of the parts over all samples, or over drawn ones, row by row. Samples then have parts and no
+            score, the cell an interval and no rank.
+        aggregate_if: function (options) -> whether they ask for `aggregate`; if not, it is what `reduce` is.
+        note: what must be known about all its numbers, in a few words.
+        columns: further columns of the dataset that it asks for; a sample without one is left out.
+        question: function (options, probabilities (B, K), groups) -> per sample the targets that it asks about
+            (`targets.terms.TargetTerms`, () for none), of a metric whose question is not the target of the run.
+        plan: function (options, predictions) -> {sample: [its partners]}, of a metric that asks for `partners`; it
+            depends on nothing else. Samples that it does not name take no part.
+        keeps: "top" or "rest", the pixels that the pictures of a retraining metric keep.
+        passes: (pictures that it classifies, maps that it asks for), for one image, at most; or a function
+            (options, height, width) of this.
+        check: as of an explainer.
+        also_called: as of an explainer.
+    """
+
+    version: int | None = None
+    higher_is_better: bool | Callable[[Options], bool] | None = None
+    range: Range | Callable[..., Range] = (-inf, inf)
+    paper: str = ""
+    undefined: str = ""
+    mark: str = ""
+    marked: Callable[..., Any] | None = None
+    parts: Callable[[Options, Any], Sequence[str]] | None = None
+    absent: str = ""
+    reduce: Callable[..., Any] | None = None
+    aggregate: Callable[..., Any] | None = None
+    aggregate_if: Callable[[Options], bool] | None = None
+    note: str = ""
+    columns: Sequence[str] = ()
+    question: Callable[..., Sequence[tuple]] | None = None
+    plan: Callable[..., Mapping[int, Sequence[int]]] | None = None
+    keeps: str = ""
+    passes: tuple[int, int] | Callable[..., tuple[int, int]] | None = None
+    check: Callable[..., None] | None = None
+    also_called: Sequence[str] = ()
+
+    def direction(self, options: Options) -> bool:
+        """Return whether higher is better."""
+        return self.higher_is_better(options) if callable(self.higher_is_better) else self.higher_is_better is not False
+
+    @property
+    def asks_target_range(self) -> bool:
+        """Whether the range depends on the target."""
+        return callable(self.range) and len(signature(self.range).parameters) == 2
+
+    def range_of(self, options: Options, target: object) -> Range:
+        """Return (low, high) of the scores where targets have this `target_weights.TargetRange`."""
+        if not callable(self.range):
+            low, high = self.range
+            return float(low), float(high)
+        return self.range(options, target) if self.asks_target_range else self.range(options)
+
+    def passes_of(self, options: Options, height: int, width: int) -> tuple[int, int]:
+        """Return (pictures that it classifies, maps that it asks for) for an image of this size, at most."""
+        return self.passes(options, height, width) if callable(self.passes) else self.passes or (0, 0)
+
+    @property
+    def paper_line(self) -> str:
+        """The paper in a line."""
+        return paper_line(self.paper)
+
+    def check_function(self, name: str, function: Callable[..., Any]) -> None:
+        """Raise UserError for what contradicts itself, or the parameters of the function."""
+        owner = f"metric {name}"
+        _check_common(owner, self)
+        _check_direction_and_range(owner, self)
+        _check_parts(owner, self)
+        inputs = inputs_of(name, function)
+        if ("partners" in inputs) != (self.plan is not None):
+            raise UserError(
+                f"{owner}: a parameter partners and plan=function(options, predictions) go together; add the other"
+            )
+        if self.asks_target_range and "curves" not in inputs and not {"target", "classifier"} <= set(inputs):
+            raise UserError(f"{owner}: its range depends on the target, so it must ask for curves, or target and "
+                            "classifier")  # fmt: skip
+        _check_columns(owner, self.columns, inputs)
+
+
+def declaration_of(function: Callable[..., Any]) -> Any:
+    """Return the declaration of a function, or of what it is a `partial` of; None without one."""
+    inner = function.func if isinstance(function, partial) else function
+    return getattr(function, "declaration", getattr(inner, "declaration", None))
+
+
+def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return what a metric asks for by the names of its parameters; one with a default may have any name.
+
+    Raises:
+        UserError: Nothing is known for a parameter, or it does not look at what it is to score.
+    """
+    try:
+        described = function.__call__ if isinstance(function, type) else function
+        parameters = [
+            p for p in signature(described).parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        ]
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"metric {name}: its parameters cannot be read; wrap it in a function f(maps, masks)"
+        ) from error
+    parameters = parameters[isinstance(function, type) :]  # without self
+    options = [p for p in parameters if p.default is not p.empty and (p.kind is p.KEYWORD_ONLY or p.name not in INPUTS)]
+    inputs = [p for p in parameters if p not in options]
+    strange = [p for p in inputs if p.name not in INPUTS]
+    if strange and strange[0].kind is Parameter.KEYWORD_ONLY:
+        raise UserError(f"metric {name}: option {strange[0].name} needs a default; bind it with functools.partial")
+    if strange or not inputs:
+        names = ", ".join(p.name for p in strange) or "nothing"
+        raise UserError(f"metric {name} asks for {names}; its parameters name what it needs: {', '.join(INPUTS)}")
+    named = tuple(p.name for p in inputs)
+    if not SCORED & set(named):
+        raise UserError(f"metric {name} asks for {', '.join(named)} alone; it must look at maps, curves or explain")
+    return named
+
+
+def paper_line(paper: str) -> str:
+    """Return "authors, title, year, address" of a BibTeX entry; another text as it is.
+
+    >>> paper_line("@misc{a, author={Ada, Eve and Bo, Al}, title={{T}wo}, year={2020}, url={https://x.org}}")
+    'Ada and Bo, Two, 2020, https://x.org'
+    """
+    if not paper.lstrip().startswith("@"):
+        return paper
+    entries = re.findall(r"(\w+)\s*=\s*\{((?:[^{}]|\{[^{}]*\})*)\}", paper)
+    known = {key.lower(): re.sub(r"[{}]", "", " ".join(text.split())) for key, text in entries}
+    people = [person.split(",")[0] for person in known.get("author", "").split(" and ")]
+    authors = f"{people[0]} et al." if len(people) > 2 else " and ".join(people)
+    return ", ".join(filter(None, (authors, *(known.get(key, "") for key in ("title", "year", "url")))))
+
+
+def _decorator(kind: type) -> str:
+    """Return how a declaration is written."""
+    return "@sb.explainer" if kind is ExplainerDeclaration else "@sb.metric"
+
+
+def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration) -> None:
+    """Raise UserError for a version, names or a check of options that are none."""
+    if declared.version is not None and (type(declared.version) is not int or declared.version < 1):
+        raise UserError(f"{owner}: version must be a whole number of at least 1; got {declared.version!r}")
+    if isinstance(declared.also_called, str):
+        raise UserError(f'{owner}: also_called must be several names: ("{declared.also_called}",)')
+    if declared.check is not None and not callable(declared.check):
+        raise UserError(f"{owner}: check must be a function of the options; got {declared.check!r}")
+
+
+def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
+    """Raise UserError for a direction or range that is none."""
+    higher = declared.higher_is_better
+    if higher not in (True, False, None) and not callable(higher):
+        raise UserError(
+            f"{owner}: higher_is_better must be True or False, or a function of the options; got {higher!r}"
+        )
+    if callable(declared.range):
+        return
+    try:
+        low, high = (float(end) for end in declared.range)
+        if low < high and not isnan(low) and not isnan(high):
+            return
+    except (TypeError, ValueError):
+        pass
+    raise UserError(f"{owner}: range must be two numbers (low, high), low below high; got {declared.range!r}")
+
+
+def _check_parts(owner: str, declared: MetricDeclaration) -> None:
+    """Raise UserError for what goes with something that is not there."""
+    for key in ("reduce", "aggregate", "absent"):
+        if getattr(declared, key) and declared.parts is None:
+            raise UserError(f"{owner}: {key} is of parts; add parts=function(options, classifier) -> names")
+    if declared.reduce and declared.aggregate:
+        raise UserError(f"{owner}: a score is either by reduce or by aggregate; leave one out")
+    if declared.aggregate_if and not declared.aggregate:
+        raise UserError(f"{owner}: aggregate_if says when aggregate counts; add aggregate")
+    if bool(declared.mark) != (declared.marked is not None):
+        raise UserError(f"{owner}: mark (why) and marked (a function, for which samples) go together; add the other")
+    if declared.keeps not in ("", "top", "rest"):
+        raise UserError(f"{owner}: keeps must be top or rest; got {declared.keeps!r}")
+
+
+def _check_columns(owner: str, columns: Sequence[str], inputs: Sequence[str]) -> None:
+    """Raise UserError for a metric that asks for columns and names none, or the reverse."""
+    if isinstance(columns, str):
+        raise UserError(f'{owner}: columns must be several names: ("{columns}",)')
+    if bool(columns) != ("columns" in inputs):
+        named = f"names columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
+        raise UserError(f"{owner} {named if columns else 'asks for columns; name them by @sb.metric(columns=[...])'}")
+    for column in columns:
+        if column in OWN_COLUMNS:
+            raise UserError(f"{owner} asks for the column {column}; give it the parameter {OWN_COLUMNS[column]}")
+
+
+explainer = ExplainerDeclaration
+metric = MetricDeclaration

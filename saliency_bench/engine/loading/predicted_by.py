@@ -1,0 +1,117 @@
+"""The target rule `predicted-by:MODEL`: maps explain the class that another model names, here by a TargetRule.
+
+MODEL is a model, which then predicts the samples of the run first, or the folder of a run of it with the same data,
+whose predictions are read. Both give the same cells: their identity holds the other model's weights, geometry and
+arithmetic, and nothing of where its predictions came from or of how many samples the run has.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.engine.loading.table import Table
+from saliency_bench.engine.reading import read_chunk
+from saliency_bench.errors import UserError
+from saliency_bench.results.manifest import MANIFEST, read_manifest
+from saliency_bench.results.public_names import public_name
+from saliency_bench.spec import PREDICTED_BY, RunSpec
+from saliency_bench.targets.label_maps import same_classes
+from saliency_bench.targets.rules import TargetRule, ordered_classes
+from saliency_bench.targets.terms import TargetTerms
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.progress import bar
+
+Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
+
+
+def predicted_by(spec: RunSpec, table: Table, model: Classifier, classes: int) -> TargetRule:
+    """Return the rule of a spec whose target is `predicted-by:MODEL`.
+
+    Args:
+        spec: The settings of the run.
+        table: Its samples.
+        model: Its classifier, in whose classes the targets are given.
+        classes: The number of that classifier's logits.
+
+    Raises:
+        UserError: MODEL cannot be loaded or does not have the classes, or its run is of other data or too short.
+    """
+    name = spec.target.removeprefix(PREDICTED_BY)
+    if (Path(name).expanduser() / MANIFEST).is_file():
+        labels, identity, title, predicted = _of_run(Path(name).expanduser(), spec, table)
+    else:
+        other = load_classifier(name, device=model.device, precision=spec.precision, channels_last=spec.channels_last)
+        labels, title = other.labels, public_name(other.id, other.repo is None)
+        identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
+        predicted = _of_model(other, spec, table)
+    if identity == _identity(model.digest, model.geometry.as_dict(), model.arithmetic):
+        return TargetRule("predicted", "predicted")  # what it names for itself
+    by_id: dict[str, TargetTerms] = {}
+    places: list[int] = []
+    for image_id, logits in predicted:
+        places = places or same_classes(labels, len(logits), model.labels, classes, name)
+        by_id[image_id] = TargetTerms((places[ordered_classes(np.asarray(logits))[0]],))
+    return TargetRule(f"{PREDICTED_BY}{title}", f"predicted-by {identity}", by_id)
+
+
+def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
+    """Return a hash of what the predictions of a model on a dataset depend on."""
+    return hash_of(digest, geometry, arithmetic)
+
+
+def _of_model(other: Classifier, spec: RunSpec, table: Table) -> Predicted:
+    """Yield what a model says of the samples, in the chunks in which a run of it would predict them."""
+    ordered, size = table.ordered, spec.batch_size
+    for start in bar(range(0, table.samples, size), desc=f"predict by {other.id}", unit="batch"):
+        positions = range(start, min(start + size, len(ordered.ids)))
+        if (batch := read_chunk(ordered, other, positions, spec.strict).batch) is not None:
+            with torch.no_grad():
+                yield from zip(batch.ids, other.eval()(batch.images).cpu().tolist(), strict=True)
+
+
+def _of_run(folder: Path, spec: RunSpec, table: Table) -> tuple[list[str] | None, str, str, Predicted]:
+    """Return (the labels of a run's model if it can be asked, its identity, its name, what it says of the samples).
+
+    Raises:
+        UserError: The run is of other samples, or of fewer.
+    """
+    manifest, path = read_manifest(folder), folder / "predictions.parquet"
+    if (manifest.identity.fingerprint, manifest.identity.split) != (table.content[0], spec.split):
+        raise UserError(f"{folder} is a run of other data, so its predictions are no targets here; give --target "
+                        f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
+    if not path.is_file():
+        raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")
+    file = pq.ParquetFile(path)
+    known = set(file.read(["image_id"])["image_id"].to_pylist())
+    if missing := [image_id for image_id in table.ordered.ids[: table.samples] if image_id not in known]:
+        raise UserError(f"{folder} has no prediction of {len(missing)} images, such as {missing[0]}; give that run the "
+                        "--limit of this one")  # fmt: skip
+
+    def predicted() -> Predicted:
+        for batch in file.iter_batches(1024, columns=["image_id", "logits"]):
+            yield from (
+                (image_id, logits) for image_id, logits in zip(*batch.to_pydict().values(), strict=True) if logits
+            )
+
+    identity = manifest.identity
+    title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)
+    return (
+        _labels(manifest.spec.model),
+        _identity(identity.classifier, identity.geometry, identity.precision),
+        title,
+        predicted(),
+    )
+
+
+def _labels(model: object) -> list[str] | None:
+    """Return the class names of a run's model, which only the model itself knows; None if it is no longer there."""
+    try:
+        return load_classifier(model, device="cpu").labels if isinstance(model, str) else None
+    except UserError:
+        return None

@@ -1,0 +1,101 @@
+"""`predicted-by:MODEL`: the scores of a run with a file of the same classes, from the model or from a run of it."""
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import ResNetConfig, ResNetForImageClassification
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+from saliency_bench.targets.label_maps import same_classes
+
+METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
+
+
+def save(folder, names, seed):
+    torch.manual_seed(seed)
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", **labels)
+    network = ResNetForImageClassification(config)
+    with torch.no_grad():  # spread over the classes, so that predictions differ from picture to picture
+        network.classifier[1].weight.mul_(50)
+    network.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        '{"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}, '
+        '"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'
+    )
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A dataset, a model, and another model whose classes have another order."""
+    folder = tmp_path_factory.mktemp("named")
+    data = str(sb.build("shapes-xai", folder / "shapes", size=32, count=60, progress=False))
+    names = sb.load_dataset(data, split="test").features["label"].names
+    return folder, data, save(folder / "model", names, 0), save(folder / "other", names[::-1], 1)
+
+
+def run(world, out, model=None, **settings):
+    folder, data, own, _ = world
+    chosen = {"explainers": ["gradcam", "gradient"], "metrics": METRICS, "batch_size": 4, "split": "train"} | settings
+    return sb.run(dataset=data, model=model or own, out=folder / out, device="cpu", progress=False, **chosen)
+
+
+def values(result):
+    return [(cell.explainer, cell.metric, cell.value) for cell in sb.load_run(result.folder).cells]
+
+
+@pytest.mark.slow
+def test_the_scores_are_those_of_a_file_of_the_same_classes(world):
+    folder, _, _, other = world
+    of_other = run(world, "of-other", model=other, target="predicted", limit=12)
+    named = pq.read_table(of_other.folder / "records.parquet", columns=["image_id", "prediction"]).to_pylist()
+    lines = sorted({f"{row['image_id']},{row['prediction']}" for row in named})
+    assert len({line.partition(",")[2] for line in lines}) > 1
+    (folder / "classes.csv").write_text("\n".join(["image_id,target", *lines]) + "\n")
+    expected = run(world, "by-file", target=str(folder / "classes.csv"), limit=12)
+    by_model = run(world, "by-model", target=f"predicted-by:{other}", limit=12)
+    by_run = run(world, "by-run", target=f"predicted-by:{of_other.folder}", limit=12)
+    assert values(by_model) == values(by_run) == values(expected)
+    assert values(run(world, "own", target="predicted", limit=12)) != values(expected)
+    targets = {row["target"] for row in pq.read_table(by_model.folder / "records.parquet").to_pylist()}
+    assert targets == {row["prediction"] for row in named}
+
+    def ids(result):
+        return [cell.cell_id for cell in sb.load_run(result.folder).cells]
+
+    assert ids(by_model) == ids(by_run)
+    assert not set(ids(by_model)) & set(ids(expected))
+    assert ids(run(world, "fewer", target=f"predicted-by:{other}", limit=4)) == ids(by_model)
+    assert by_model.summary["target"] == "predicted-by:folder:other"
+
+
+def test_what_a_model_names_for_itself_is_its_prediction(world):
+    itself = run(world, "itself", target=f"predicted-by:{world[2]}", limit=4, explainers=["random"])
+    assert itself.summary["target"] == "predicted"
+
+
+def test_a_run_of_other_or_of_fewer_images_is_refused(world, tmp_path):
+    folder, _, own, other = world
+    short = run(world, "short", model=other, target="predicted", limit=4, explainers=["random"])
+    with pytest.raises(UserError, match=r"short has no prediction of .* images"):
+        run(world, "more", target=f"predicted-by:{short.folder}")
+    with pytest.raises(UserError, match="is a run of other data"):
+        run(world, "split", target=f"predicted-by:{short.folder}", split="test")
+    assert not (folder / "more").exists()
+    with pytest.raises(UserError, match="names no model"):
+        run(world, "none", target="predicted-by:")
+    with pytest.raises(UserError, match="predicted-by:MODEL"):
+        run(world, "none", target="predicted-bye")
+    assert own != other
+
+
+def test_classes_of_two_models_go_by_name_or_by_number():
+    assert same_classes(["a b", "c"], 2, ["C", "A_b"], 2, "m") == [1, 0]
+    assert same_classes(None, 2, ["C", "A_b"], 2, "m") == [0, 1]
+    assert same_classes(["LABEL_0", "LABEL_1"], 2, ["C", "A_b"], 2, "m") == [0, 1]
+    with pytest.raises(UserError, match="3 classes, the model 2"):
+        same_classes(None, 3, ["a", "b"], 2, "m")
+    with pytest.raises(UserError, match="such as d"):
+        same_classes(["a", "d"], 2, ["a", "b"], 2, "m")

@@ -1,0 +1,135 @@
+"""What `@sb.explainer` and `@sb.metric` say of a function, and what they refuse where it is defined."""
+
+import numpy as np
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.declarations import MetricDeclaration, declaration_of, paper_line
+from saliency_bench.errors import UserError
+from saliency_bench.utils.source_code import code_hash
+
+
+def halves(options, classifier):
+    return ["upper", "lower"]
+
+
+def maps_alone(maps):
+    return maps.mean(axis=(1, 2))
+
+
+REFUSED = [
+    ({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you mean range"),
+    ({"range": (1, 0)}, r"maps_alone: range .*\(1, 0\)"),
+    ({"higher_is_better": "yes"}, "higher_is_better .*'yes'"),
+    ({"version": 0}, "version .*got 0"),
+    ({"version": "2"}, "version .*got '2'"),
+    ({"reduce": max}, "reduce is of parts"),
+    ({"aggregate": max}, "aggregate is of parts"),
+    ({"absent": "no such layer"}, "absent is of parts"),
+    ({"parts": halves, "reduce": max, "aggregate": max}, "leave one out"),
+    ({"aggregate_if": bool}, "add aggregate"),
+    ({"mark": "dim"}, "mark .*go together"),
+    ({"marked": max}, "mark .*go together"),
+    ({"plan": max}, "partners and plan"),
+    ({"columns": "scene"}, r'columns must be several names: \("scene",\)'),
+    ({"columns": ("scene",)}, "scene.*no parameter columns"),
+    ({"keeps": "bottom"}, "keeps must be top or rest; got 'bottom'"),
+    ({"also_called": "mean"}, r'also_called .*\("mean",\)'),
+    ({"range": lambda options, target: (0, 1)}, "its range depends on the target"),
+    ({"check": "never"}, "check must be a function"),
+]
+
+
+@pytest.mark.parametrize(("declared", "words"), REFUSED)
+def test_what_does_not_fit_a_metric_is_one_line_where_it_is_defined(declared, words):
+    with pytest.raises(UserError, match=words) as caught:
+        sb.metric(**declared)(maps_alone)
+    assert "\n" not in str(caught.value)
+    assert not hasattr(maps_alone, "declaration")
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"needs": "gradient"}, "needs says gradient; use the words outputs, gradients"),
+        ({"needs": "attention, weights"}, "needs says weights"),
+        ({"range": (0, 1)}, "unknown keyword 'range' of @sb.explainer"),
+        ({"version": True}, "version .*got True"),
+    ],
+)
+def test_what_does_not_fit_an_explainer_is_one_line(declared, words):
+    with pytest.raises(UserError, match=words):
+        sb.explainer(**declared)(lambda classifier, images, target: images[:, 0])
+
+
+def test_a_decorator_without_parentheses_is_named():
+    with pytest.raises(UserError, match=r"@sb.metric takes keywords: write @sb.metric\(version=1\)"):
+        sb.metric(maps_alone)
+
+
+def test_the_function_stays_as_it_is_and_what_is_declared_is_on_it():
+    def bright(classifier, images, target, *, power: float = 1.0):
+        """How bright a pixel is."""
+        return images.mean(dim=1) ** power
+
+    before, declared = code_hash(bright).version, sb.explainer(needs="nothing", passes=0)
+    assert declared(bright) is bright
+    assert declaration_of(bright) is declared
+    explainer = sb.load_explainer(bright)
+    assert (explainer.baseline, explainer.about, explainer.declaration) == (True, "How bright a pixel is.", declared)
+    assert explainer.version not in (before, 1)  # a hash, of what is declared too
+
+
+def test_passes_are_a_number_or_a_function_of_the_options():
+    assert sb.explainer(passes=3).passes_of({}, 8, 8) == 3
+    assert sb.explainer().passes_of({}, 8, 8) == 0
+    assert sb.load_explainer("rise").declaration.passes_of({"masks": 7}, 8, 8) == 7
+    assert sb.metric(passes=(2, 1)).passes_of({}, 8, 8) == (2, 1)
+    assert sb.load_metric("saliency_insertion").declaration.passes_of({"steps": None}, 5, 8) == (6, 0)
+
+
+def test_a_function_of_ones_own_has_parts_marks_and_reasons(shapes, resnet, tmp_path):
+    @sb.metric(higher_is_better=True, range=(-1, 1), parts=halves, absent="no lower half",
+               reduce=lambda values, options: values[:, 0], mark="bright",
+               marked=lambda maps: maps[:, 0, 0] > -1)  # fmt: skip
+    def of_halves(maps):
+        """The mean of the upper half of a map."""
+        middle = maps.shape[1] // 2
+        upper = maps[:, :middle].mean(axis=(1, 2))
+        return np.stack([upper, np.full(len(maps), np.nan)], axis=1)
+
+    run = sb.run(dataset=str(shapes), model=str(resnet), explainers=["edges"], metrics=[of_halves], limit=4,
+                 batch_size=4, out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    (cell,) = run.cells
+    assert (cell.n, cell.marked) == (4, {"bright": 4})
+    rows = run.records().to_pandas()
+    upper = rows[rows.part == "upper"].value.to_numpy()
+    np.testing.assert_array_equal(rows[rows.part.isna()].value, upper)
+    assert rows[rows.part == "lower"].reason.unique().tolist() == ["not defined for this sample: no lower half"]
+
+
+@pytest.mark.parametrize("declared", [{"parts": halves, "aggregate": max}, {"keeps": "top"}])
+def test_what_others_look_up_by_name_is_refused_for_a_function(declared):
+    given = sb.metric(**declared)(lambda maps: maps[:, :2, 0])
+    with pytest.raises(UserError, match="aggregate and keeps are for metrics with a name"):
+        as_metric(given)
+
+
+def test_the_declaration_of_a_metric_is_all_that_is_known_of_it():
+    metric = sb.load_metric("saliency_mcs", filter="each")
+    declared = metric.declaration
+    assert isinstance(declared, MetricDeclaration)
+    assert metric.aggregate is declared.aggregate is not None
+    assert sb.load_metric("saliency_mcs").aggregate is None  # as aggregate_if says
+    assert (metric.version, metric.range) == (declared.version, (-1.0, 1.0))
+    turned = {published: sb.load_metric("saliency_ccs", published=published) for published in (False, True)}
+    assert [turned[published].higher_is_better for published in (False, True)] == [True, False]
+
+
+def test_a_paper_is_a_line_or_bibtex_that_gives_one():
+    assert paper_line("Ada, Two, 2020, https://x.org") == "Ada, Two, 2020, https://x.org"
+    entry = (
+        "@misc{a, author={Ada, Eve and\n  Bo, Al and Cy, Di}, title={{T}wo: Three}, year={2020}, url={https://x.org}}"
+    )
+    assert paper_line(entry) == "Ada et al., Two: Three, 2020, https://x.org"
