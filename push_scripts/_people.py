@@ -198,12 +198,12 @@ def table(kind: str, args: Namespace) -> None:
     write_table(study, args.what, Path(args.out), checks, args)
 
 
-def write_table(study: "Study", what: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
+def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
     """Write the payments or the parameters of a study.
 
     Args:
         study: of any protocol.
-        what: "payments" or "parameters".
+        kind: "payments" or "parameters".
         path: of the file.
         checks: {person: whether each check was right}.
         args: of the command.
@@ -211,7 +211,7 @@ def write_table(study: "Study", what: str, path: Path, checks: dict[str, list[bo
     from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
     from saliency_bench.studies.result_rows import write_rows
 
-    header, rows = (PAYMENTS, payment_rows(study, checks)) if what == "payments" else parameter_table(study)
+    header, rows = (PAYMENTS, payment_rows(study, checks)) if kind == "payments" else parameter_table(study)
     write_rows(path, header, rows)
     if args.json:
         print(json.dumps({"file": str(path), "people": len(rows)}))

@@ -158,9 +158,9 @@ def _export(annotating: Any, args: Namespace) -> None:
 def _write_tables(annotating: Any, args: Namespace) -> None:
     """Write payments and parameters; a honeypot is right from an IoU of `RIGHT`."""
     checks = {person: [iou >= RIGHT for iou in ious] for person, ious in annotating.honeypot_scores().items()}
-    for what, path in (("payments", args.payments), ("parameters", args.parameters)):
+    for kind, path in (("payments", args.payments), ("parameters", args.parameters)):
         if path:
-            _people.write_table(annotating.study, what, Path(path), checks, args)
+            _people.write_table(annotating.study, kind, Path(path), checks, args)
 
 
 def _import(annotating: Any, imported: Any, args: Namespace) -> None:
