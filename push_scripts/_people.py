@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from saliency_bench.studies.study import Study
     from saliency_bench.studies.sync import Sync
 
-WHAT = ("serve", "results", "export", "payments", "parameters")
+WHAT = ("serve", "results", "export", "payments", "parameters", "erase")
 SHOWN = 2  # tables; further ones are in --out
 
 
@@ -101,6 +101,7 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
         "export": partial(export, kind),
         "payments": partial(table, kind),
         "parameters": partial(table, kind),
+        "erase": erase,
     }
     actions[args.what](args)
 
@@ -197,12 +198,12 @@ def table(kind: str, args: Namespace) -> None:
     write_table(study, args.what, Path(args.out), checks, args)
 
 
-def write_table(study: "Study", what: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
+def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
     """Write the payments or the parameters of a study.
 
     Args:
         study: of any protocol.
-        what: "payments" or "parameters".
+        kind: "payments" or "parameters".
         path: of the file.
         checks: {person: whether each check was right}.
         args: of the command.
@@ -210,12 +211,34 @@ def write_table(study: "Study", what: str, path: Path, checks: dict[str, list[bo
     from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
     from saliency_bench.studies.result_rows import write_rows
 
-    header, rows = (PAYMENTS, payment_rows(study, checks)) if what == "payments" else parameter_table(study)
+    header, rows = (PAYMENTS, payment_rows(study, checks)) if kind == "payments" else parameter_table(study)
     write_rows(path, header, rows)
     if args.json:
         print(json.dumps({"file": str(path), "people": len(rows)}))
     elif not args.quiet:
         print(f"{len(rows):,} people written: {path}")
+
+
+def erase(args: Namespace) -> None:
+    """Write a copy of the store, without the people of --exclude, into --out."""
+    from saliency_bench.studies.rows import copy_without
+    from saliency_bench.studies.store import Store
+
+    if not args.out or not args.exclude:
+        raise UserError("erase needs --exclude NAME and --out, the new file of the store without them")
+    if Path(args.out).exists():
+        raise UserError(f"{args.out} exists; give a new file")
+    restored(args)
+    store = Store(args.store, create=False)
+    known = {name for study in store.all() for name in study.people()}
+    known |= {answer.person for study in store.all() for answer in study.answers(masks=False)}
+    if missing := set(args.exclude) - known:
+        raise UserError(f"{args.store} has nobody called {min(missing)}")
+    count = copy_without(store, Store(args.out), set(args.exclude)).added
+    if args.json:
+        print(json.dumps({"file": args.out, "rows": count}))
+    elif not args.quiet:
+        print(f"{count:,} rows written: {args.out}; delete {args.store}, its copies and repository, and go on with it")
 
 
 def _study(kind: str, args: Namespace) -> "Study":

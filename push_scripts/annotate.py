@@ -40,6 +40,7 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
     results.add_argument("--payments", metavar="FILE", help="write what each person has done, as CSV or Parquet")
     results.add_argument("--parameters", metavar="FILE", help="write what the links said with which people came")
+    results.add_argument("--erase", metavar="FILE", help="write a copy of the store without the people of --exclude")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
     results.add_argument("--import", dest="imported", metavar="PATH",
                          help="add masks that --person drew elsewhere")  # fmt: skip
@@ -70,6 +71,10 @@ def _study_options(group: _ArgumentGroup) -> None:
 
 def main(args: Namespace) -> int:
     """Let people draw the region that justifies the class: a page for annotators, with a review."""
+    if args.erase:
+        args.out = args.erase
+        _people.erase(args)
+        return 0
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
     serving = not (args.report or args.export or args.imported or args.payments or args.parameters)
@@ -153,9 +158,9 @@ def _export(annotating: Any, args: Namespace) -> None:
 def _write_tables(annotating: Any, args: Namespace) -> None:
     """Write payments and parameters; a honeypot is right from an IoU of `RIGHT`."""
     checks = {person: [iou >= RIGHT for iou in ious] for person, ious in annotating.honeypot_scores().items()}
-    for what, path in (("payments", args.payments), ("parameters", args.parameters)):
+    for kind, path in (("payments", args.payments), ("parameters", args.parameters)):
         if path:
-            _people.write_table(annotating.study, what, Path(path), checks, args)
+            _people.write_table(annotating.study, kind, Path(path), checks, args)
 
 
 def _import(annotating: Any, imported: Any, args: Namespace) -> None:

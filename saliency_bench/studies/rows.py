@@ -7,7 +7,7 @@ and however often, gives the rows of both.
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, Table, insert, select
@@ -131,3 +131,23 @@ def _missing(
     else:
         rows = [row | {"study": numbers[row["study"]]} for row in rows]
     return [row for row in rows if tuple(row[name] for name in names) not in here]
+
+
+def copy_without(store: Database, target: Database, people_left_out: Collection[str]) -> Added:
+    """Add all rows to an empty SQLite store but those of some people: how a person is erased from an append-only store.
+
+    Reviews of their answers are left out with these; what they said as reviewers is left out, too.
+
+    Args:
+        store: that holds them.
+        target: gets the rows of all others.
+        people_left_out: their pseudonyms.
+    """
+    lines, _ = lines_after(store, {})
+
+    def is_theirs(line: str) -> bool:
+        row = json.loads(line)
+        name = row["name"] if row["table"] == people.name else row.get("person") or row.get("reviewer")
+        return row["table"] != studies.name and name in people_left_out
+
+    return add_lines(target, [line for line in lines if not is_theirs(line)], store.text)

@@ -76,18 +76,23 @@ class Store(Database):
             row = connection.execute(select(studies).where(studies.c.name == name)).mappings().first()
         return None if row is None else self._study(dict(row))
 
+    def all(self) -> list[Study]:
+        """Return all studies, in the order in which they were made."""
+        with self.reading() as connection:
+            rows = connection.execute(select(studies).order_by(studies.c.id)).mappings().all()
+        return [self._study(dict(row)) for row in rows]
+
     def find(self, name: str | None = None, kind: str | None = None) -> Study:
         """Return the study of this name, or the only one (of a kind).
 
         Raises:
             UserError: There is none, or there are several.
         """
-        with self.reading() as connection:
-            rows = connection.execute(select(studies).order_by(studies.c.id)).mappings().all()
-        fitting = [row for row in rows if name in (None, row["name"]) and kind in (None, row["kind"])]
+        every = self.all()
+        fitting = [study for study in every if name in (None, study.name) and kind in (None, study.kind)]
         if len(fitting) == 1:
-            return self._study(dict(fitting[0]))
-        known = ", ".join(f"{row['name']} ({row['kind']})" for row in rows) or "none"
+            return fitting[0]
+        known = ", ".join(f"{study.name} ({study.kind})" for study in every) or "none"
         problem = "several studies; give --name" if fitting else "no such study"
         raise UserError(f"{self.text} holds {problem}; it has: {known}")
 

@@ -69,9 +69,19 @@ function card(map, index, url, plain) {
   const caption = document.createElement("figcaption");
   caption.textContent = LETTERS[index];
   figure.append(image, under, caption);
+  figure.addEventListener("click", () => enlarge(image, plain));
   section.append(figure);
   for (const [id, text] of Object.entries(state.questions)) section.append(question(map, id, text));
   return section;
+}
+
+// A map beside the image, as large as the window allows.
+function enlarge(image, plain) {
+  $("large").src = image.src;
+  $("large").alt = image.alt;
+  $("largePlain").src = plain;
+  $("largePlain").alt = "The image";
+  $("largeDialog").showModal();
 }
 
 function question(map, id, text) {
@@ -136,7 +146,7 @@ function focusOn(fieldset) {
 }
 
 function focusFirst() {
-  if ($("helpDialog").open) return;
+  if (document.querySelector("dialog[open]")) return;
   const open = fieldsets().find((one) => !checked(one));
   if (open) focusOn(open);
 }
@@ -173,6 +183,7 @@ function help(first) {
   $("helpDialog").showModal();
 }
 
+$("closeLarge").addEventListener("click", () => $("largeDialog").close());
 dropSecondClicks("#next");
 $("next").addEventListener("click", next);
 $("help").addEventListener("click", () => help(false));
@@ -185,7 +196,7 @@ $("helpDialog").addEventListener("close", () => {
 addEventListener("keyup", (event) => event.key.toLowerCase() === "h" && document.body.classList.remove("plain"));
 addEventListener("blur", () => document.body.classList.remove("plain"));
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || $("helpDialog").open || !state?.maps.length) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]") || !state?.maps.length) return;
   if (event.key.toLowerCase() === "h") document.body.classList.add("plain");
   if (event.repeat && event.key.length === 1) return;
   const steps = { ArrowDown: 1, ArrowUp: -1, ArrowRight: 1, ArrowLeft: -1 }[event.key];

@@ -317,7 +317,7 @@ def test_two_browsers_a_kill_and_a_closed_tab_lose_nothing(browser, served):
     stored = answers(served, last=False)
     assert len(stored) == 6, "nothing lost, nothing doubled"
     assert {one.revision for one in stored} == {1}
-    assert sorted(one.mask for one in stored) == sorted(encoded(mask) for mask in masks)
+    assert sorted(one.pixels.tobytes() for one in stored) == sorted(mask.tobytes() for mask in masks)
     for context in contexts:
         context.close()
 

@@ -151,3 +151,22 @@ def test_options_that_cannot_be(option, line, tmp_path, capsys, shapes):
     assert main(["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db"), *option]) == 2
     assert line in capsys.readouterr().err
     assert not (tmp_path / "s.db").exists()
+
+
+def test_a_person_is_erased_by_a_copy_of_the_store(annotating, client, tmp_path, capsys):
+    study = annotating.study
+    ada, bob = (study.join(f"{number:032}").name for number in range(2))
+    for person in (ada, bob):
+        study.assign(person, ["image-000"])
+        study.record(person, "image-000", f"an answer of {person}", {"kind": "mask"}, mask=MASK)
+        study.keep_parameters(person, {"PROLIFIC_PID": f"id of {person}"})
+        study.review(study.answers(person)[0].id, "rita", "accept", f"a review of {person}")
+    words = ["peekaboom", "erase", "--store", str(study.store.path), "--out", str(tmp_path / "less.db"), "--exclude"]
+    assert main([*words, "nobody"]) == 2
+    assert main([*words, ada]) == 0
+    less = Store(tmp_path / "less.db").find()
+    assert (less.people(), [answer.person for answer in less.answers()]) == ([bob], [bob])
+    assert [review.reviewer for review in less.reviews().values()] == ["rita"]
+    np.testing.assert_array_equal(less.answers()[0].pixels, MASK)
+    assert ada.encode() not in (tmp_path / "less.db").read_bytes()
+    assert main([*words, bob]) == 2, "the file is there"

@@ -195,7 +195,9 @@ class Assess:
             explainers = self.study.configuration["explainers"]
             name = explainers[seed_of(self.study.seed, "explainer", image) % len(explainers)]
             image = self.study.configuration["checks"][image]
-        return png(np.asarray(overlay(self.images.frame(image), self.images.map(image, name))))
+        # Evidence for the class alone, so that all maps have one palette: two colours would tell signed methods apart.
+        values = np.maximum(self.images.map(image, name), 0)
+        return png(np.asarray(overlay(self.images.frame(image), values)))
 
     # answers
 

@@ -51,9 +51,9 @@ def evidence_of_guessing(attempts: pd.DataFrame) -> dict[str, float]:
     if attempts.empty:
         return {}
     places = attempts.groupby(["explainer", "exposure"])["right"]
-    own = attempts.groupby(["person", "explainer", "exposure"])["right"]
-    right = places.transform("sum") - own.transform("sum")
-    answers = places.transform("size") - own.transform("size")
+    same_person = attempts.groupby(["person", "explainer", "exposure"])["right"]
+    right = places.transform("sum") - same_person.transform("sum")
+    answers = places.transform("size") - same_person.transform("size")
     others = (right + 1) / (answers + 2)
     chance = attempts["chance"].clip(upper=1 - 1e-6)  # the last label that is left is right
     ratio = np.log10(
