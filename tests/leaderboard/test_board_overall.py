@@ -29,7 +29,7 @@ def of(found, name):
 
 def literal(own, reference, sign):
     """(S, low, high) sample by sample."""
-    means, errors, clusters = [], [], []
+    means, errors, freedoms = [], [], []
     for dataset in own:
         theirs = dict(zip(reference[dataset].ids, reference[dataset].scores, strict=True))
         pairs = [
@@ -43,10 +43,12 @@ def literal(own, reference, sign):
             sums[name] = sums.get(name, 0.0) + value - mean
         count = len(sums)
         means.append(sign * mean)
-        errors.append(sqrt(count / (count - 1) * sum(value**2 for value in sums.values())) / len(pairs))
-        clusters.append(count)
+        squares = [value**2 for value in sums.values()]  # clusters of one dataset are of one size here
+        errors.append(sqrt(count / (count - 1) * sum(squares)) / len(pairs))
+        concentration = sum(square**2 for square in squares) / sum(squares) ** 2 - 1 / count
+        freedoms.append(min(count - 1, 2 / concentration))
     value = sum(means) / len(means)
-    half = stats.t.ppf(0.975, min(clusters) - 1) * sqrt(sum(error**2 for error in errors)) / len(errors)
+    half = stats.t.ppf(0.975, min(freedoms)) * sqrt(sum(error**2 for error in errors)) / len(errors)
     return value, value - half, value + half
 
 
