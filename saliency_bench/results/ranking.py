@@ -147,7 +147,9 @@ def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int, ta
         return aggregate_interval(aggregate, parts, codes, seed, tail)
     present = np.isfinite(parts).any(axis=1)
     counts = np.bincount(codes[present])
-    return Estimate(np.nan, np.nan, np.nan, int(present.sum()), np.count_nonzero(counts), effective_clusters(counts))
+    return Estimate(
+        np.nan, np.nan, np.nan, int(present.sum()), int(np.count_nonzero(counts)), effective_clusters(counts)
+    )
 
 
 def _shares_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> list[float]:

@@ -43,10 +43,10 @@ def literal(own, reference, sign):
             sums[name] = sums.get(name, 0.0) + value - mean
         count = len(sums)
         means.append(sign * mean)
-        squares = [value**2 for value in sums.values()]  # clusters of one dataset are of one size here
-        errors.append(sqrt(count / (count - 1) * sum(squares)) / len(pairs))
-        concentration = sum(square**2 for square in squares) / sum(squares) ** 2 - 1 / count
-        freedoms.append(min(count - 1, 2 / concentration))
+        errors.append(sqrt(count / (count - 1) * sum(value**2 for value in sums.values())) / len(pairs))
+        # Satterthwaite's degrees of freedom: the spread of squares says how many clusters the error rests on.
+        spread = sum(value**4 for value in sums.values()) / sum(value**2 for value in sums.values()) ** 2
+        freedoms.append(min(count - 1, 2 / (spread - 1 / count)))
     value = sum(means) / len(means)
     half = stats.t.ppf(0.975, min(freedoms)) * sqrt(sum(error**2 for error in errors)) / len(errors)
     return value, value - half, value + half

@@ -48,7 +48,8 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
     if value.judgements:
         drawn = _with_fewer(np.concatenate(judgements), float(value.judgements), len(ids), explainer, seed)
         if drawn is not None:
-            return Number(float(drawn.mean()), *map(float, np.percentile(drawn, [2.5, 97.5])), n=len(ids))
+            ends = np.percentile(drawn, [2.5, 97.5])
+            return Number(float(drawn.mean()), float(ends[0]), float(ends[1]), len(ids))
     if value.exposure:
         right = np.concatenate([right_by(of_image, [float(value.exposure)])[:, 0] for of_image in judgements])
         codes = np.repeat(codes, [len(of_image) for of_image in judgements])
