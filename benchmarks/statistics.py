@@ -214,7 +214,8 @@ def show(title: str, heads: Iterable[object], rows: Iterable[tuple[str, Iterable
     heads = list(heads)
     print(f"\n{title}\n\n| | {' | '.join(map(str, heads))} |\n| --- |{' ---: |' * len(heads)}", flush=True)
     for name, values in rows:
-        cells = [f"{100 * value:.1f}" + " !" * (value < least) for value in values]
+        cells = [f"{100 * value:.1f}" + " !" * bool(value < least) for value in values]
+        cells += [""] * (len(heads) - len(cells))
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
