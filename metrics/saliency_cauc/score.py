@@ -9,7 +9,7 @@ from saliency_bench.scoring.perturbation import Curves, Reference
 
 
 @metric(
-    version=2,
+    version=3,
     higher_is_better=False,
     range=score_range,
     paper=XIE_2023,

@@ -12,7 +12,7 @@ from saliency_bench.results.ranking import (
     TOO_FEW_TO_TELL,
     Contrast,
 )
-from saliency_bench.results.summary import in_order
+from saliency_bench.results.summary import in_order, warnings
 
 NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
 CONTROLLED = (
@@ -93,13 +93,14 @@ class Verdict:
             for comparisons in self.against_baselines()
             if (tested := [comparison for comparison in comparisons if comparison.tested])
         ]
-        lines = [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
+        lines = warnings(list(self.cells.values()))
+        lines += [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
         ranked = [cell for cell in self.cells.values() if not cell.aggregate]
         of_cells = dict.fromkeys(cell.metric_id for cell in self.cells.values() if cell.aggregate)
         aggregates = [self.metrics[metric] for metric in of_cells]
         lines += [f"{listed(aggregates)}: {AGGREGATES}."] if aggregates else []
         if all(cell.unranked == TOO_FEW for cell in ranked) and (ranked or not aggregates):
-            most = max((cell.clusters for cell in ranked), default=0)
+            most = int(max((cell.independent for cell in ranked), default=0))
             few = f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
             return [*lines, few]
         for comparisons in against:

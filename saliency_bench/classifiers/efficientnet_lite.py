@@ -11,6 +11,7 @@ import shutil
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from torch import Tensor
 from saliency_bench.classifiers.checkpoints import quiet
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.storage import make_folder, rename, storage_error
+
+if TYPE_CHECKING:
+    from transformers import TimmWrapperForImageClassification
 
 VARIANTS = (0, 1, 2)
 MEAN, STD = 127 / 255, 128 / 255  # of images in [0, 1]: the network was trained on (x - 127) / 128
@@ -65,13 +69,14 @@ def read_weights(variant: int) -> dict[str, Tensor]:
         raise UserError(f"the weights of {package} cannot be read: {one_line(error, 200)}; install it again") from error
 
 
-def _network(variant: int, weights: dict[str, Tensor]):
+def _network(variant: int, weights: dict[str, Tensor]) -> "TimmWrapperForImageClassification":
     """Return timm's network in the wrapper of transformers, with these weights and the settings of its training."""
     from timm import create_model
     from transformers import TimmWrapperConfig, TimmWrapperForImageClassification
 
     name = f"tf_efficientnet_lite{variant}"
-    settings = dict(create_model(name).pretrained_cfg) | {"mean": [MEAN] * 3, "std": [STD] * 3}
+    known: Any = create_model(name).pretrained_cfg
+    settings = dict(known) | {"mean": [MEAN] * 3, "std": [STD] * 3}
     # Without names of classes, the wrapper takes those that timm knows for ImageNet.
     config = TimmWrapperConfig.from_dict({"architecture": name, "num_classes": 1000, "pretrained_cfg": settings})
     network = TimmWrapperForImageClassification(config)

@@ -27,7 +27,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
-from types import FunctionType, MethodType, NoneType
+from types import FunctionType, MethodType
 from typing import Any, TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -46,7 +46,7 @@ from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.seeds import seed_of, uniform
 
 CHANGING = ("passes", "halved", "_gives_logits")  # attributes of a classifier that a pass changes
-PLAIN = bool | int | float | str | NoneType | FunctionType | MethodType
+PLAIN = (bool, int, float, str, type(None), FunctionType, MethodType)
 TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
 
 # What hands a tensor's values, or how many there are, to Python: tags of torch's operations, and names.
@@ -88,7 +88,7 @@ def _state(classifier: Classifier, images: Images) -> Hashable:
     """Return what a copy is made of; equal states give equal copies."""
     tensors = list(chain(classifier.parameters(), classifier.buffers()))
     sums = torch.stack([_bits(tensor) for tensor in tensors]).tolist() if tensors else []
-    modules = tuple((id(module), type(module), *_attributes(module)) for module in classifier.modules())
+    modules = tuple((id(module), id(type(module)), *_attributes(module)) for module in classifier.modules())
     settings = images.shape[1:], images.device, classifier.precision, classifier.channels_last
     return settings, tuple(sums), tuple((tensor.shape, tensor.dtype) for tensor in tensors), modules
 

@@ -18,6 +18,7 @@ from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import Parts, merge
 from saliency_bench.errors import UserError
 from saliency_bench.registry import owner_of
+from saliency_bench.results import WRITTEN
 from saliency_bench.results.cell import read_cells
 from saliency_bench.results.summary import RunFacts, summarise
 from saliency_bench.utils.devices import peak_memory
@@ -26,7 +27,6 @@ from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.provenance import provenance
 
 FORMAT = 2  # of the note; another one writes everything anew
-WRITTEN = "written.json"
 TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet")
 FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent

@@ -1,8 +1,10 @@
 """The images of a dataset as a study shows them: by unit, upright, at their own size."""
 
+import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import PurePath
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Image
@@ -17,17 +19,18 @@ from saliency_bench.utils.progress import bar
 class StudyImages:
     """The rows of a dataset by unit: the image id, with the class behind it ("ID, CLASS") where ids are not unique.
 
+    Without a column `image_id`, the id is the name of the image's file, with its folders where names repeat.
+
     Raises: UserError for rows with the same id and class, or a dataset without a row.
     """
 
     def __init__(self, rows: Dataset):
         plain = rows.with_format(None)
         kind = plain.features.get("label")
-        ids = (
-            [str(value) for value in plain["image_id"]] if "image_id" in plain.features else map(str, range(len(plain)))
-        )
         labels = list(plain["label"]) if "label" in plain.features else [None] * len(plain)
-        self.ids = list(ids)
+        for column in {"image", "mask"} & set(plain.features):
+            plain = plain.cast_column(column, Image(decode=False))
+        self.ids = _ids(plain)
         self.labels = [class_name(kind, value, "") if isinstance(kind, ClassLabel) else value for value in labels]
         units = self.ids
         if len(set(units)) < len(units):
@@ -36,8 +39,6 @@ class StudyImages:
             problem = "no image" if not units else f"several rows of the image {twice[0]}"
             raise UserError(f"the dataset has {problem}; a study asks about each image (and class) once")
         self.positions = {unit: index for index, unit in enumerate(units)}
-        for column in {"image", "mask"} & set(plain.features):
-            plain = plain.cast_column(column, Image(decode=False))
         self.rows = plain
         self.shown = lru_cache(None)(self._shown)  # a few numbers each; the pictures are files
         self.size = lru_cache(None)(self._size)
@@ -121,3 +122,17 @@ class StudyImages:
         if mask.shape != self.size(unit):
             raise UnreadableError(f"a mask of {mask.shape} pixels for an image of {self.size(unit)}")
         return mask
+
+
+def _ids(rows: Dataset) -> list[str]:
+    """Return the id of the image of each row: `image_id`, the name of its file, or without either its number."""
+    if "image_id" in rows.features:
+        return list(map(str, rows["image_id"]))
+    paths = [str((cell or {}).get("path") or "") for cell in rows["image"]]
+    if "" in paths:
+        return list(map(str, range(len(rows))))
+    names = [PurePath(path).name for path in paths]
+    if len(set(names)) < len(set(paths)):
+        top = os.path.commonpath([PurePath(path).parent for path in paths])
+        names = [PurePath(os.path.relpath(path, top)).as_posix() for path in paths]
+    return names

@@ -99,7 +99,8 @@ def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
         image = deep
     if orientation_of(image) == 1 and is_plain(image):
         return data, SUFFIXES[image.format or ""], image.size
-    image = upright(image).convert("RGB")
+    image = upright(image)
+    image = image if image.mode == "RGB" else image.convert("RGB")
     buffer = BytesIO()
     if image.width * image.height <= LOSSLESS:
         image.save(buffer, "png")

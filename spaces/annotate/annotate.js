@@ -6,7 +6,7 @@ import { enter } from "./entry.js";
 import { Mask } from "./mask.js";
 import { Outbox } from "./outbox.js";
 import { Pictures } from "./pictures.js";
-import { backoff, call, dropSecondClicks, kept, settled } from "./study.js";
+import { backoff, call, dropSecondClicks, kept, Refused, settled, showCompletion } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const tell = (text) => ($("live").textContent = text);
@@ -86,7 +86,10 @@ function showFinished() {
       : "Your last answers are being sent."
     : reviewing()
       ? "There is nothing to review at the moment. Reload the page later."
-      : `Thank you. You have done ${numbers.format(about.done)} images; no more are waiting for you.`;
+      : about.done
+        ? `Thank you. You have done ${numbers.format(about.done)} images; no more are waiting for you.`
+        : `All images are with other people. What they leave is given out again; come back in ${about.lease}.`;
+  showCompletion($("completion"), waiting ? null : about.completion);
 }
 
 async function show(one, tries = 0) {
@@ -291,6 +294,7 @@ async function start(tries = 0) {
   } catch (error) {
     $("status").textContent = "Offline";
     $("status").dataset.state = "offline";
+    if (error instanceof Refused && error.status === 403) return note(`You cannot take part: ${error.message}.`, true);
     note(`The study cannot be reached (${error.message}). Trying again.`, true);
     setTimeout(() => start(tries + 1), backoff(tries));
   }

@@ -66,12 +66,14 @@ def application(
         return FileResponse(path, media_type=MEDIA[path.suffix], headers=SAFE | {"Cache-Control": "no-cache"})
 
     async def join(request: Request) -> Response:
-        """Register a person, and return the cookie."""
+        """Register a person, and return the key."""
         try:
             sent = await _sent(request, largest)
-            person = await run_in_threadpool(study.join, sent.get("request"))
+            person = await run_in_threadpool(_joined, study, sent)
         except UserError as error:
             return refusal(400, str(error))
+        if person is None:
+            return refusal(403, "this study is by invitation; open the link that you were sent")
         return JSONResponse({"key": person.key}, headers=SAFE)
 
     routes = [Route("/", page), Route("/static/{name}", static), Route("/api/join", join, methods=["POST"])]
@@ -91,6 +93,15 @@ class GZipTexts(GZipMiddleware):
             await self.app(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+
+def _joined(study: Study, sent: dict[str, Any]) -> Person | None:
+    """Return the person of a request to join; None for one who is not invited."""
+    if not study.may_join(sent.get("request")):
+        return None
+    person = study.join(sent.get("request"))
+    study.keep_parameters(person.name, sent.get("parameters"))
+    return person
 
 
 def refusal(status: int, text: str) -> JSONResponse:
@@ -143,6 +154,21 @@ async def _sent(request: Request, largest: int) -> dict[str, Any]:
     if not isinstance(sent, dict):
         raise UserError("the body is not a JSON object")
     return sent
+
+
+def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None) -> dict[str, Any]:
+    """Return what a page says when nothing is left to do.
+
+    Args:
+        lease_hours: after which what others leave is given out again.
+        finished: whether this person has done all that was asked.
+        completion: the `code` that such a person takes along, and the `url` to go to, or one of them.
+    """
+    minutes = round(60 * lease_hours)
+    return {
+        "lease": f"{minutes} minutes" if minutes != 1 else "a minute",
+        "completion": completion if finished else None,
+    }
 
 
 def whole_number(text: object) -> int:

@@ -78,6 +78,45 @@ export const backoff = (tries) => Math.min(30000, 1000 * 2 ** tries) * (0.5 + Ma
 export const passing = (error) =>
   !(error instanceof Refused) || error.status >= 500 || [401, 408, 421, 425, 429].includes(error.status);
 
+// The key of this browser's person: that of the address (#key=...), or from before. An invitation (#invite=...) is a
+// request to join, which always makes the same person. The parameters of the address (?PROLIFIC_PID=...) stay.
+export function keyOfAddress(prefix) {
+  const fragment = new URLSearchParams(location.hash.slice(1));
+  if (fragment.get("key")) kept.set(prefix + "key", fragment.get("key"));
+  if (fragment.get("invite")) {
+    kept.set(prefix + "join", fragment.get("invite"));
+    kept.remove(prefix + "key");
+  }
+  if (fragment.size) history.replaceState(null, "", location.pathname + location.search);
+  return kept.get(prefix + "key");
+}
+
+// What joins the study; a repeated request is the same person.
+export function joining(prefix) {
+  const request = kept.get(prefix + "join") ?? randomId();
+  kept.set(prefix + "join", request);
+  return { request, parameters: Object.fromEntries(new URLSearchParams(location.search)) };
+}
+
+// What whoever has finished takes along: a code, or a link back to where they came from.
+export function showCompletion(element, completion) {
+  const parts = [];
+  if (completion?.code) {
+    const code = document.createElement("output");
+    code.textContent = completion.code;
+    parts.push("Your completion code: ", code);
+  }
+  if (completion?.url) {
+    const link = document.createElement("a");
+    link.href = completion.url;
+    link.className = "primary";
+    link.textContent = "Finish";
+    parts.push(link);
+  }
+  element.replaceChildren(...parts);
+  element.hidden = !parts.length;
+}
+
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 // Where one click answers, the second of a double click must not answer the next question, which nobody has seen yet:
@@ -131,12 +170,7 @@ export class Server {
 
   // The state of this browser's person, who joins the study where the server does not know them.
   async enter() {
-    const fragment = new URLSearchParams(location.hash.slice(1)).get("key");
-    if (fragment) {
-      kept.set(this.kind + "-key", fragment);
-      history.replaceState(null, "", location.pathname);
-    }
-    this.key = kept.get(this.kind + "-key");
+    this.key = keyOfAddress(this.kind + "-");
     if (this.key) {
       try {
         await this.sendKept();
@@ -146,9 +180,7 @@ export class Server {
         kept.remove(this.kind + "-join");
       }
     }
-    const request = kept.get(this.kind + "-join") ?? randomId();
-    kept.set(this.kind + "-join", request);
-    this.key = (await this.insist("join", { request })).key;
+    this.key = (await this.insist("join", joining(this.kind + "-"))).key;
     kept.set(this.kind + "-key", this.key);
     return this.insist("state");
   }

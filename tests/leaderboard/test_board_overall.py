@@ -29,7 +29,7 @@ def of(found, name):
 
 def literal(own, reference, sign):
     """(S, low, high) sample by sample."""
-    means, errors, clusters = [], [], []
+    means, errors, freedoms = [], [], []
     for dataset in own:
         theirs = dict(zip(reference[dataset].ids, reference[dataset].scores, strict=True))
         pairs = [
@@ -44,9 +44,11 @@ def literal(own, reference, sign):
         count = len(sums)
         means.append(sign * mean)
         errors.append(sqrt(count / (count - 1) * sum(value**2 for value in sums.values())) / len(pairs))
-        clusters.append(count)
+        # Satterthwaite's degrees of freedom: the spread of squares says how many clusters the error rests on.
+        spread = sum(value**4 for value in sums.values()) / sum(value**2 for value in sums.values()) ** 2
+        freedoms.append(min(count - 1, 2 / (spread - 1 / count)))
     value = sum(means) / len(means)
-    half = stats.t.ppf(0.975, min(clusters) - 1) * sqrt(sum(error**2 for error in errors)) / len(errors)
+    half = stats.t.ppf(0.975, min(freedoms)) * sqrt(sum(error**2 for error in errors)) / len(errors)
     return value, value - half, value + half
 
 

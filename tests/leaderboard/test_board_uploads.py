@@ -221,7 +221,7 @@ def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tm
     summary["cells"][0]["value"] += 0.1
     (copy / "summary.json").write_text(json.dumps(summary))
     unfold(packed(tmp_path / "run.zip", files_of(copy)), folder)
-    with pytest.raises(UserError, match="value of cell") as error:
+    with pytest.raises(UserError, match="whose scores have the mean") as error:
         proposal(folder, BOARD, api, Known())
     assert str(tmp_path) not in str(error.value)
     known = known_dataset(str(shapes))

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import saliency_bench as sb
@@ -86,7 +87,9 @@ def literal(columns):
 
 def drawn(statistic):
     bits = random_bits(seed_of(0, "bootstrap", SAMPLES, 0), 2000 * SAMPLES).reshape(2000, SAMPLES)
-    return np.percentile([statistic((row % np.uint64(SAMPLES)).astype(int)) for row in bits], [2.5, 97.5])
+    tail = 100 * stats.norm.cdf(-np.sqrt(SAMPLES / (SAMPLES - 1)) * stats.t.ppf(0.975, SAMPLES - 1))
+    values = [statistic((row % np.uint64(SAMPLES)).astype(int)) for row in bits]
+    return np.percentile(values, [tail, 100 - tail])
 
 
 def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank(done):

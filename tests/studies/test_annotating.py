@@ -65,7 +65,7 @@ def test_runs_of_another_size_are_refused(runs):
 def test_an_answer_goes_from_the_page_to_the_store(annotating, client):
     me = joined(client)
     state = client.get("/api/state", headers=me).json()
-    assert (state["done"], state["total"], len(state["tasks"])) == (0, 6, 3)
+    assert (state["done"], state["total"], len(state["tasks"])) == (0, 6, 2)
     unit = state["tasks"][0]["unit"]
     image = client.get("/api/image", params={"unit": unit}, headers=me)
     assert image.headers["content-type"] == "image/png"

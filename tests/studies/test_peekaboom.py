@@ -2,6 +2,7 @@
 
 import csv
 from collections import Counter
+from dataclasses import replace
 from io import BytesIO
 from itertools import count
 
@@ -208,11 +209,11 @@ def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_
 
 
 @pytest.mark.slow
-def test_those_who_leave_are_replaced(tmp_path, monkeypatch):
+def test_those_who_leave_are_replaced(tmp_path):
     game = start(Store(tmp_path / "study.db"), judgements=1)
     people = [work(game, Worker(f"w{number}"), most=7 if number % 2 else None) for number in range(8)]
     assert game.state(game.study.join().name)["place"] is None  # the others may come back
-    monkeypatch.setattr(protocol, "STALE_HOURS", 0.0)
+    game = replace(game, lease_hours=0.0)
     for number in range(8):
         work(game, Worker(f"x{number}"))
     found = judged(game.study)

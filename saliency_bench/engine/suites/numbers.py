@@ -27,7 +27,7 @@ from saliency_bench.engine.suites.schema import CROWD, Suite, Table, Value, fill
 from saliency_bench.engine.suites.transforms import accuracies_of
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult, Interval
-from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.clusters import cluster_codes, effective_clusters
 from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error
 from saliency_bench.results.run_folder import RunData, read_run
 
@@ -219,9 +219,10 @@ def _standard_error(numbers: Sequence[Number]) -> float:
     run = samples[0][0]
     codes = cluster_codes(list(scores.index), [run.groups[run.position[image_id]] for image_id in scores.index])
     means = scores.to_numpy().mean(axis=1)
-    if len(set(codes)) < INTERVAL_FROM:
+    counts = np.bincount(codes)
+    if effective_clusters(counts) < INTERVAL_FROM:
         return inf
-    return cluster_error(np.bincount(codes, means), np.bincount(codes), float(means.mean()))
+    return cluster_error(np.bincount(codes, means), counts, float(means.mean()))[0]
 
 
 def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:

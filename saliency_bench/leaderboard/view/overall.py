@@ -17,7 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
-from saliency_bench.results.clusters import Matched, cluster_codes
+from saliency_bench.results.clusters import Matched, cluster_codes, effective_clusters
 from saliency_bench.results.intervals import Estimate, difference, t_quantile
 from saliency_bench.results.paired_test import Pair, adjusted_p
 from saliency_bench.results.ranking import ALONE, RANKED_FROM, TOO_FEW, rank_sets, sign_of
@@ -155,9 +155,9 @@ def _mean(estimates: Sequence[Estimate], sign: int) -> tuple[float, float | None
     if any(np.isnan(estimate.low) for estimate in estimates):
         return value, None, None
     # The standard error of each dataset follows from the width of its interval.
-    errors = [(estimate.high - estimate.low) / 2 / t_quantile(estimate.clusters - 1) for estimate in estimates]
+    errors = [(estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom) for estimate in estimates]
     error = float(np.sqrt(np.square(errors).sum())) / len(errors)
-    half = error * t_quantile(min(estimate.clusters for estimate in estimates) - 1)
+    half = error * t_quantile(min(estimate.freedom for estimate in estimates))
     return value, value - half, value + half
 
 
@@ -187,7 +187,7 @@ def _ranked(
             column.append(weight * values)
         codes.append(dataset_codes + clusters)
         clusters += int(dataset_codes.max(initial=-1)) + 1
-        if int(dataset_codes.max(initial=-1)) + 1 < RANKED_FROM:
+        if effective_clusters(np.bincount(dataset_codes)) < RANKED_FROM:
             return {}, TOO_FEW
     if len(names) < 2:
         return {}, ALONE

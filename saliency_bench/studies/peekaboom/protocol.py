@@ -20,16 +20,14 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
 from saliency_bench.scoring.exposures import SHOWN
-from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.peekaboom.assignment import Pair, leftovers, sheets, with_checks
 from saliency_bench.studies.run_images import RunImages, pair_of, unit_of
-from saliency_bench.studies.study import Answer, Assignment, Study
+from saliency_bench.studies.study import LEASE_HOURS, Answer, Assignment, Study
 from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "peekaboom"
 GREY = 128  # of all pixels that are not shown
-STALE_HOURS = 24.0  # after which what was given to somebody who left is given to others
 JUDGEMENTS, PAIRS, CHOICES, CHECKS = 10, 20, 4, 2
 
 
@@ -116,6 +114,7 @@ class Peekaboom:
 
     study: Study
     images: RunImages
+    lease_hours: float = LEASE_HOURS
 
     @property
     def exposures(self) -> list[float]:
@@ -153,16 +152,16 @@ class Peekaboom:
         return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
 
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
-        """Return {pair: judgements that nobody has given or was lately asked for}."""
+        """Return {pair: judgements that nobody has given or holds}."""
         settings = self.study.configuration
-        since = hours_ago(STALE_HOURS)
+        active = self.study.active(self.lease_hours)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
         missing = {
             (image, name): settings["judgements"] for image in settings["images"] for name in settings["explainers"]
         }
         for assignment in everyone:
             image, explainer = pair_of(assignment.unit)
-            if explainer is not None and (assignment.created >= since or (assignment.person, assignment.unit) in ended):
+            if explainer is not None and (assignment.person in active or (assignment.person, assignment.unit) in ended):
                 missing[image, explainer] -= 1
         return missing
 

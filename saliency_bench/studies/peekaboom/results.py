@@ -200,7 +200,7 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
     matched.forget()
-    if any(difference.clusters < RANKED_FROM for difference in differences.values()):
+    if any(difference.effective < RANKED_FROM for difference in differences.values()):
         return {}
     decided: list[tuple[str, str]] = []
     for (first, second), p in adjusted_p([matched], [pairs], seed=seed)[0].items():
