@@ -7,6 +7,9 @@ import pytest
 from saliency_bench.engine.suites.schema import find_suite, suite_files
 from saliency_bench.engine.suites.suite import suite
 
+# Cells without a number whatever networks and people answer: explainers that all agree have no order.
+UNDEFINED = {"p2-figure7": {"one of the two is constant"}}
+
 
 @pytest.mark.slow
 @pytest.mark.sample(0, 2)
@@ -14,15 +17,14 @@ from saliency_bench.engine.suites.suite import suite
 def test_every_table_has_all_rows_and_columns(paper, tmp_path):
     done = suite(paper, out=tmp_path / "out", smoke=True, compare=True, device="cpu", progress=False)
     assert done.failed == {}
-    _, found, tables = find_suite(paper)
-    assert [table.name for table in done.tables] == list(tables)
+    _, content, names = find_suite(paper)
+    assert [*(table.name for table in done.tables), *done.pictures] == list(names)
     for table in done.tables:
         printed = sum(figure is not None for line in table.table.figures for figure in line)
         assert table.numbers["paper"].notna().sum() == printed, table.name
         reasons = set(table.numbers["missing"]) - {""}
-        assert "not run" not in reasons, table.name
-        assert table.has_numbers, (table.name, reasons)
+        assert reasons <= UNDEFINED.get(table.name, set()), (table.name, reasons)
         rows = json.loads((done.folder / "tables" / f"{table.name}.json").read_text())["numbers"]
         assert len(rows) == len(table.numbers)
     assert done.page.is_file()
-    assert found.paper.split(",")[0] in done.page.read_text()
+    assert content.paper.split(",")[0] in done.page.read_text()

@@ -116,14 +116,14 @@ def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation:
         count = min(train, protocol.images or train)
         # Each is compared with its own blurred maps, which cost the same, and with random ones.
         names = [str(explainer)] if explainer.baseline else [str(explainer), f"blurred {explainer}", "random"]
-        for own in names:
+        for maps_of in names:
             for exposure, number in ((e, n) for e in protocol.exposures for n in range(1, protocol.trainings + 1)):
                 task = Task.make(explainer, EXPOSURES.index(exposure), number, protocol)
-                by_map = (own, protocol.keeps) if task.explainer else ()  # whole and empty pictures are of no map
+                by_map = (maps_of, protocol.keeps) if task.explainer else ()  # whole and empty pictures are of no map
                 tasks[by_map, task.exposure, number, count] = protocol
-            if (own, count) not in mapped:
-                mapped.add((own, count))
-                of_map = cost_of_map(explainer) if own != "random" else Cost()
+            if (maps_of, count) not in mapped:
+                mapped.add((maps_of, count))
+                of_map = cost_of_map(explainer) if maps_of != "random" else Cost()
                 total += of_map.times(count + validation + test)
     for (*_, count), protocol in tasks.items():
         total += Cost(forward=protocol.epochs * validation + 2 * test, trained=protocol.epochs * count,

@@ -106,8 +106,8 @@ class Results:
         if value.accuracy:
             number = _accuracy(job, run, value, fill(value.transform, variant))
         elif value.crowd or (column, value.against) == ("against", CROWD):
-            asked = {name: fill(getattr(value, name), variant) for name in ("exposure", "judgements", "bin")}
-            number = crowd_number(self._answers(job, run), run, explainer, value.model_copy(update=asked))
+            filled = {name: fill(getattr(value, name), variant) for name in ("exposure", "judgements", "bin")}
+            number = crowd_number(self._answers(job, run), run, explainer, value.model_copy(update=filled))
         else:
             metric = metric_text(self.sized(fill(getattr(value, column), variant)))
             number = _score(run, explainer, metric, None if value.part is None else fill(value.part, variant))

@@ -26,12 +26,12 @@ def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
     return Printed(HEADER, list(rows), f"{name}.settings")
 
 
-def _row(suite: Suite, what: str, resolved: str, note: str) -> tuple[str, str, str]:
-    """Return a row of the list; the texts of decisions about `what` follow the options as they resolve."""
-    entries = [entry for entry in suite.decisions if what in entry.about]
+def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, str]:
+    """Return a row of the list; the texts of decisions about `name` follow the options as they resolve."""
+    entries = [entry for entry in suite.decisions if name in entry.about]
     paper = " ".join(entry.paper for entry in entries) or SILENT
     texts = (resolved, *(entry.run for entry in entries), note)
-    return what, paper, ". ".join(text.rstrip(".") for text in texts if text)
+    return name, paper, ". ".join(text.rstrip(".") for text in texts if text)
 
 
 def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:

@@ -35,24 +35,24 @@ def t_tests(results: Results, name: str) -> pd.DataFrame:
             explainers = results.suite.runs[job.name].explainers
             if value.metric and value.part is None and table.t_test in explainers:
                 texts = [explainer_text(results.sized(text)) for text in explainers]
-                own = texts[explainers.index(table.t_test)]
+                reference = texts[explainers.index(table.t_test)]
                 metric = metric_text(results.sized(value.metric))
-                rows += [(job.dataset, job.model, quantity, *row) for row in _compared(run, metric, own, texts)]
+                rows += [(job.dataset, job.model, quantity, *row) for row in _compared(run, metric, reference, texts)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _compared(run: RunData, metric: str, own: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
+def _compared(run: RunData, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the columns of a row from `explainer` on, for each other explainer of a run that has a score."""
     cells = {cell.explainer_text: cell for cell in run.cells if cell.metric_text == metric and not cell.aggregate}
-    if own not in cells:
+    if reference not in cells:
         return
-    for other in (text for text in others if text != own and text in cells):
-        both = np.array([run.values[cells[text].cell_id] for text in (own, other)])
+    for other in (text for text in others if text != reference and text in cells):
+        both = np.array([run.values[cells[text].cell_id] for text in (reference, other)])
         first, second = both[:, np.isfinite(both).all(axis=0)]
         # Equal scores have no variance to test with: a p of NaN in scipy, with a warning.
         p = float(ttest_rel(first, second).pvalue) if np.any(first != second) and len(first) > 1 else np.nan
         difference = float((first - second).mean()) if len(first) else np.nan
-        yield own, other, len(first), difference, p, _adjusted_p(run, cells[own], cells[other])
+        yield reference, other, len(first), difference, p, _adjusted_p(run, cells[reference], cells[other])
 
 
 def _adjusted_p(run: RunData, first: CellResult, second: CellResult) -> float:
@@ -67,9 +67,10 @@ def remarks(frame: pd.DataFrame) -> list[str]:
     """Say below a table how many differences either test finds."""
     if frame.empty:
         return []
-    found = [int((frame[column] < ALPHA).sum()) for column in ("p_t_test", "p_paired_test")]
+    significant = [int((frame[column] < ALPHA).sum()) for column in ("p_t_test", "p_paired_test")]
     known = int(frame["p_paired_test"].notna().sum())
     return [
-        f"Paired t-test of {frame['explainer'][0]} with each other explainer at {ALPHA}, not adjusted: {found[0]} of "
-        f"{len(frame)} differ; by the adjusted paired test {found[1]} of the {known} that have enough samples."
+        f"Paired t-test of {frame['explainer'][0]} with each other explainer at {ALPHA}, not adjusted: "
+        f"{significant[0]} of {len(frame)} differ; by the adjusted paired test {significant[1]} of the {known} that "
+        "have enough samples."
     ]
