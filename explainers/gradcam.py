@@ -17,7 +17,19 @@ from saliency_bench.explainers._features import activation_and_gradient, cut_if_
 from saliency_bench.types import Images, Maps, On, Target
 
 
-@explainer(version=3, needs="activations, gradients", passes=1, also_called=("cam",))
+@explainer(
+    version=3,
+    needs="activations, gradients",
+    passes=1,
+    also_called=("cam",),
+    elsewhere=(
+        (
+            "pytorch-grad-cam",
+            'GradCAM(model=model, target_layers=[model.get_submodule("{layer}")])'
+            "(x, [ClassifierOutputTarget(label)] * len(x))",
+        ),
+    ),
+)
 def gradcam(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:

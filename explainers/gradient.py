@@ -13,7 +13,11 @@ from saliency_bench.types import Images, Maps, On, Target
 
 
 @explainer(
-    version=1, needs="gradients", passes=1, also_called=("saliency", "vanilla", "vanilla gradient", "simple gradient")
+    version=1,
+    needs="gradients",
+    passes=1,
+    also_called=("saliency", "vanilla", "vanilla gradient", "simple gradient"),
+    elsewhere=(("captum", "captum.attr.Saliency(model).attribute(x, target=label).amax(1)"),),
 )
 def gradient(
     classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"

@@ -22,7 +22,13 @@ from saliency_bench.explainers._gradients import Reduction, gradient_at, over_ch
 from saliency_bench.types import Images, Maps, On, Target
 
 
-@explainer(version=1, needs="gradients", passes=1, also_called=("gbp", "guided backpropagation"))
+@explainer(
+    version=1,
+    needs="gradients",
+    passes=1,
+    also_called=("gbp", "guided backpropagation"),
+    elsewhere=(("captum", "captum.attr.GuidedBackprop(model).attribute(x, target=label).abs().amax(1)"),),
+)
 def guided_backprop(
     classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:

@@ -16,6 +16,7 @@ from saliency_bench.types import Images, Maps, On, Target
     needs="gradients",
     passes=1,
     also_called=("ixg", "gradient x input", "grad*input", "input times gradient"),
+    elsewhere=(("captum", "captum.attr.InputXGradient(model).attribute(x, target=label).sum(1)"),),
 )
 def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
     """Return the normalised image times the gradient of the score.

@@ -25,7 +25,16 @@ def check(*, steps: int, batch_size: int | None, **others: object) -> None:
     check_batch_size("integrated_gradients", batch_size)
 
 
-@explainer(version=1, needs="gradients", passes=lambda options, *_: options["steps"], check=check, also_called=("ig",))
+@explainer(
+    version=1,
+    needs="gradients",
+    passes=lambda options, *_: options["steps"],
+    check=check,
+    also_called=("ig",),
+    elsewhere=(
+        ("captum", "captum.attr.IntegratedGradients(model).attribute(x, target=label, n_steps={steps}).sum(1)"),
+    ),
+)
 def integrated_gradients(
     classifier: Classifier,
     images: Images,

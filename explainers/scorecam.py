@@ -40,7 +40,19 @@ def check(*, batch_size: int | None = None, **others: object) -> None:
     check_batch_size("scorecam", batch_size)
 
 
-@explainer(version=4, needs="activations, outputs", passes=passes, check=check)
+@explainer(
+    version=4,
+    needs="activations, outputs",
+    passes=passes,
+    check=check,
+    elsewhere=(
+        (
+            "pytorch-grad-cam",
+            'ScoreCAM(model=model, target_layers=[model.get_submodule("{layer}")])'
+            "(x, [ClassifierOutputTarget(label)] * len(x))",
+        ),
+    ),
+)
 def scorecam(
     classifier: Classifier,
     images: Images,

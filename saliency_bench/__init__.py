@@ -26,6 +26,8 @@ _HOMES = {
     "build": "data.building",
     "train": "engine.training",
     "run": "engine.run",
+    "choose": "engine.choosing.choose",
+    "Choice": "engine.choosing.choose",
     "Run": "engine.finished",
     "load_run": "engine.finished",
     "explain": "map_sources.explanation",
@@ -49,6 +51,7 @@ _HOMES = {
     "list_suites": "engine.suites.schema",
 }
 __all__ = [
+    "Choice",
     "Classifier",
     "Explainer",
     "Images",
@@ -63,6 +66,7 @@ __all__ = [
     "__version__",
     "analyse",
     "build",
+    "choose",
     "explain",
     "explainer",
     "list_datasets",
@@ -96,6 +100,7 @@ if TYPE_CHECKING:
     from saliency_bench.data.loading import load_dataset
     from saliency_bench.data.names import list_datasets
     from saliency_bench.declarations import explainer, metric
+    from saliency_bench.engine.choosing.choose import Choice, choose
     from saliency_bench.engine.finished import Run, load_run
     from saliency_bench.engine.run import run
     from saliency_bench.engine.suites.schema import list_suites

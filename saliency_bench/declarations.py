@@ -100,6 +100,8 @@ class ExplainerDeclaration(_Declaration):
         targeted: whether its maps depend on the target.
         check: called with all options before anything is loaded; raises UserError or ValueError for what it refuses.
         also_called: further names that people may type; the right one is suggested to them.
+        elsewhere: (package, line of code) that gives the same maps there, with options in braces: `{steps}`; x is the
+            normalised image, label the class. `choose` shows it.
     """
 
     version: int | None = None
@@ -108,6 +110,7 @@ class ExplainerDeclaration(_Declaration):
     targeted: bool = True
     check: Callable[..., None] | None = None
     also_called: Sequence[str] = ()
+    elsewhere: Sequence[tuple[str, str]] = ()
 
     @property
     def baseline(self) -> bool:

@@ -119,7 +119,8 @@ def distribution_plot(run: RunData, column: Column) -> tuple[str, str]:
     rows = [_Row(row.name, row.baseline, text) for (row, _), text in zip(cells, texts, strict=True)]
     bins = BINS if yes is None else FEW_BINS
     low, high = (float(pooled.min()), float(pooled.max())) if len(pooled) else (0.0, 1.0)
-    margin = (high - low) * 0.5 / bins or abs(low) * 0.1 or 0.1
+    # Scores that differ in their last digits alone have no histogram of this many bins.
+    margin = (high - low) * 0.5 / bins if high - low > 1e-9 * max(abs(low), abs(high)) else abs(low) * 0.1 or 0.1
     limits = low - margin, high + margin
 
     def draw(axes: Axes) -> None:

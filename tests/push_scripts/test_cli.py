@@ -260,6 +260,8 @@ def test_help_shows_no_empty_default(capsys):
 
 QUICK = {
     "analyse": "analyse done --what correlation --out out",
+    "choose": "choose --dataset ./shapes --model ./net --metrics saliency_miou --explainers gradient --limit 16 "
+    "--device cpu --out out",
     "check": "check done --require centre:saliency_miou>=0",
     "draw": "draw done --what classes --explainers gradient --device cpu --out out/classes.png",
     "explain": "explain picture.png --model net --explainers gradcam --device cpu --out out/strip.png",
@@ -267,6 +269,7 @@ QUICK = {
     "install-metrics": "install-metrics saliency_miou",
     "list": "list",
     "new": "new explainer mine",
+    "power": "power --spread 0.2 --difference 0.05",
     "push": "push metric saliency_miou --dry-run",
     "report": "report done",
     "run": "run --dataset ./shapes --model ./net --explainers centre --metrics saliency_miou --limit 4 --out out",

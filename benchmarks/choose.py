@@ -1,0 +1,300 @@
+"""What `choose` promises, by simulation: how often it drops the best, finds it, and what that costs.
+
+example:
+  python benchmarks/choose.py
+  python benchmarks/choose.py --times 500 --candidates 10
+  python benchmarks/choose.py --run runs/full --images 1000
+
+Scores of candidates are drawn from laws whose best is known, and the rounds of `choose` are gone through with them
+(`saliency_bench/engine/choosing/rounds.py`), 500 images of which may decide. A false drop is a look at which the best,
+or a candidate within the margin of it, was dropped; at most 5 % of the simulations may have one. `plain` does the same
+with a paired t-test at 5 % at every look. `equal budget` is how often the best mean is the right one if all candidates
+share the same passes. About ten minutes.
+
+With `--run RUN`, the scores are those of a finished run with many explainers, whose best is that of its full table; its
+clusters are drawn in a new order each time, or with `--images` with replacement, and half of the images may decide.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from saliency_bench.engine.choosing.rounds import ONE_LEFT, Budget, Narrowing, Scores
+from saliency_bench.results.clusters import cluster_names
+from saliency_bench.results.intervals import wilson
+from saliency_bench.results.run_folder import read_run
+
+IMAGES, MARGIN, SIZE = 500, 0.02, 6
+LATER = 200  # images that do not decide, at most
+UNIT, POSITIVE = (0.0, 1.0), (0.0, inf)
+Law = Callable[[np.random.Generator, int], np.ndarray]
+
+
+@dataclass
+class Drawn:
+    """A laboratory whose scores are drawn beforehand, (images, candidates)."""
+
+    columns: np.ndarray
+    groups: Sequence[str | None]
+    limits: tuple[float, float] = UNIT
+
+    def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> Scores:
+        """Return the first rows."""
+        ids = [str(index) for index in range(images)]
+        (metric,) = lineup
+        values = {(name, metric): self.columns[:images, int(name)] for name in lineup[metric]}
+        return Scores(values, ids, self.groups[:images], {metric: self.limits}, {metric: True})
+
+    def survivors(self, names: Sequence[str], images: int) -> set[str]:
+        """Return none: all maps depend on the network."""
+        return set()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A law, and the candidates that must never be dropped; the first is the best.
+
+    Attributes:
+        law: (generator, candidates) -> (IMAGES, candidates).
+        safe: how many of the first candidates are within the margin of the best; None: all.
+        size: images of a cluster.
+        limits: of the scores.
+    """
+
+    law: Law
+    safe: int | None = 1
+    size: int = 1
+    limits: tuple[float, float] = UNIT
+
+    def drawn(self, rng: np.random.Generator, candidates: int) -> Drawn:
+        """Return a laboratory with scores of this law."""
+        groups = [f"g{index // self.size}" for index in range(IMAGES)] if self.size > 1 else [None] * IMAGES
+        return Drawn(self.law(rng, candidates), groups, self.limits)
+
+
+def means(candidates: int, first: int, gap: float) -> np.ndarray:
+    """Return true means: `first` candidates at 0.7, the others `gap` to 0.4 below."""
+    return np.concatenate([np.full(first, 0.7), 0.7 - np.linspace(gap, 0.4, candidates - first)])
+
+
+def beta(rng: np.random.Generator, wanted: np.ndarray, spread: float = 4.0) -> np.ndarray:
+    """Return scores in [0, 1] with these means, of which those of an image depend on each other."""
+    shared = rng.normal(0, 0.8, (IMAGES, 1))
+    uniform = stats.norm.cdf(shared + rng.normal(0, 0.6, (IMAGES, len(wanted))))
+    return stats.beta.ppf(uniform, spread * wanted, spread * (1 - wanted))
+
+
+def ahead(rng: np.random.Generator, candidates: int) -> np.ndarray:
+    """Return scores whose best is 0.05 ahead."""
+    return beta(rng, means(candidates, 1, 0.05))
+
+
+def tied(rng: np.random.Generator, candidates: int) -> np.ndarray:
+    """Return scores with equal means, of which some vary more than others."""
+    wide, narrow = beta(rng, np.full(candidates, 0.5), 1.0), beta(rng, np.full(candidates, 0.5), 20.0)
+    return np.where(np.arange(candidates) % 2 == 0, wide, narrow)
+
+
+def within_margin(rng: np.random.Generator, candidates: int) -> np.ndarray:
+    """Return scores of which four more are exactly the margin behind the best."""
+    wanted = means(candidates, 5, 0.15)
+    wanted[1:5] -= MARGIN
+    return beta(rng, wanted)
+
+
+def rare(rng: np.random.Generator, candidates: int) -> np.ndarray:
+    """Return 0/1 scores that are 1 in 2 % of all images."""
+    return (rng.random((IMAGES, candidates)) < 0.02).astype(float)
+
+
+def rarely_better(rng: np.random.Generator, candidates: int) -> np.ndarray:
+    """Return scores whose best is 0.05 behind on most images, far ahead on 12 %, and 0.01 ahead on the whole."""
+    columns = 0.55 + rng.normal(0, 0.01, (IMAGES, candidates))
+    columns[:, 0] = np.where(rng.random(IMAGES) < 0.12, 1.0, 0.5)
+    return columns
+
+
+def clustered(rng: np.random.Generator, candidates: int) -> np.ndarray:
+    """Return tied 0/1 scores, of which those of a cluster of six mostly agree."""
+    own = np.repeat(rng.random((-(-IMAGES // SIZE), candidates)), SIZE, axis=0)[:IMAGES]
+    fresh = rng.random((IMAGES, candidates))
+    return (np.where(rng.random((IMAGES, candidates)) < 0.6, own, fresh) < 0.5).astype(float)
+
+
+def missing(rng: np.random.Generator, candidates: int) -> np.ndarray:
+    """Return scores whose best is ahead, 4 % of them missing."""
+    columns = ahead(rng, candidates)
+    columns[rng.random(columns.shape) < 0.04] = np.nan
+    return columns
+
+
+def unbounded(rng: np.random.Generator, candidates: int) -> np.ndarray:
+    """Return log-normal scores without a best."""
+    return rng.lognormal(0, 1, (IMAGES, candidates))
+
+
+CASES = {
+    "0.05 ahead": Case(ahead),
+    "all tied": Case(tied, safe=None),
+    "four within the margin": Case(within_margin, safe=5),
+    "rare 0/1 scores, tied": Case(rare, safe=None),
+    "rarely but far better": Case(rarely_better, safe=None),
+    "clusters of six, tied": Case(clustered, safe=None, size=SIZE),
+    "0.05 ahead, some missing": Case(missing),
+    "unbounded, tied": Case(unbounded, safe=None, limits=POSITIVE),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a simulation came to."""
+
+    false_drop: bool
+    right: bool
+    share: float
+    plain_false_drop: bool
+    uniform_right: bool
+
+
+def simulate(case: Case, candidates: int, seed: int) -> Outcome:
+    """Go through the rounds once."""
+    laboratory = case.drawn(np.random.default_rng([seed, candidates]), candidates)
+    names = [str(index) for index in range(candidates)]
+    budget = Budget(inf, dict.fromkeys(names, 1.0), {})
+    narrowing = Narrowing(laboratory, {"score": names}, frozenset(), IMAGES, budget, MARGIN, case.size)
+    narrowing.narrow()
+    (contest,) = narrowing.contests.values()
+    safe = set(names[: case.safe])
+    images = int(budget.spent) // candidates
+    uniform = np.nanmean(laboratory.columns[: max(images, 1)], axis=0)
+    limits = [item.limit for item in narrowing.rounds]
+    return Outcome(
+        false_drop=bool(safe & set(contest.race.dropped)),
+        right=contest.leader in safe,
+        share=budget.spent / (candidates * IMAGES),
+        plain_false_drop=bool(safe & plain_drops(laboratory.columns, limits)),
+        uniform_right=str(int(np.argmax(uniform))) in safe,
+    )
+
+
+def plain_drops(columns: np.ndarray, limits: Iterable[int]) -> set[str]:
+    """Return the candidates that a one-sided paired t-test at 5 % against the leader drops at any look."""
+    left = list(range(columns.shape[1]))
+    dropped: set[str] = set()
+    for limit in limits:
+        seen = columns[:limit, left]
+        leader = left[int(np.argmax(np.nanmean(seen, axis=0)))]
+        for name in [name for name in left if name != leader]:
+            differences = columns[:limit, leader] - columns[:limit, name] - MARGIN
+            differences = differences[np.isfinite(differences)]
+            error = differences.std(ddof=1) / np.sqrt(len(differences))
+            if error > 0 and differences.mean() / error > stats.t.ppf(0.95, len(differences) - 1):
+                left.remove(name)
+                dropped.add(str(name))
+    return dropped
+
+
+def rows(candidates: int, times: int) -> Iterator[list[str]]:
+    """Yield a row per case."""
+    for name, case in CASES.items():
+        outcomes = [simulate(case, candidates, seed) for seed in range(times)]
+        false = float(np.mean([item.false_drop for item in outcomes]))
+        low, high = wilson(false, times, 1.96)
+        has_best = case.safe is not None
+        yield [
+            name, str(candidates), f"{false:.1%} [{low:.1%}, {high:.1%}]",
+            f"{np.mean([item.plain_false_drop for item in outcomes]):.0%}",
+            f"{np.mean([item.right for item in outcomes]):.0%}" if has_best else "-",
+            f"{np.mean([item.uniform_right for item in outcomes]):.0%}" if has_best else "-",
+            f"{np.mean([item.share for item in outcomes]):.0%}",
+        ]  # fmt: skip
+
+
+def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
+    """Yield a row per metric of a finished run: how often the best of its full table is found, and what that costs.
+
+    Args:
+        folder: of the run.
+        times: simulations.
+        images: of the dataset, its clusters drawn from those of the run with replacement; None: those of the run.
+    """
+    run = read_run(folder)
+    clusters = cluster_names(run.ids, run.groups)
+    largest = max(Counter(clusters).values())
+    for column in run.columns:
+        cells = [cell for _, cell in run.cells_of_column(column) if not cell.aggregate]
+        columns = np.stack([run.oriented(cell) for cell in cells], axis=1)
+        truth = np.nanmean(columns, axis=0)
+        baselines = frozenset(str(index) for index, cell in enumerate(cells) if cell.baseline)
+        safe = {str(index) for index in np.flatnonzero(truth >= truth.max() - MARGIN)}
+        per_map = {str(index): float(cell.forward_passes.explain + cell.forward_passes.metric + 1)
+                   for index, cell in enumerate(cells)}  # fmt: skip
+        outcomes = []
+        for seed in range(times):
+            order, groups = _drawn(clusters, images, np.random.default_rng(seed))
+            narrowing = Narrowing(
+                Drawn(columns[order], groups, cells[0].limits), {"score": list(per_map)}, baselines, len(order) // 2,
+                Budget(inf, per_map, {}), MARGIN, largest,
+            )  # fmt: skip
+            narrowing.narrow()
+            (contest,) = narrowing.contests.values()
+            whole = sum(per_map.values())
+            equal = max(1, int(narrowing.budget.spent / whole))
+            later = sum(sorted((per_map[name] for name in contest.race.left), reverse=True)[:3])
+            spent = narrowing.budget.spent + min(contest.images, LATER) * (
+                later + sum(per_map[name] for name in baselines)
+            )
+            uniform = str(int(np.argmax(np.nanmean(columns[order][:equal], axis=0))))
+            outcomes.append((
+                bool(safe & set(contest.race.dropped)), contest.leader in safe, uniform in safe,
+                contest.ended == ONE_LEFT,
+                narrowing.budget.spent / (whole * len(order)), spent / (whole * len(order)),
+            ))  # fmt: skip
+        shares = [f"{value:.0%}" for value in np.mean(np.array(outcomes, float), axis=0)]
+        best = cells[int(np.argmax(truth))].explainer_text
+        yield [column.name, f"{best} ({len(safe)} within {MARGIN})", str(len(cells)), *shares]
+
+
+def _drawn(clusters: Sequence[str], images: int | None, rng: np.random.Generator) -> tuple[list[int], list[str]]:
+    """Return (samples, the cluster of each): whole clusters in a random order, or drawn until there are as many."""
+    members: dict[str, list[int]] = {}
+    for index, name in enumerate(clusters):
+        members.setdefault(name, []).append(index)
+    pools = list(members.values())
+    draws = rng.permutation(len(pools)) if images is None else rng.integers(len(pools), size=images)
+    pairs = [(index, f"g{number}") for number, draw in enumerate(draws) for index in pools[draw]][:images]
+    return [index for index, _ in pairs], [name for _, name in pairs]
+
+
+def main() -> None:
+    """Print a table per number of candidates."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=200, metavar="N", help="simulations per case (default: 200)")
+    parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")
+    parser.add_argument("--run", metavar="RUN", help="a finished run in the place of drawn scores")
+    parser.add_argument("--images", type=int, metavar="N", help="with --run: draw a dataset of N images from its own")
+    args = parser.parse_args()
+    if args.run:
+        print("| metric | best | candidates | best dropped | right | equal budget | one left | deciding | all passes |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        for row in of_run(Path(args.run), args.times, args.images):
+            print(f"| {' | '.join(row)} |", flush=True)
+        return
+    print("| scores | candidates | false drops | plain | right | equal budget | passes |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    start = time.perf_counter()
+    for candidates in args.candidates:
+        for row in rows(candidates, args.times):
+            print(f"| {' | '.join(row)} |", flush=True)
+    print(f"\n{args.times} simulations of each, {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Find the explainer to take for your network and your images.
+
+example:
+  saliency-bench choose --dataset shapes-xai --model models/resnet-18-shapes \\
+      --within 30m --out choices/shapes
+  saliency-bench choose --dataset my-pictures --model models/mine \\
+      --for faithfulness --out choices/mine
+
+All explainers that fit the network are candidates, with a few settings each. Those that are beaten are asked for no
+more images; the others for more, until one is left, the rest are alike, or the time is up. The folder then holds
+choice.html, the answer with its evidence, choice.json, and the run with all scores. Without masks it asks only what
+needs none. Stopped, it resumes; with more time, images or candidates, it extends what is there.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from saliency_bench.push_scripts import _shared
+
+SECTION = "measure"
+KEPT = "complete chunks", "{out}/run/chunks/*.parquet"  # when it is stopped
+QUESTIONS = ("alignment", "faithfulness", "debugging", "stability")
+SETTINGS = ("dataset", "model", "out", "split", "target", "label_column", "label_map", "groups", "activation", "only",
+            "limit", "batch_size", "seed", "precision", "channels_last", "device")  # fmt: skip
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("--for", dest="for_", nargs="+", default=[], choices=QUESTIONS, metavar="QUESTION",
+                        help=f"what the maps are for: {', '.join(QUESTIONS)} "
+                        "(default: alignment, if there are masks, and faithfulness)")  # fmt: skip
+    parser.add_argument("--within", default="30m", metavar="TIME",
+                        help="time to spend, by costs measured here: 90s, 30m, 2h, or none (default: 30m)")  # fmt: skip
+    parser.add_argument("--margin", type=float, default=0.02, metavar="X",
+                        help="a difference of scores that does not matter (default: 0.02)")  # fmt: skip
+    parser.add_argument("--explainers", nargs="+", metavar="NAME",
+                        help="candidates, beside the baselines (default: all that fit the network)")  # fmt: skip
+    parser.add_argument("--metrics", nargs="+", metavar="NAME",
+                        help="that decide (default: those of the questions)")  # fmt: skip
+    _shared.settings(parser, *SETTINGS, batch_size=8)
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> None:
+    """Find the explainer to take for your network and your images."""
+    from saliency_bench.engine.choosing.choose import choose
+
+    settings = _shared.given(args, "explainers", "metrics")
+    choice = choose(
+        for_=args.for_, within=args.within, margin=args.margin, explainers=args.explainers, metrics=args.metrics,
+        progress=not args.json, **settings,
+    )  # fmt: skip
+    print(json.dumps(choice.content, indent=2) if args.json else choice)

@@ -1,0 +1,113 @@
+"""How many images it takes to tell two explainers apart.
+
+example:
+  saliency-bench power --run runs/first --difference 0.02
+  saliency-bench power --spread 0.2 --difference 0.02
+  saliency-bench power --spread 0.2 --difference 0.05 \\
+      --cluster-size 6 --correlation 0.3 --out power.svg
+
+From the paired differences of a run, of which a small one is enough, or from a spread that is assumed: the images and
+clusters with which the test of reports finds a difference in 80 % of cases. All pairs of a metric are tested together,
+as in a report; --single asks for one pair alone. --out draws the curve.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from saliency_bench.push_scripts import _shared
+
+SECTION = "measure"
+SHOWN = 10  # pairs of a metric; --json has all
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare the options of the command."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", metavar="RUN", help="folder of a run (its --out)")
+    source.add_argument("--spread", type=float, metavar="X",
+                        help="standard deviation of the differences of two explainers on an image")  # fmt: skip
+    parser.add_argument("--difference", type=float, required=True, metavar="X",
+                        help="the smallest difference that matters")  # fmt: skip
+    parser.add_argument("--power", type=float, default=0.8, metavar="P",
+                        help="chance to find it (default: 0.8)")  # fmt: skip
+    parser.add_argument("--single", action="store_true", help="test one pair alone, not all pairs of a metric together")
+    parser.add_argument("--cluster-size", type=int, default=1, metavar="N",
+                        help="with --spread: images of a cluster, as slices of a patient (default: 1)")  # fmt: skip
+    parser.add_argument("--correlation", type=float, default=0.0, metavar="R",
+                        help="with --spread: of the differences within a cluster (default: 0)")  # fmt: skip
+    parser.add_argument("--out", metavar="FILE", help="draw the curve into this SVG file")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> None:
+    """Print what is needed."""
+    from saliency_bench.analysis import power
+    from saliency_bench.results.run_folder import read_run
+
+    if args.run:
+        needed = power.of_run(read_run(Path(args.run)), args.difference, args.power, not args.single)
+    else:
+        needed = [power.assumed(args.spread, args.difference, args.power, args.cluster_size, args.correlation)]
+    comparisons = {} if args.single or not args.run else _pairs(needed)
+    curves = {item: power.curve(item, comparisons.get(item.metric, 1)) for item in _widest(needed)}
+    if args.out:
+        from saliency_bench.reports.power_curve import write_curves
+
+        named = [(_name(item), item, comparisons.get(item.metric, 1)) for item in curves]
+        write_curves(Path(args.out), named, args.power)
+    if args.json:
+        content: dict[str, Any] = {"needed": [item.as_dict() for item in needed], "power": args.power}
+        content["curves"] = [{"of": _name(item), "points": points} for item, points in curves.items()]
+        print(json.dumps(content, indent=2))
+        return
+    for title, rows in _tables(needed):
+        print(title)
+        _shared.show_rows(rows)
+        print()
+    for item, points in curves.items():
+        chances = ", ".join(f"{clusters:,}: {chance:.0%}" for clusters, chance in points)
+        print(f"chance to find {item.difference:g} by clusters, {_name(item)}: {chances or 'too many are needed'}")
+    if args.out:
+        print(f"curve: {args.out}")
+
+
+def _pairs(needed: Sequence[Any]) -> dict[str, int]:
+    """Return {metric: pairs}."""
+    metrics = [item.metric for item in needed]
+    return {metric: metrics.count(metric) for metric in metrics}
+
+
+def _widest(needed: Sequence[Any]) -> list[Any]:
+    """Return the pair of each metric that needs most."""
+    widest: dict[str, Any] = {}
+    for item in needed:
+        widest.setdefault(item.metric, item)
+    return list(widest.values())
+
+
+def _name(item: Any) -> str:
+    """Return what a curve is of."""
+    return f"{item.metric}, {' and '.join(item.explainers)}" if item.metric else f"spread {item.spread:.3g}"
+
+
+def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
+    """Return [(title, rows as text)] of each metric."""
+    header = ["explainers", "difference now", "spread", "clusters", "images", "clusters now"]
+    tables = []
+    for metric in dict.fromkeys(item.metric for item in needed):
+        items = [item for item in needed if item.metric == metric]
+        rows = [[
+            " and ".join(item.explainers) or "assumed",
+            "-" if item.observed is None else f"{item.observed:+.3f}",
+            f"{item.spread:.3f}",
+            "too many" if item.clusters is None else f"{item.clusters:,}",
+            "too many" if item.images is None else f"{item.images:,}",
+            f"{item.seen:,}" if item.seen else "-",
+        ] for item in items[:SHOWN]]  # fmt: skip
+        more = f" (the {SHOWN} of {len(items)} pairs that need most)" if len(items) > SHOWN else ""
+        tables.append((f"{metric or 'assumed spread'}: to find a difference of {items[0].difference:g}{more}",
+                       [header, *rows]))  # fmt: skip
+    return tables

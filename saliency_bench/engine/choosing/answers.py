@@ -1,0 +1,106 @@
+"""What the races and the images that did not decide allow to say, as plain data for words and page."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.engine.choosing.questions import Question
+from saliency_bench.engine.choosing.rounds import Contest, Scores, ranking
+from saliency_bench.results.clusters import Matched
+from saliency_bench.results.intervals import Estimate, difference, interval
+
+METHOD, BASELINE, OPEN, NOTHING = "method", "baseline", "open", "nothing"
+
+
+def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None) -> dict[str, Any]:
+    """Return what a metric says: which candidates are left, who leads, and how good they are on later images.
+
+    Args:
+        contest: the race of the metric.
+        baselines: candidates that ignore the network.
+        later: scores of finalists and baselines on images that did not decide; None if there are none.
+    """
+    assert contest.scores is not None
+    race = contest.race
+    left = ranking(contest, contest.scores)
+    unbeaten = [name for name in left if name in baselines]
+    needed = [race.needed(name) for name in (unbeaten if unbeaten and left[0] not in baselines else left[1:2])]
+    per_cluster = contest.images / max(contest.clusters, 1)
+    known = [clusters for clusters in needed if clusters is not None]
+    return {
+        "metric": contest.metric,
+        "higher_is_better": contest.scores.higher[contest.metric],
+        "outcome": _outcome(left, unbeaten, baselines),
+        "left": left,
+        "unbeaten_baselines": unbeaten,
+        "dropped": [asdict(dropped) for dropped in race.dropped.values()],
+        "images": contest.images,
+        "clusters": contest.clusters,
+        "ended": contest.ended,
+        "by_sign": race.by_sign,
+        # Half of the images decide, so that twice as many are needed.
+        "images_needed": round(2 * max(known) * per_cluster) if len(known) == len(needed) and known else None,
+        "later": {} if later is None else _later(contest, left[0] if left else "", later),
+    }
+
+
+def question_answer(
+    question: Question, answers: Sequence[dict[str, Any]], others: Sequence[Question]
+) -> dict[str, Any]:
+    """Return what the metrics of a question say together: the methods that none of them beats, never an average.
+
+    Args:
+        question: that is answered.
+        answers: of its metrics.
+        others: the questions that are answered too.
+    """
+    methods = [answer for answer in answers if answer["outcome"] == METHOD]
+    speaking = [answer for answer in answers if answer["outcome"] in (METHOD, OPEN)]
+    pool: list[str] = []
+    if methods:
+        pool = [name for name in methods[0]["left"] if all(name in answer["left"] for answer in speaking)]
+    return {
+        "name": question.name,
+        "about": question.about,
+        "silent": "" if question.complement in {other.name for other in others} else question.silent,
+        "metrics": [str(as_metric(metric)) for metric in question.metrics],
+        "recommended": pool[0] if pool else None,
+        "as_good": pool[1:],
+    }
+
+
+def _outcome(left: Sequence[str], unbeaten: Sequence[str], baselines: frozenset[str]) -> str:
+    """Return what a race has shown: a method ahead of all baselines, a baseline ahead, neither, or nothing."""
+    if not left:
+        return NOTHING
+    if left[0] in baselines:
+        return BASELINE
+    return OPEN if unbeaten else METHOD
+
+
+def _later(contest: Contest, winner: str, later: Scores) -> dict[str, dict[str, Any]]:
+    """Return {candidate: its mean on later images, and how far the winner is ahead of it there}."""
+    metric = contest.metric
+    sign = 1.0 if later.higher[metric] else -1.0
+    results: dict[str, dict[str, Any]] = {}
+    for name in sorted({name for name, scored in later.values if scored == metric}):
+        values = later.values[name, metric]
+        codes = later.codes
+        finite = np.isfinite(values)
+        if not finite.any():
+            continue
+        mean = interval(np.where(finite, sign * values, np.nan), codes, later.ranges[metric])
+        results[name] = _numbers(mean)
+        if name != winner and (winner, metric) in later.values:
+            ahead = difference(Matched([later.values[winner, metric], values], codes), 0, 1)
+            results[name]["winner_ahead"] = _numbers(ahead)
+    return results
+
+
+def _numbers(estimate: Estimate) -> dict[str, Any]:
+    """Return an estimate as plain data, None for what is not known."""
+    value, low, high = (None if not np.isfinite(number) else float(number) for number in estimate[:3])
+    return {"value": value, "low": low, "high": high, "n": estimate.n, "clusters": estimate.clusters}

@@ -1,0 +1,482 @@
+"""Which explainer to take for a network and a dataset: `choose`, and what it returns."""
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saliency_bench import __version__, displays
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.classifiers.layers import cam_layer
+from saliency_bench.engine.choosing.answers import answer_of, question_answer
+from saliency_bench.engine.choosing.candidates import Candidate, candidate_of, candidates, costs, seconds_per_pass
+from saliency_bench.engine.choosing.copying import elsewhere, load_call
+from saliency_bench.engine.choosing.laboratory import RUN, RunLaboratory
+from saliency_bench.engine.choosing.questions import QUESTIONS, Question, metrics_of, questions_of
+from saliency_bench.engine.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, Scores, ranking
+from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.loading.load import load
+from saliency_bench.engine.preflight import check_settings, check_writable
+from saliency_bench.engine.python_objects import describe, modes_kept
+from saliency_bench.engine.reading import group_names
+from saliency_bench.errors import UserError
+from saliency_bench.reports.choice import sentences, write_choice_page
+from saliency_bench.results.clusters import cluster_names
+from saliency_bench.spec import RunSpec, flag, takes_settings
+from saliency_bench.target_weights import one_hot
+from saliency_bench.types import Images
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.provenance import provenance
+
+FORMAT = 1
+CHOICE, COSTS, PAGE = "choice.json", "costs.json", "choice.html"
+UNITS = {"s": 1, "m": 60, "h": 3600}
+WITHIN, MARGIN = "30m", 0.02
+LATER = 64, 200  # images that did not decide: at least, where there are so many, and at most
+TRIED = 2  # rounds that every candidate takes part in if time allows
+SHARE = 0.25  # of the time that these rounds may take
+
+
+@dataclass(frozen=True, repr=False)
+class Choice:
+    """What `choose` found; printed, it says what the command says.
+
+    Attributes:
+        folder: where it was written.
+        content: the contents of choice.json.
+    """
+
+    folder: Path
+    content: dict[str, Any]
+
+    @property
+    def page(self) -> Path:
+        """Return the path of the page."""
+        return self.folder / PAGE
+
+    @property
+    def run(self) -> Path:
+        """Return the folder of the run with the scores."""
+        return self.folder / RUN
+
+    @property
+    def recommended(self) -> dict[str, str | None]:
+        """Return {question: the explainer to take, or None where there is none}."""
+        return {question["name"]: question["recommended"] for question in self.content["questions"]}
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the answers in sentences."""
+        return sentences(self.content)
+
+    def explainer(self, question: str | None = None) -> Explainer | None:
+        """Return the recommended explainer of a question, by default the first that has one; None if there is none."""
+        names = [self.recommended[question]] if question else list(self.recommended.values())
+        name = next((name for name in names if name), None)
+        return None if name is None else as_explainer(name)
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.lines, f"page: {self.page}"])
+
+    def _repr_html_(self) -> str:
+        return displays.facts("choice", {"": " ".join(self.lines), "page": str(self.page)})
+
+
+@takes_settings("maps", "keep_maps", "strict")
+def choose(
+    *,
+    for_: str | Sequence[str] = (),
+    within: str | float | None = WITHIN,
+    margin: float = MARGIN,
+    explainers: Any = None,
+    metrics: Any = None,
+    batch_size: int = FIRST,
+    progress: bool = True,
+    **settings: Any,
+) -> Choice:
+    """Find the explainer to take for a network and a dataset, and write the answer, its evidence and a page.
+
+    All candidates are scored on a few images; those that are beaten are asked for no more, the others for more, by a
+    test that allows for looking again (`analysis/sequential.py`). At most half of the images decide; the scores that
+    are reported come from images that did not. A method whose maps stay as they are when the network's weights are
+    random is never recommended.
+
+    Args:
+        for_: questions: "alignment" (needs masks), "faithfulness", "debugging", "stability"; by default the first two,
+            or the second alone without masks.
+        within: time to spend, by the costs that are measured at the start: "30m", "2h", seconds, or None for no limit.
+        margin: a difference that does not matter; whoever is within it of the best is not dropped.
+        explainers: candidates, in the place of all that fit the network with a few settings each; the baselines are
+            added.
+        metrics: that decide, in the place of those of the questions.
+        batch_size: samples per chunk; the first round has one of 8.
+        progress: show bars and a line per round.
+        **settings: SETTINGS
+
+    Started again with the same `out`, it resumes; with more time, images or candidates, it extends what is there.
+
+    Raises:
+        UserError: Anything the caller can fix.
+    """
+    request = _Request(
+        names=[for_] if isinstance(for_, str) else list(for_),
+        within=seconds_of(within),
+        margin=margin,
+        explainers=_listed(explainers),
+        metrics=_listed(metrics),
+    )
+    if not 0 <= margin < 1:
+        raise UserError(f"margin (--margin) must be at least 0 and below 1; got {margin:g}")
+    questions_of(
+        request.names, [as_metric(metric) for metric in request.metrics], has_masks=True
+    )  # before anything loads
+    with modes_kept(settings):
+        return _choose(request, settings | {"batch_size": batch_size}, progress)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What `choose` was asked beside the settings of a run."""
+
+    names: Sequence[str]
+    within: float | None
+    margin: float
+    explainers: Sequence[Any]
+    metrics: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class _Field:
+    """The candidates, and what they cost.
+
+    Attributes:
+        chosen: those for whose first rounds there is time.
+        not_tried: {any other: why}.
+        maps: {candidate: passes of its map}.
+        scoring: {(candidate, metric): passes of scoring it}.
+        budget: of time.
+    """
+
+    chosen: list[Candidate]
+    not_tried: dict[str, str]
+    maps: dict[str, int]
+    scoring: dict[tuple[str, str], int]
+    budget: Budget
+
+    @property
+    def baselines(self) -> frozenset[str]:
+        """Return the candidates that ignore the network."""
+        return frozenset(candidate.name for candidate in self.chosen if candidate.baseline)
+
+
+def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> Choice:
+    """Choose, with settings whose names are checked."""
+    decisive = request.metrics or QUESTIONS["faithfulness"].metrics
+    given = dict(settings) | {"explainers": request.explainers or ["random"], "metrics": decisive}
+    check_settings({key: value for key, value in given.items() if value is not None})
+    spec, objects = describe(given)
+    folder = Path(spec.out)
+    _check_folder(folder)
+    context = load(spec, objects)
+    questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context))
+    metrics = metrics_of(questions)
+    first = FIRST * (4 if spec.only else 1)  # of which only some are explained
+    field = _field(context, request, folder, metrics, first)
+    laboratory = RunLaboratory(
+        folder=folder,
+        settings={key: value for key, value in settings.items() if key not in ("out", "limit")},
+        explainers={item.name: item.name if _is_named(item.explainer) else item.explainer for item in field.chosen},
+        metrics={str(as_metric(metric)): metric for metric in request.metrics} or {text: text for text in metrics},
+        progress=progress,
+    )
+    narrowing = Narrowing(
+        laboratory=laboratory,
+        names=_names_by_metric(field.chosen, questions),
+        baselines=field.baselines,
+        images=max(1, _first(context, context.data.count // 2)),
+        budget=field.budget,
+        margin=request.margin,
+        largest=max(Counter(_clusters(context)).values()),
+        first=first,
+    )
+    narrowing.narrow()
+    later = _score_later(narrowing, metrics, context.data.count)
+    answers = {
+        metric: answer_of(contest, field.baselines & set(narrowing.names[metric]), later)
+        for metric, contest in narrowing.contests.items()
+    }
+    answered = [question_answer(item, [answers[name] for name in metrics_of([item])], questions) for item in questions]
+    content = _about(context, spec, request) | {
+        "seconds": field.budget.spent,
+        "candidates": [_described(item, _layer(context)) for item in field.chosen],
+        "not_tried": field.not_tried,
+        "questions": answered,
+        "metrics": list(answers.values()),
+        "rounds": [asdict(item) for item in narrowing.rounds],
+        "survive_random_weights": sorted(narrowing.excluded),
+        "checks": dict(sorted(laboratory.checks.items())),
+        "passes": _passes(field, narrowing, later, context.data.count, metrics),
+    }
+    write_json(folder / CHOICE, content)
+    choice = Choice(folder, read_json(folder / CHOICE))
+    write_choice_page(folder / PAGE, choice.content, folder / RUN)
+    return choice
+
+
+def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, Any]:
+    """Return the settings, the dataset and the network."""
+    return {
+        "format": FORMAT,
+        "saliency_bench": __version__,
+        "command": _command(spec, request),
+        "dataset": {
+            "id": context.dataset,
+            "split": context.spec.split,
+            "images": context.data.count,
+            "masks": has_masks(context),
+        },
+        "model": {"id": context.model, "layer": _layer(context)},
+        "device": provenance(context.classifier.device, [])["device"],
+        "within": request.within,
+        "margin": request.margin,
+        "seed": spec.seed,
+    }
+
+
+def _described(candidate: Candidate, layer: str) -> dict[str, Any]:
+    """Return a candidate as plain data."""
+    return {
+        "name": candidate.name,
+        "baseline": candidate.baseline,
+        "passes": candidate.passes,
+        "load": load_call(candidate.explainer),
+        "elsewhere": elsewhere(candidate.explainer, layer),
+    }
+
+
+def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequence[str], first: int) -> _Field:
+    """Return the candidates for whose first rounds there is time."""
+    chosen, not_tried = _candidates(context, request.explainers)
+    given = {str(metric): metric for metric in map(as_metric, request.metrics)}
+    decisive = [given.get(name) or as_metric(name) for name in metrics]
+    maps, scoring = costs(chosen, decisive, max(_images(context).shape[2:]))
+    seconds = _seconds_per_pass(folder, context)
+    budget = Budget(
+        inf if request.within is None else request.within,
+        {name: count * seconds for name, count in maps.items()},
+        {key: count * seconds for key, count in scoring.items()},
+    )
+    chosen, slow = _affordable(chosen, metrics, budget, first)
+    return _Field(chosen, not_tried | slow, maps, scoring, budget)
+
+
+def _listed(given: Any) -> list[Any]:
+    """Return what was given as a list."""
+    if given is None:
+        return []
+    return [given] if isinstance(given, str) or callable(given) else list(given)
+
+
+def seconds_of(within: str | float | None) -> float | None:
+    """Return a time as seconds: "30m" is 1800, a number is seconds already.
+
+    Raises:
+        UserError: It is no time above 0.
+    """
+    if within is None or within == "none":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(within).strip())
+    if match is None or float(match[1]) <= 0:
+        raise UserError(f"within (--within) is a time such as 90s, 30m or 2h; got '{within}'")
+    return float(match[1]) * UNITS[match[2] or "s"]
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UserError unless the folder is new, empty, or one of `choose`."""
+    ours = {CHOICE, COSTS, PAGE, RUN, "randomised"}
+    strange = [path.name for path in folder.glob("[!.]*") if path.name not in ours] if folder.is_dir() else []
+    if strange or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder} exists and was not written by saliency-bench choose; choose another --out")
+    check_writable(folder)
+
+
+def has_masks(context: RunContext) -> bool:
+    """Return whether the dataset has masks."""
+    rows = context.rows
+    return "mask" in rows.column_names and rows.data.column("mask").null_count < len(rows.data)
+
+
+def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
+    """Return (the candidates with the baselines, {explainer: why it is none})."""
+    image = _images(context)[:1]
+    with torch.no_grad():
+        logits = context.classifier(image)
+    target = one_hot(logits.argmax(dim=1), logits.shape[1]).to(image)
+    fitting, misfits = candidates(context.classifier, image, target)
+    if not given:
+        return fitting, misfits
+    wanted = [candidate_of(as_explainer(item), image) for item in given]
+    names = {candidate.name for candidate in wanted}
+    return [*wanted, *(item for item in fitting if item.baseline and item.name not in names)], {}
+
+
+def _affordable(
+    chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return (the candidates for whose first rounds there is time, {name: what another one would take})."""
+    images, kept, slow = TRIED * first, list(chosen), {}
+
+    def seconds(items: Sequence[Candidate]) -> float:
+        return images * budget.per_image({metric: [item.name for item in items] for metric in metrics})
+
+    while (total := seconds(kept)) > SHARE * budget.limit and any(not item.baseline for item in kept):
+        slowest = max((item for item in kept if not item.baseline), key=lambda item: seconds([item]))
+        kept.remove(slowest)
+        slow[slowest.name] = (
+            f"no time: {slowest.passes:,} passes an image, about {seconds([slowest]):.0f} s for {images} images"
+        )
+    if not any(not item.baseline for item in kept):
+        raise UserError(
+            f"there is no time for any explainer on {images} images within {budget.limit:.0f} s (--within); the "
+            f"cheapest takes {total:.0f} s; give more time, or fewer metrics"
+        )
+    return kept, slow
+
+
+def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[Question]) -> dict[str, list[str]]:
+    """Return {metric: its candidates}: without baselines where these are best by design."""
+    with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
+                      for metric in metrics_of(questions)}  # fmt: skip
+    return {
+        metric: [item.name for item in chosen if keeps or not item.baseline] for metric, keeps in with_baselines.items()
+    }
+
+
+def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Scores | None:
+    """Score the best of each race and all baselines on images that did not decide; None where there are none."""
+    decided = narrowing.rounds[-1]
+    finalists: list[str] = []
+    for contest in narrowing.contests.values():
+        assert contest.scores is not None
+        best = [name for name in ranking(contest, contest.scores) if name not in narrowing.baselines][:FINALISTS]
+        narrowing.check([name for name in best if name not in narrowing.checked])
+        finalists += [name for name in ranking(contest, contest.scores)[:FINALISTS] if name in best]
+    names = list(dict.fromkeys([*finalists, *sorted(narrowing.baselines)]))
+    wanted = dict.fromkeys(metrics, names)
+    more = min(count - decided.limit, min(max(decided.limit, LATER[0]), LATER[1]))
+    budget = narrowing.budget
+    time = (budget.limit - budget.spent) / max(budget.per_image(wanted), 1e-12) - decided.limit
+    more = max(0, min(more, int(min(time, count))))
+    scores = narrowing.laboratory.scores(wanted, decided.limit + more)
+    budget.spend(wanted, len(scores.ids) - decided.images)
+    return scores.since(decided.images) if len(scores.ids) > decided.images else None
+
+
+def _seconds_per_pass(folder: Path, context: RunContext) -> float:
+    """Return the seconds of a forward pass here, as they were measured when the folder was first written to.
+
+    Measured once, so that a start that was killed goes through the same rounds.
+    """
+    made_of = hash_of(context.classifier.digest, context.spec.batch_size, str(context.classifier.device))
+    path = folder / COSTS
+    noted = read_json(path) if path.exists() else {}
+    if noted.get("of") != made_of:
+        noted = {"of": made_of, "seconds_per_pass": seconds_per_pass(context.classifier, _images(context))}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, noted)
+    return float(noted["seconds_per_pass"])
+
+
+def _passes(
+    field: _Field, narrowing: Narrowing, later: Scores | None, count: int, metrics: Sequence[str]
+) -> dict[str, int]:
+    """Return how many passes were spent, and how many all candidates on all images would take."""
+    counted = Budget(inf, field.maps, field.scoring)
+    whole = counted.per_image({metric: [item.name for item in field.chosen] for metric in metrics}) * count
+    seen = 0
+    for item in narrowing.rounds:
+        counted.spend(item.lineup, item.images - seen)
+        seen = item.images
+    if later is not None:
+        names = sorted({name for name, _ in later.values})
+        counted.spend(dict.fromkeys(metrics, names), len(later.ids))
+    return {"spent": int(counted.spent), "all": int(whole)}
+
+
+def _first(context: RunContext, images: int) -> int:
+    """Return so many images in whole clusters, the last of which is not begun."""
+    names = _clusters(context)
+    while 0 < images < len(names) and names[images] == names[images - 1]:
+        images -= 1
+    return images
+
+
+def _clusters(context: RunContext) -> list[str]:
+    """Return the cluster of each image, in the run's order."""
+    return cluster_names(context.data.samples.ids, group_names(context.rows))
+
+
+def _images(context: RunContext) -> Images:
+    """Return the first images, prepared.
+
+    Raises:
+        UserError: None of them can be read.
+    """
+    batch = context.chunk(0).batch
+    if batch is None:
+        raise UserError(f"the first images of {context.dataset} cannot be read")
+    return batch.images
+
+
+def _layer(context: RunContext) -> str:
+    """Return the layer that Grad-CAM reads, "" if the network has none."""
+    try:
+        return cam_layer(context.classifier, _images(context)[:1])
+    except UserError:
+        return ""
+
+
+def _command(spec: RunSpec, request: _Request) -> str:
+    """Return the command line that asks the same; with Python objects, which have no place there, the call."""
+    if spec.needs_python:
+        return _call(spec, request)
+    left_out = {name for name in ("explainers", "metrics") if not getattr(request, name)}
+    left_out |= {"batch_size"} if spec.batch_size == FIRST else set()
+    words = ["saliency-bench", "choose"]
+    for name, value in spec:
+        if name not in left_out and value != RunSpec.model_fields[name].default:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [flag(name), *([] if value is True else map(str, values))]
+    words += ["--for", *request.names] if request.names else []
+    words += ["--within", "none" if request.within is None else f"{request.within:g}s"]
+    words += ["--margin", f"{request.margin:g}"] if request.margin != MARGIN else []
+    return shlex.join(words)
+
+
+def _call(spec: RunSpec, request: _Request) -> str:
+    """Return the Python call that asks the same, after a comment on each object that it must be given."""
+    choices = {"explainers": request.explainers, "metrics": request.metrics}
+    lines = [
+        line.replace("sb.run(", "sb.choose(")
+        for line in spec.call().splitlines()
+        if not any(line.startswith(f"    {name}=") and not given for name, given in choices.items())
+    ]
+    lines[-1:] = [f"    for_={list(request.names)!r},"] * bool(request.names)
+    lines += [f"    within={request.within!r},", *[f"    margin={request.margin!r},"] * (request.margin != MARGIN), ")"]
+    return "\n".join(lines)
+
+
+def _is_named(explainer: Explainer) -> bool:
+    """Return whether a run can be given an explainer by its name."""
+    try:
+        return as_explainer(str(explainer)) == explainer
+    except UserError:
+        return False

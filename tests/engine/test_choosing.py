@@ -1,0 +1,258 @@
+"""`choose`: its rounds with scores that are known, its words from numbers, its questions; and the whole once."""
+
+import json
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.engine.choosing.answers import answer_of, question_answer
+from saliency_bench.engine.choosing.choose import seconds_of
+from saliency_bench.engine.choosing.copying import elsewhere, load_call
+from saliency_bench.engine.choosing.questions import QUESTIONS, questions_of
+from saliency_bench.engine.choosing.rounds import ALIKE, NO_IMAGES, NO_TIME, ONE_LEFT, Budget, Narrowing, Scores
+from saliency_bench.errors import UserError
+from saliency_bench.reports.choice import sentences
+
+METRIC = "saliency_average_precision"
+
+
+@dataclass
+class Known:
+    """A laboratory of constant scores with a little noise, which notes what it is asked."""
+
+    means: dict[str, float]
+    unchanged: frozenset[str] = frozenset()
+    noise: float = 0.05
+    asked: list = field(default_factory=list)
+    checked: list = field(default_factory=list)
+
+    def scores(self, asked, images):
+        self.asked.append((images, {metric: list(names) for metric, names in asked.items()}))
+        values = {}
+        for metric, names in asked.items():
+            for name in names:
+                rng = np.random.default_rng(list(f"{name}{metric}".encode()))
+                values[name, metric] = self.means[name] + self.noise * rng.uniform(-1, 1, 400)[:images]
+        ids = [str(index) for index in range(images)]
+        return Scores(values, ids, [None] * images, dict.fromkeys(asked, (0.0, 1.0)), dict.fromkeys(asked, True))
+
+    def survivors(self, names, images):
+        self.checked += names
+        return self.unchanged & set(names)
+
+
+def narrowed(means, baselines=(), images=200, limit=inf, costs=None, **settings):
+    laboratory = Known(means, **settings)
+    budget = Budget(limit, costs or dict.fromkeys(means, 1.0), {})
+    narrowing = Narrowing(laboratory, {METRIC: list(means)}, frozenset(baselines), images, budget, 0.02)
+    narrowing.narrow()
+    return narrowing, laboratory
+
+
+def content_of(narrowing, laboratory, images=400, later=True, question="alignment"):
+    scores = laboratory.scores({METRIC: list(laboratory.means)}, 400).since(narrowing.rounds[-1].images)
+    answers = [answer_of(contest, narrowing.baselines, scores if later else None)
+               for contest in narrowing.contests.values()]  # fmt: skip
+    asked = QUESTIONS[question]
+    return {
+        "dataset": {"images": images, "masks": True},
+        "margin": 0.02,
+        "candidates": [{"name": name, "baseline": name in narrowing.baselines, "passes": 1}
+                       for name in laboratory.means],
+        "questions": [question_answer(asked, answers, [asked]) | {"metrics": [METRIC]}],
+        "metrics": answers,
+        "survive_random_weights": sorted(narrowing.excluded),
+        "rounds": [],
+    }  # fmt: skip
+
+
+def test_beaten_candidates_are_asked_for_no_more_and_the_best_is_left():
+    narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2, "close": 0.6}, ["random"])
+    contest = narrowing.contests[METRIC]
+    assert contest.ended == ONE_LEFT
+    assert contest.leader == "good"
+    assert set(contest.race.dropped) == {"poor", "random", "close"}
+    sizes = [len(asked[METRIC]) for _, asked in laboratory.asked]
+    assert sizes[0] == 4
+    assert sizes == sorted(sizes, reverse=True)
+    assert contest.race.dropped["poor"].clusters <= contest.race.dropped["close"].clusters
+    assert narrowing.budget.spent < 4 * contest.images
+
+
+def test_candidates_that_differ_by_less_than_the_margin_end_the_race():
+    narrowing, _ = narrowed({"a": 0.8, "b": 0.8, "random": 0.1}, ["random"], noise=0.01)
+    assert narrowing.contests[METRIC].ended == ALIKE
+    assert narrowing.contests[METRIC].images < 200
+    assert set(narrowing.contests[METRIC].race.left) == {"a", "b"}
+
+
+def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
+    narrowing, laboratory = narrowed({"edges_like": 0.95, "good": 0.7, "random": 0.1}, ["random"],
+                                     unchanged=frozenset({"edges_like"}))  # fmt: skip
+    contest = narrowing.contests[METRIC]
+    assert contest.leader == "good"
+    assert "edges_like" not in contest.race.left
+    assert "good" not in contest.race.dropped
+    assert "random" not in laboratory.checked
+    text = " ".join(sentences(content_of(narrowing, laboratory)))
+    assert "For pointing at the object: good (one pass an image)." in text
+    assert "Left out, as their maps stay the same when all weights are random: edges_like." in text
+
+
+def test_time_ends_the_rounds_and_keeps_enough_for_the_images_that_do_not_decide():
+    means = {"a": 0.52, "b": 0.5, "c": 0.48, "random": 0.5}
+    narrowing, _ = narrowed(means, ["random"], limit=200.0)
+    assert narrowing.contests[METRIC].ended == NO_TIME
+    images = narrowing.rounds[-1].images
+    assert narrowing.budget.spent + 3 * images <= 200  # two finalists and a baseline, on as many images
+    narrowing, _ = narrowed(means, ["random"], images=30)
+    assert narrowing.contests[METRIC].ended == NO_IMAGES
+    assert narrowing.rounds[-1].images == 30
+
+
+def test_words_follow_from_the_numbers():
+    narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2}, ["random"])
+    content = content_of(narrowing, laboratory)
+    (headline, by_metric, silent) = sentences(content)
+    assert headline == "For pointing at the object: good (one pass an image)."
+    assert by_metric.startswith("By saliency_average_precision: good with 0.898 [0.895, 0.900] on")
+    behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
+    assert f"2 others are behind the best by at least {behind:.2g}." in by_metric
+    assert "images that did not decide" in by_metric
+    assert "random 0.199" in by_metric
+    assert silent.startswith("This does not say whether the network relies on")
+
+
+def test_a_baseline_that_leads_and_a_lead_that_is_not_shown_are_no_recommendations():
+    ahead, laboratory = narrowed({"method": 0.2, "centre": 0.9}, ["centre"])
+    content = content_of(ahead, laboratory)
+    assert content["questions"][0]["recommended"] is None
+    assert sentences(content)[0].startswith("For pointing at the object: no method beats centre here")
+    unclear, laboratory = narrowed({"method": 0.55, "centre": 0.5}, ["centre"], images=24)
+    content = content_of(unclear, laboratory)
+    assert content["questions"][0]["recommended"] is None
+    lines = sentences(content)
+    assert lines[0] == "For pointing at the object nothing can be said from 24 images."
+    needed = content["metrics"][0]["images_needed"]
+    assert needed > 48
+    assert f"About {needed:,} images" in lines[1]
+
+
+def test_metrics_that_disagree_recommend_nothing_together():
+    answers = [
+        {"metric": "one", "outcome": "method", "left": ["a"], "unbeaten_baselines": []},
+        {"metric": "two", "outcome": "method", "left": ["b"], "unbeaten_baselines": []},
+    ]
+    question = QUESTIONS["faithfulness"]
+    assert question_answer(question, answers, [question])["recommended"] is None
+    answers[1]["left"] = ["b", "a"]
+    together = question_answer(question, answers, [question])
+    assert together["recommended"] == "a"
+
+
+def test_questions_fit_the_dataset():
+    assert [question.name for question in questions_of([], [], has_masks=True)] == ["alignment", "faithfulness"]
+    assert [question.name for question in questions_of([], [], has_masks=False)] == ["faithfulness"]
+    with pytest.raises(UserError, match="needs masks"):
+        questions_of(["alignment"], [], has_masks=False)
+    with pytest.raises(UserError, match="unknown question 'aligment'"):
+        questions_of(["aligment"], [], has_masks=True)
+    with pytest.raises(UserError, match="not both"):
+        questions_of(["alignment"], [as_metric(METRIC)], has_masks=True)
+    with pytest.raises(UserError, match="saliency_correctness is one value over all samples"):
+        questions_of([], [as_metric("saliency_correctness")], has_masks=True)
+    with pytest.raises(UserError, match="saliency_roar trains networks"):
+        questions_of([], [as_metric("saliency_roar")], has_masks=True)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), (12, 12), (None, None)])
+def test_times(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "0m", "-3", ""])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(UserError, match="--within"):
+        seconds_of(text)
+
+
+def test_settings_to_copy():
+    explainer = sb.load_explainer("gradcam_plus_plus", layer="layer3")
+    assert load_call(explainer) == "explainer = sb.load_explainer(\"gradcam_plus_plus\", layer='layer3')"
+    assert 'get_submodule("layer3")' in elsewhere(explainer, "layer4")["pytorch-grad-cam"]
+    assert 'get_submodule("layer4")' in elsewhere(sb.load_explainer("gradcam"), "layer4")["pytorch-grad-cam"]
+    assert "n_steps=20" in elsewhere(sb.load_explainer("integrated_gradients:steps=20"), "")["captum"]
+    # A baseline that the line cannot say would give other maps.
+    assert elsewhere(sb.load_explainer("integrated_gradients:baseline=blur"), "") == {}
+    assert elsewhere(sb.load_explainer("rise"), "") == {}
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """48 pictures whose class is the colour of a square, with masks, and a network that sees nothing else."""
+    datasets, torch = pytest.importorskip("datasets"), pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    rows = {"image": [], "mask": [], "label": []}
+    for index in range(48):
+        picture = rng.integers(90, 110, (24, 24, 3)).astype(np.uint8)
+        top, left = rng.integers(0, 17, 2)
+        mask = np.zeros((24, 24), np.uint8)
+        mask[top : top + 8, left : left + 8] = 255
+        picture[mask > 0] = (230, 20, 20) if index % 2 else (20, 20, 230)
+        rows["image"].append(_picture(picture))
+        rows["mask"].append(_picture(mask))
+        rows["label"].append(index % 2)
+    features = datasets.Features({"image": datasets.Image(), "mask": datasets.Image(),
+                                  "label": datasets.ClassLabel(names=["blue", "red"])})  # fmt: skip
+    torch.manual_seed(0)
+    first, last = torch.nn.Conv2d(3, 2, 3, padding=1), torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        first.weight.zero_()
+        first.weight[0, 2], first.weight[0, 0] = 0.2, -0.2
+        first.weight[1, 2], first.weight[1, 0] = -0.2, 0.2
+        first.bias.fill_(-0.3)
+        last.weight.copy_(torch.tensor([[9.0, -9.0], [-9.0, 9.0]]))
+        last.bias.zero_()
+    layers = torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), last)
+    return datasets.Dataset.from_dict(rows, features=features), layers.eval()
+
+
+def _picture(array):
+    from PIL import Image
+
+    return Image.fromarray(array)
+
+
+SETTINGS = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+
+
+@pytest.mark.slow
+def test_the_whole_resumes_to_the_same_bytes_and_extends(pictures, tmp_path):
+    rows, network = pictures
+    classifier = sb.load_classifier(network, labels=["blue", "red"], **SETTINGS)
+    settings = {
+        "dataset": rows, "model": classifier, "metrics": [METRIC], "within": None, "progress": False, "batch_size": 8,
+        "explainers": ["gradient", "gradcam", "occlusion:window=8,stride=8"],
+    }  # fmt: skip
+    choice = sb.choose(out=tmp_path / "whole", **settings)
+    assert choice.recommended == {"given metrics": choice.explainer().name}
+    assert choice.page.is_file()
+    page = choice.page.read_text(encoding="utf-8")
+    assert "take this" in page
+    assert "http" not in page.replace("http-equiv", "").replace("https://www.w3.org", "")
+    # Stopped after any round: the same rounds again, and the same bytes.
+    (tmp_path / "whole" / "costs.json").replace(tmp_path / "costs.json")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "costs.json").replace(tmp_path / "half" / "costs.json")
+    sb.choose(out=tmp_path / "half", limit=24, **settings)
+    again = sb.choose(out=tmp_path / "half", **settings)
+    first, second = (json.loads((folder / "choice.json").read_text()) for folder in (choice.folder, again.folder))
+    for content in (first, second):
+        content.pop("command"), content.pop("seconds")
+    assert first == second
+    records = [folder / "run" / "records.parquet" for folder in (choice.folder, again.folder)]
+    assert records[0].read_bytes() == records[1].read_bytes()

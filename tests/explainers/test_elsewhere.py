@@ -1,0 +1,55 @@
+"""The lines that `choose` prints for captum and pytorch-grad-cam give the same maps, up to scale for CAMs."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.engine.choosing.copying import elsewhere
+from saliency_bench.targets import one_hot
+
+NAMES = [name for name in sb.list_explainers() if sb.load_explainer(name).declaration.elsewhere]
+LABEL = 1
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
+    ).eval()  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_line_gives_the_same_maps(name, network):
+    grad_cam = pytest.importorskip("pytorch_grad_cam")
+    targets = pytest.importorskip("pytorch_grad_cam.utils.model_targets")
+    captum = pytest.importorskip("captum.attr")
+    scope = {"captum": __import__("captum"), "label": LABEL, "model": network, **vars(grad_cam), **vars(targets)}
+    assert captum is scope["captum"].attr
+    classifier = sb.load_classifier(network, mean=(0.4,) * 3, std=(0.2,) * 3)
+    images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    explainer = sb.load_explainer(name)
+    maps = explainer(classifier, images, one_hot(torch.tensor([LABEL] * 2), 3)).numpy()
+    ((package, line),) = elsewhere(explainer, "3").items()
+    scope["x"] = ((images - 0.4) / 0.2).requires_grad_()
+    with warnings.catch_warnings(action="ignore"):
+        found = eval(line, scope)
+    found = found.detach().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
+    if package == "pytorch-grad-cam":  # which scales each map to [0, 1]
+        lowest, highest = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)
+        maps = (maps - lowest) / (highest - lowest)
+    if package == "captum":  # gradients with respect to normalised images
+        scale = maps.std() / found.std()
+        assert scale == pytest.approx(1.0, rel=1e-3) or scale == pytest.approx(5.0, rel=1e-3)
+        found = found * scale
+    np.testing.assert_allclose(found, maps, atol=2e-3 * np.abs(maps).max())
+
+
+def test_several_explainers_have_a_line():
+    assert {"gradient", "integrated_gradients", "gradcam", "scorecam"} <= set(NAMES)

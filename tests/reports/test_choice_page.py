@@ -1,0 +1,85 @@
+"""The page of `choose`, from plain data: what it shows, that it loads nothing, and that names are escaped."""
+
+import numpy as np
+
+from saliency_bench.reports.choice import page_text
+from saliency_bench.reports.plots import distribution_plot
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.run_folder import RunData
+
+METRIC = "saliency_average_precision"
+
+
+def run_of(values):
+    cells = [
+        CellResult.model_validate({
+            "cell_id": f"{index:016x}", "explainer_id": f"{index:016x}", "explainer": name, "explainer_options": {},
+            "explainer_text": name, "explainer_version": 1, "baseline": name == "random", "metric": METRIC,
+            "metric_options": {}, "metric_text": METRIC, "metric_version": 1, "higher_is_better": True,
+            "range": (0.0, 1.0), "value": 0.5, "low": None, "high": None, "n": len(scores), "clusters": 1,
+            "rank": None, "unranked": "x", "scored": 1.0, "median": None, "left_out": {}, "flat": 0, "marked": {},
+            "forward_passes": {},
+        })
+        for index, (name, scores) in enumerate(values.items())
+    ]  # fmt: skip
+    scores = {cell.cell_id: np.asarray(column) for cell, column in zip(cells, values.values(), strict=True)}
+    count = len(next(iter(values.values())))
+    summary = {"model": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95, "n": count, "clusters": count}}}
+    return RunData("run", cells, [str(index) for index in range(count)], [None] * count, scores, summary)
+
+
+def result(value, lead=None):
+    numbers = {"value": value, "low": value - 0.05, "high": value + 0.05, "n": 60, "clusters": 60}
+    ahead = {} if lead is None else {"winner_ahead": numbers | {"value": lead, "low": lead - 0.01, "high": lead + 0.01}}
+    return numbers | ahead
+
+
+CONTENT = {
+    "saliency_bench": "1", "command": "saliency-bench choose --dataset d", "device": "cpu", "seconds": 12.0,
+    "dataset": {"id": "folder:d", "split": "test", "images": 120, "masks": True},
+    "model": {"id": "<b>net</b>", "layer": "layer4"}, "margin": 0.02, "seed": 0, "within": None,
+    "candidates": [
+        {"name": "gradcam", "baseline": False, "passes": 1, "load": 'explainer = sb.load_explainer("gradcam")',
+         "elsewhere": {"pytorch-grad-cam": "GradCAM(model=model)"}},
+        {"name": "lime", "baseline": False, "passes": 1000, "load": "", "elsewhere": {}},
+        {"name": "random", "baseline": True, "passes": 0, "load": "", "elsewhere": {}},
+    ],
+    "not_tried": {"attention": "this network has none"},
+    "questions": [{"name": "alignment", "about": "pointing at the object", "silent": "whether it is faithful",
+                   "metrics": [METRIC], "recommended": "gradcam", "as_good": []}],
+    "metrics": [{
+        "metric": METRIC, "higher_is_better": True, "outcome": "method", "left": ["gradcam"], "by_sign": False,
+        "unbeaten_baselines": [], "images": 24, "clusters": 24, "ended": "one is left", "images_needed": None,
+        "dropped": [{"name": "random", "clusters": 16, "wealth": 9.0, "behind": 0.31, "leader": "gradcam"},
+                    {"name": "lime", "clusters": 24, "wealth": 5.0, "behind": 0.12, "leader": "gradcam"}],
+        "later": {"gradcam": result(0.9), "random": result(0.4, 0.5)},
+    }],
+    "rounds": [{"limit": limit, "images": limit, "clusters": limit, "lineup": {METRIC: names}, "dropped": {METRIC: []}}
+               for limit, names in ((16, ["gradcam", "lime", "random"]), (24, ["gradcam", "lime"]))],
+    "survive_random_weights": [], "passes": {"spent": 100, "all": 1000},
+    "checks": {"gradcam": {"verdict": "depends", "similarity": 0.1, "low": 0.0, "high": 0.2, "n": 16,
+                           "class_sensitivity": -0.4}},
+}  # fmt: skip
+
+
+def test_the_page_holds_recommendation_evidence_and_settings():
+    page = page_text(CONTENT, run_of({"gradcam": np.ones(4), "random": np.zeros(4)}))
+    for text in (
+        "For pointing at the object: gradcam (one pass an image).",
+        "2 others are behind the best by at least 0.12",
+        "0.900", "[0.850, 0.950]", "leader +0.500", "explainer = sb.load_explainer(&#34;gradcam&#34;)",
+        "GradCAM(model=model)", "this network has none", "saliency-bench choose --dataset d",
+        "10 % of the 1,000", "90.0", "&lt;b&gt;net&lt;/b&gt;",
+    ):  # fmt: skip
+        assert text in page, text
+    # As long as it was asked: random for 16 of 24 images, lime for all.
+    assert 'class="name">random</span><span><span class="bar" style="width: 66.67%">' in page
+    assert 'class="name">lime</span><span><span class="bar" style="width: 100.0%">' in page
+    assert "<b>net" not in page
+    assert "<script" not in page
+
+
+def test_scores_that_differ_in_their_last_digits_are_drawn():
+    near = np.array([1.0, np.nextafter(1.0, 0), 1.0])
+    svg, _ = distribution_plot(run := run_of({"gradcam": near, "random": near}), run.columns[0])
+    assert "<svg" in svg
