@@ -9,13 +9,15 @@ from pathlib import Path
 from saliency_bench.errors import UserError
 
 
-def publications(root: Path, namespace: str, workspace: Path) -> Iterator:
+def publications(root: Path, namespace: str, workspace: Path, license: str | None = None) -> Iterator:
     """Yield what is published, in the order in which it links each other: models name their datasets.
 
     Args:
-        root: a folder with built datasets and trained models, at any depth.
+        root: a folder with built datasets, trained models and runs on these, at any depth; scores of a run go into the
+            card of its model.
         namespace: on the Hub.
         workspace: an empty folder for temporary files.
+        license: of the models' weights.
 
     Raises:
         UserError: The folder holds none, or one that cannot be published.
@@ -35,9 +37,20 @@ def publications(root: Path, namespace: str, workspace: Path) -> Iterator:
         (workspace / str(number)).mkdir()
         yield dataset_publication(report.parent, namespace, workspace / str(number))
     for log in models:
-        yield model_publication(log.parent, namespace)
+        yield model_publication(log.parent, namespace, license=license, results=_run_on(log.parent, root))
     for name in list_metrics():
         yield metric_publication(name, namespace)
     yield board_publication(namespace)
     for name in list_spaces(studies=False):
         yield space_publication(name, namespace)
+
+
+def _run_on(model: Path, root: Path) -> Path | None:
+    """Return the first finished run below `root` on the model in a folder, or None."""
+    from saliency_bench.utils.files import read_json
+
+    for summary in sorted(root.rglob("summary.json")):
+        name = read_json(summary).get("model", {}).get("id")
+        if isinstance(name, str) and Path(name).expanduser().resolve() == model.resolve():
+            return summary.parent
+    return None

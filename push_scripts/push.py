@@ -12,8 +12,8 @@ example:
 Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent, and only files that have
 changed are sent. If the images of a dataset may not be redistributed, only its annotations are
 published. Results are proposed as a pull request on NAMESPACE/results, under CC-BY-4.0, like `saliency-bench submit`.
-`push all FOLDER` is for the owner of a namespace: datasets and models below FOLDER, all metrics, the repository of
-results, the apps.
+`push all FOLDER` is for the owner of a namespace: datasets and models below FOLDER (with --license, and the scores of
+runs on them), all metrics, the repository of results, the apps.
 """
 
 import json
@@ -69,6 +69,8 @@ def main(args: Namespace) -> None:
     """Publish a dataset, metric, model, results or an app on the Hub."""
     for kind, flags in OWN.items():
         given = [flag for attribute, flag in flags.items() if getattr(args, attribute)]
+        if args.kind == "all":  # whose models may have a licence
+            given = [flag for flag in given if flag != "--license"]
         if given and kind != args.kind:
             raise UserError(f"{given[0]} is for `push {kind}`, not for `push {args.kind}`")
     KINDS[args.kind](args)
@@ -126,8 +128,9 @@ def everything(args: Namespace) -> None:
         raise UserError("push all publishes many repositories; leave out --name")
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         # What cannot be published is found before anything is sent; but models, which link what is there by then.
-        list(publications(Path(args.item), args.namespace, Path(mkdtemp(dir=workspace))))
-        all_of_it = publications(Path(args.item), args.namespace, Path(mkdtemp(dir=workspace)))
+        about = Path(args.item), args.namespace
+        list(publications(*about, Path(mkdtemp(dir=workspace)), args.license))
+        all_of_it = publications(*about, Path(mkdtemp(dir=workspace)), args.license)
         done = [_published(args, publication) for publication in all_of_it]
     if args.json:
         print(json.dumps([published.as_dict() for published in done], indent=2))

@@ -33,6 +33,7 @@ class Publication:
         mark: (a path in `files`, a key of the JSON in it): a repository that holds files already must have this file
             with the same value, else it is somebody's other work. The key is "" where the file alone tells.
         sdk: of a Space: what runs it.
+        first: paths that are sent only where the repository lacks them, because others write them later.
     """
 
     kind: str  # "dataset", "model" or "space"
@@ -42,6 +43,7 @@ class Publication:
     owned: Sequence[str] = ()
     mark: tuple[str, str] | None = None
     sdk: str = "gradio"
+    first: Sequence[str] = ()
 
     @property
     def url_path(self) -> str:
@@ -134,6 +136,7 @@ def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPl
         p for p in remote if p not in publication.files and any(fnmatch(p, pattern) for pattern in publication.owned)
     ]
     changes = {path: _change(content, remote.get(path)) for path, content in sorted(publication.files.items())}
+    changes |= {path: "unchanged" for path in publication.first if path in remote}
     return UploadPlan(publication, info.private, True, changes | dict.fromkeys(sorted(gone), "removed"), info.sha)
 
 

@@ -189,7 +189,7 @@ def board_files(repo: str) -> dict[str, bytes]:
 def board_publication(namespace: str) -> Publication:
     """Return what creating the results repository of a namespace publishes."""
     repo = f"{namespace}/results"
-    return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""))
+    return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""), first=(ROWS,))
 
 
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:

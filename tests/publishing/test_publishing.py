@@ -13,6 +13,8 @@ from importlib.metadata import version
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from huggingface_hub import DatasetCard, HfApi, ModelCard, parse_eval_result_entries
@@ -33,6 +35,7 @@ from saliency_bench.hub import upload as publishing
 from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
 from saliency_bench.hub_builders import pet_xai
+from saliency_bench.leaderboard.submit import board_publication
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.models import model_publication
@@ -846,6 +849,14 @@ os._exit(0)  # threads of pyarrow may abort a process that has streamed as it en
     assert len(hub.asked) == asked
 
 
+def test_publishing_the_board_again_leaves_its_table_as_it_is(hub):
+    api, repo = hub.api(FOUNDER), "saliency-bench/results"
+    publish(board_publication("saliency-bench"), api=api)
+    api.upload_file(path_or_fileobj=b"rows", path_in_repo="board/rows.parquet", repo_id=repo, repo_type="dataset")
+    assert not publish(board_publication("saliency-bench"), api=api).changed
+    assert hub.files("datasets", repo)["board/rows.parquet"] == b"rows"
+
+
 @pytest.mark.slow
 def test_the_first_day(line, hub, pets, model, tmp_path, capsys):
     """The owner of the namespace publishes all there is; a stranger loads, scores and submits; the owner lets it in."""
@@ -854,7 +865,8 @@ def test_the_first_day(line, hub, pets, model, tmp_path, capsys):
     assert line("push", "all", tmp_path / "built", "--dry-run", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert hub.store.repos == {}
-    assert line("push", "all", tmp_path / "built") == 0
+    assert line("push", "all", tmp_path / "built", "--license", "apache-2.0") == 0
+    assert b"license: apache-2.0" in hub.files("models", f"saliency-bench/{model.name}")["README.md"]
     assert {(one["kind"], one["repo"]) for one in told} == {
         (kind.removesuffix("s"), name) for kind, name in hub.store.repos
     }
@@ -881,6 +893,10 @@ print(sb.submit(run.folder).pull_request)
     (folder,) = {row.folder for row in sb.load_results("saliency-bench/results").rows}
     done = hub.command("recompute", "saliency-bench/results", folder, "--samples", "3", "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    assert {row.status for row in sb.load_results("saliency-bench/results").rows} == {"recomputed"}
+    assert {row.status for row in sb.load_results("saliency-bench/results").rows} == {"run by the board"}
+    shown = hub.files("datasets", "saliency-bench/results")["board/rows.parquet"]
+    assert pq.read_table(pa.BufferReader(shown))["recomputed"].to_pylist() == [3, 3]
+    assert line("push", "all", tmp_path / "built", "--license", "apache-2.0") == 0  # which leaves the table as it is
+    assert hub.files("datasets", "saliency-bench/results")["board/rows.parquet"] == shown
     assert line("push", "all", tmp_path / "nothing") == 2
     assert "holds no built dataset" in capsys.readouterr().err
