@@ -122,7 +122,8 @@ def context_of(chosen: dict):
 
 def make(chosen: dict) -> None:
     """run.json, and part files of all predictions and scores."""
-    from saliency_bench.engine.store import Writer, by_explainer
+    from saliency_bench.engine.plan import by_explainer
+    from saliency_bench.engine.store import Writer
     from saliency_bench.results.manifest import Manifest
     from saliency_bench.utils.hashing import hash_of
 
@@ -213,18 +214,18 @@ def scores(context, explainer: int, index: int, chunks: range):
 
 
 def merge(chosen: dict) -> None:
-    from saliency_bench.engine.merging import merge
+    from saliency_bench.engine.merging import Parts, merge
 
     context = context_of(chosen)
-    measured(lambda: merge(context))
+    measured(lambda: merge(context, Parts.of(context)))
 
 
 def summarise(chosen: dict) -> None:
-    from saliency_bench.engine.run import _facts
+    from saliency_bench.engine.finish import run_facts
     from saliency_bench.results.summary import summarise
 
     context = context_of(chosen)
-    measured(lambda: summarise(_facts(context, len(context.rows))))
+    measured(lambda: summarise(run_facts(context, len(context.rows))))
 
 
 def report(chosen: dict) -> None:
@@ -232,8 +233,8 @@ def report(chosen: dict) -> None:
     import torch
 
     from saliency_bench.engine.examples import choose, thumbnail_parts, thumbnail_rows, write_examples
-    from saliency_bench.engine.merging import derived_from, note_written
-    from saliency_bench.engine.run import _facts
+    from saliency_bench.engine.finish import made_of, note_written, run_facts
+    from saliency_bench.engine.merging import Parts
     from saliency_bench.engine.store import Writer
     from saliency_bench.reports.page import report
     from saliency_bench.results.cell import read_cells
@@ -255,7 +256,7 @@ def report(chosen: dict) -> None:
             context.out, context.run_id, cells, lambda index: context.classifier.prepare([context.rows[index]])
         )
         report([context.out])
-        note_written(context.out, derived_from(context.out, _facts(context, len(context.rows))))
+        note_written(context.out, made_of(Parts.of(context), run_facts(context, len(context.rows))))
 
     measured(all_of_it)
 

@@ -16,7 +16,7 @@ from saliency_bench.declarations import explainer
 from saliency_bench.types import Images, Maps, Target
 
 
-@explainer(version=1, needs="attention", targeted=False, passes=1, also_called=("raw attention",))
+@explainer(version=2, needs="attention", targeted=False, passes=1, also_called=("raw attention",))
 def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
     """Return maps of where the class token looks in the last block of a vision transformer.
 

@@ -27,7 +27,7 @@ from saliency_bench.types import Images, Maps, Target
 
 
 @explainer(
-    version=2,
+    version=3,
     needs="activations, gradients",
     passes=1,
     also_called=("ebp", "excitation backprop", "contrastive excitation backprop"),

@@ -25,7 +25,7 @@ def check(*, start: int, **others: object) -> None:
 
 
 @explainer(
-    version=1, needs="attention, gradients", passes=1, check=check, also_called=("generic attention explainability",)
+    version=2, needs="attention, gradients", passes=1, check=check, also_called=("generic attention explainability",)
 )
 def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Return maps of the relevance that each block of a vision transformer adds to the tokens.

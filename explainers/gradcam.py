@@ -17,7 +17,7 @@ from saliency_bench.explainers._features import activation_and_gradient, cut_if_
 from saliency_bench.types import Images, Maps, On, Target
 
 
-@explainer(version=2, needs="activations, gradients", passes=1, also_called=("cam",))
+@explainer(version=3, needs="activations, gradients", passes=1, also_called=("cam",))
 def gradcam(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:

@@ -20,7 +20,7 @@ from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
 
-@explainer(version=1, needs="attention, gradients", passes=1, also_called=("gcv", "vit", "transformer gradcam"))
+@explainer(version=2, needs="attention, gradients", passes=1, also_called=("gcv", "vit", "transformer gradcam"))
 def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
     """Return Grad-CAM maps of a vision transformer, with the heads' attention as feature maps.
 

@@ -63,7 +63,7 @@ def check(*, steps: int | None, batch_size: int | None, **others: object) -> Non
 
 
 @explainer(
-    version=2,
+    version=3,
     needs="activations or attention, gradients",
     passes=passes,
     check=check,

@@ -38,7 +38,7 @@ def check(
         raise UserError(f"stride={stride} of occlusion is above window={window}: pixels between would never be covered")
 
 
-@explainer(version=2, needs="outputs", passes=passes, check=check, also_called=("sliding window",))
+@explainer(version=3, needs="outputs", passes=passes, check=check, also_called=("sliding window",))
 def occlusion(
     classifier: Classifier,
     images: Images,
@@ -86,8 +86,10 @@ def occlusion(
 
     scores = scores_of(classifier, images, target, len(rows) * across + 1, covered, on, batch_size)
     drops = (scores[:, -1:] - scores[:, :-1]).view(len(images), len(rows), across)
-    down, right = rows.float(), columns.float()
-    return torch.einsum("bij,ih,jw->bhw", drops, down, right) / (down.sum(0)[:, None] * right.sum(0))
+    # In float64: sums of the same windows, which a matrix product may add in another order, are equal as float32.
+    down, right = rows.double(), columns.double()
+    maps = torch.einsum("bij,ih,jw->bhw", drops.double(), down, right) / (down.sum(0)[:, None] * right.sum(0))
+    return maps.float()
 
 
 def _resolved(window: int | None, stride: int | None, height: int, width: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ def check(*, start: int) -> None:
     check_start("rollout", start)
 
 
-@explainer(version=1, needs="attention", targeted=False, passes=1, check=check, also_called=("attention rollout",))
+@explainer(version=2, needs="attention", targeted=False, passes=1, check=check, also_called=("attention rollout",))
 def rollout(classifier: Classifier, images: Images, target: Target, *, start: int = 0) -> Maps:
     """Return the attention of the class token, followed through all blocks and their residual paths.
 

@@ -40,7 +40,7 @@ def check(*, batch_size: int | None = None, **others: object) -> None:
     check_batch_size("scorecam", batch_size)
 
 
-@explainer(version=3, needs="activations, outputs", passes=passes, check=check)
+@explainer(version=4, needs="activations, outputs", passes=passes, check=check)
 def scorecam(
     classifier: Classifier,
     images: Images,

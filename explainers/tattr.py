@@ -65,7 +65,7 @@ def check(*, start: int, **others: object) -> None:
     check_start("tattr", start)
 
 
-@explainer(version=1, needs="attention, gradients", passes=1, check=check, also_called=("transformer attribution",))
+@explainer(version=2, needs="attention, gradients", passes=1, check=check, also_called=("transformer attribution",))
 def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Return relevance propagated to every attention, weighted by the gradients of the score.
 

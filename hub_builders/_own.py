@@ -1,6 +1,5 @@
 """Anyone's own pictures and masks: which mask belongs to which picture, and which of its pixels are the object."""
 
-import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from PIL import Image, ImageColor
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.data.untrusted import PICTURES, UNWRITABLE
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders._source import turn_of
+from saliency_bench.hub_builders._source import turn_of, walked
 from saliency_bench.utils.pictures import Picture, UnreadableError, decode, file_bytes, turned
 
 LICENSE = "unknown"
@@ -45,13 +44,10 @@ def check_split(owner: str, split: str) -> None:
 
 
 def pictures_in(folder: Path, log: BuildLog, without: Path | None = None) -> list[str]:
-    """Return the pictures at any depth, by their path in the folder; none in the folder `without` or behind links."""
+    """Return the pictures at any depth, by their path in the folder; none in the folder `without`."""
     paths = []
-    for place, folders, names in os.walk(folder):
-        here = Path(place)
-        for link in [name for name in folders if (here / name).is_symlink()]:
-            log.remark(_path(here / link, folder), "a link to a folder, which is not followed; put the folder there")
-        folders[:] = [name for name in folders if here / name != without and not name.startswith(".")]
+    for here, folders, names in walked(folder):
+        folders[:] = [name for name in folders if (here / name).resolve() != without and not name.startswith(".")]
         paths += [_path(here / name, folder) for name in names if not name.startswith(".")]
     return sorted(name for name in paths if PurePosixPath(name).suffix.lower() in PICTURES and _writable(name, log))
 

@@ -116,6 +116,27 @@ def entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
 
 
+def walked(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yield (folder, its folders, its files) at any depth, sorted; links are followed, and no folder is entered twice.
+
+    Folders that are removed from the list are not entered, as with `os.walk`.
+    """
+    entered: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(place)) in entered:  # a link that leads to a folder above it, or beside
+            folders.clear()
+            continue
+        entered.add(real)
+        folders.sort()
+        yield Path(place), folders, sorted(names)
+
+
+def files_below(folder: Path, suffix: str) -> list[Path]:
+    """Return the files with this ending in any case, at any depth, sorted by path."""
+    files = (place / name for place, _, names in walked(folder) for name in names if name.lower().endswith(suffix))
+    return sorted(path for path in files if not path.name.startswith("."))
+
+
 def inside(folder: Path, name: str) -> Path:
     """Return the file that a list of the source names.
 
@@ -249,20 +270,26 @@ def _xml_errors(path: Path) -> Iterator[None]:
         raise UnreadableError(f"{path.name} is not usable XML ({one_line(error)})") from None
 
 
-def boxes_of(root: Any) -> list[tuple[str, list[float]]]:
-    """Return (class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML.
+def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
+    """Return (class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML; one without any corner is skipped.
+
+    Args:
+        root: of the XML.
+        first: the number of the first pixel in it, 0 or 1; the boxes that are returned count from 1.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: A box is not four numbers.
     """
     boxes = []
     for element in root.iter("object"):
         name = (element.findtext("name") or "").strip()
+        corners = [(element.findtext(f"bndbox/{corner}") or "").strip() for corner in BOX]
+        if not any(corners):
+            continue
         try:
-            box = [float(element.findtext(f"bndbox/{corner}") or "") for corner in BOX]
+            boxes.append((name, [float(corner) + 1 - first for corner in corners]))
         except ValueError:
             raise UnreadableError(f"the box of an object {name!r} is not four numbers") from None
-        boxes.append((name, box))
     return boxes
 
 
@@ -275,14 +302,14 @@ def declared_size(root: Any) -> tuple[int, int] | None:
     return (height, width) if height > 0 and width > 0 else None
 
 
-def shown_boxes(root: Any, picture: Picture) -> list[tuple[str, list[float]]]:
+def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, list[float]]]:
     """Return `boxes_of`, turned with the picture where EXIF turns it.
 
     Raises:
         UnreadableError: It cannot be read.
     """
     turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
-    return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root)]
+    return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root, first)]
 
 
 def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:

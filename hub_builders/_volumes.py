@@ -4,7 +4,6 @@ Row 0 is in front (anterior), column 0 at the patient's right, slice 0 at the fe
 in which direction it runs, comes from its affine or its direction cosines, never from the order of the array.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from saliency_bench.errors import one_line
-from saliency_bench.hub_builders._source import library, nearest
+from saliency_bench.hub_builders._source import library, nearest, walked
 from saliency_bench.utils.files import check_readable
 from saliency_bench.utils.pictures import LARGEST, MAX_PIXELS, UnreadableError
 
@@ -74,11 +73,10 @@ def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
 
     The header is None where no file of the folder can be read.
     """
-    for folder, inner, files in os.walk(root):
-        inner.sort()
-        dicoms = sorted(name for name in files if name.lower().endswith(".dcm") and not name.startswith("."))
+    for folder, _, files in walked(root):
+        dicoms = [name for name in files if name.lower().endswith(".dcm") and not name.startswith(".")]
         if dicoms:
-            yield Path(folder), next(filter(None, (_header_or_none(Path(folder) / name) for name in dicoms)), None)
+            yield folder, next(filter(None, (_header_or_none(folder / name) for name in dicoms)), None)
 
 
 def _header_or_none(path: Path) -> Any:

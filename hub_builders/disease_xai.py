@@ -16,7 +16,7 @@ from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _lidc
 from saliency_bench.hub_builders._papers import SALIENCY_BENCH
-from saliency_bench.hub_builders._source import needed, table
+from saliency_bench.hub_builders._source import files_below, needed, table
 from saliency_bench.hub_builders._volumes import (
     AIR,
     SIDE,
@@ -105,7 +105,7 @@ def samples(
         raise UserError("disease-xai: min_readers is 1 to 4, crop_mm 5 to 500 millimetres")
     root = needed(source, "disease-xai", HOME)
     series, patients = series_of(root, log), patients_of(root)
-    readings = sorted(path for path in root.rglob("*.xml") if not path.name.startswith("."))
+    readings = files_below(root, ".xml")
     if not readings:
         raise UserError(f"{root} has no XML of the readers (LIDC-XML-only.zip); {HOME}")
     if not series:
@@ -161,7 +161,7 @@ def series_of(root: Path, log: BuildLog) -> dict[str, tuple[Path, str]]:
 def patients_of(root: Path) -> dict[str, str]:
     """Return {series UID: patient} of the tables that are there, whatever case and spaces their columns have."""
     patients: dict[str, str] = {}
-    for path in sorted(root.rglob("*.csv")):
+    for path in files_below(root, ".csv"):
         if path.name.lower() not in ("lidc-idri_metadata.csv", "metadata.csv"):
             continue
         for _, row in table(path, []):

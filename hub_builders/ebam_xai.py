@@ -28,7 +28,7 @@ from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _coco, _detector, _examples, _places
 from saliency_bench.hub_builders._papers import QUANTITATIVE
-from saliency_bench.hub_builders._source import as_spelled, base_with, entries, first_folder, inside, needed
+from saliency_bench.hub_builders._source import as_spelled, base_with, entries, first_folder, inside, needed, walked
 from saliency_bench.utils.pictures import UnreadableError, decode, file_bytes, read, upright
 from saliency_bench.utils.seeds import random_bits, seed_of
 
@@ -214,7 +214,7 @@ def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutou
 def scenes_of(base: Path) -> list[tuple[Path, str]]:
     """Return (file, category) of every scene; the letter above a category is not part of its name."""
     scenes = []
-    for folder in sorted(path for path in base.rglob("*") if path.is_dir()):
+    for folder in sorted(place for place, _, _ in walked(base) if place != base):
         parts = folder.relative_to(base).parts
         name = "/".join(parts[1:] if len(parts[0]) == 1 else parts)
         scenes += [(path, name) for path in entries(folder) if path.suffix.lower() in (".jpg", ".jpeg") and name]

@@ -6,7 +6,8 @@ downloaded and unpacked: `JPEGImage/*.jpg`, `Annotation/*.xml` (or `Annotations/
 Without lists, an image is prohibited if its XML has an `<object>`, and clean if it has none or its name begins with N.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from saliency_bench.hub_builders._papers import SALIENCY_BENCH
 from saliency_bench.hub_builders._source import (
     base_of,
     boxes_of,
+    declared_size,
     drawn,
     entries,
     first_folder,
@@ -34,7 +36,7 @@ from saliency_bench.hub_builders._source import (
 )
 from saliency_bench.utils.pictures import Picture, UnreadableError
 
-VERSION = "2"
+VERSION = "3"
 ALSO_CALLED = ("sixray",)
 TITLE = "Security-XAI"
 ANNOTATORS = ("expert-generated",)
@@ -53,9 +55,11 @@ CITATION = """@inproceedings{miao2019sixray,
   year = {2019}
 }"""
 RULE = """An image is prohibited if the list has 1 for one of its items (-1 and 0 mean absent), or, where no list names
-it, if its XML holds an object. Of the clean images as many are drawn as there are prohibited ones. The boxes of the XML
+it, if its XML holds an object with a box. Of the clean images as many are drawn as there are prohibited ones. The boxes
 are kept as `objects` ([xmin, ymin, xmax, ymax], counted from 1, corners included) and rasterised: the mask is every
-pixel in a box. Images whose list and XML contradict each other are left out."""
+pixel in a box. Published readers disagree whether the XML counts pixels from 0 or from 1: all boxes of the source
+are looked at, and a remark of the build says what they show. Objects without a box are skipped and counted. Images
+whose list and XML contradict each other are left out."""
 
 ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
 HOME = "SIXray, github.com/MeioJane/SIXray (academic use only)"
@@ -97,9 +101,30 @@ def samples(
         clean = keep
     names = sorted(prohibited | clean)
     log.expected = len(names)
+    first = first_pixel([folder / f"{name}.xml" for name in names] if folder else [], log)
     for name in names:
         if path := listed_file(log, name, root / "JPEGImage", f"{name}.jpg"):
-            yield Job(sample_of, name, path, folder and folder / f"{name}.xml", *known[name])
+            yield Job(sample_of, name, path, folder and folder / f"{name}.xml", first, *known[name])
+
+
+def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
+    """Return the number of the first pixel in the boxes of the source, 0 or 1, and remark by what evidence.
+
+    A box with a 0 cannot count from 1; one that ends at the width or height of its picture cannot count from 0. The
+    more frequent kind decides, and without evidence it is 1, as in PASCAL VOC.
+    """
+    zeros = ends = 0
+    for path in files:
+        with suppress(UnreadableError):  # whose image says so
+            root = xml_of(path) if path.is_file() else None
+            height, width = (root is not None and declared_size(root)) or (None, None)
+            for _, box in boxes_of(root) if root is not None else []:
+                zeros += 0 in box[:2]
+                ends += box[2] == width or box[3] == height
+    first = 0 if zeros > ends else 1
+    log.remark("Annotation", f"pixels of the boxes are counted from {first}: {zeros} boxes have a 0, "
+                             f"{ends} end at the width or height of their picture")  # fmt: skip
+    return first
 
 
 def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
@@ -149,13 +174,13 @@ def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, L
 
 
 def sample_of(
-    log: BuildLog, name: str, path: Path, xml: Path | None, prohibited: bool, split: str | None
+    log: BuildLog, name: str, path: Path, xml: Path | None, first: int, prohibited: bool, split: str | None
 ) -> dict | None:
     """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
-    objects, fault = objects_of(log, name, xml, picture)
+    objects, fault = objects_of(log, name, xml, first, picture)
     if objects and not prohibited:
         log.leave_out(name, "image", f"the list says clean, the XML shows {objects[0]['name']}")
         return None
@@ -175,15 +200,21 @@ def sample_of(
     }
 
 
-def objects_of(log: BuildLog, name: str, path: Path | None, picture: Picture) -> tuple[list[dict], str | None]:
+def objects_of(
+    log: BuildLog, name: str, path: Path | None, first: int, picture: Picture
+) -> tuple[list[dict], str | None]:
     """Return (the objects of the XML, what is wrong with it)."""
     if path is None or not path.is_file():
         return [], "no XML"
     try:
-        boxes = shown_boxes(xml_of(path), picture)
+        root = xml_of(path)
+        boxes = shown_boxes(root, picture, first)
     except UnreadableError as error:
         log.remark(name, f"its objects are left out: {error}")
         return [], str(error)
+    empty = sum(1 for _ in root.iter("object")) - len(boxes)
+    if empty:
+        log.remark(name, f"without a box and skipped: {empty} object{'s' * (empty > 1)}")
     for item, _ in boxes:
         if item not in ITEMS:
             log.remark(name, f"object {item!r} is none of the {len(ITEMS)} items and is left out")

@@ -20,7 +20,7 @@ from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.data.untrusted import PICTURES
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _coco, _examples, _multilabel, _own
-from saliency_bench.hub_builders._source import base_with, needed, picture_of, text_of
+from saliency_bench.hub_builders._source import base_with, files_below, needed, picture_of, text_of
 from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
@@ -179,7 +179,7 @@ def _labels(folder: Path, pictures: list[str], log: BuildLog) -> tuple[dict[str,
     Raises:
         UserError: The files cannot be told apart.
     """
-    texts = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.txt")) if path.name != NAMES[-1]]
+    texts = [path.relative_to(folder).as_posix() for path in files_below(folder, ".txt") if path.name != NAMES[-1]]
     if not texts:
         raise UserError(f"{folder} has no label files (.txt); give the folder that holds them with --labels")
     meant = {_beside(name): name for name in pictures}

@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     from saliency_bench.studies.study import Study
     from saliency_bench.studies.sync import Sync
 
+WHAT = ("serve", "results", "export", "payments", "parameters")
 SHOWN = 2  # tables; further ones are in --out
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("what", choices=("serve", "results", "export"), metavar="WHAT", help="serve, results, export")
+    parser.add_argument("what", choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
     parser.add_argument("run", nargs="?", metavar="RUN",
                         help="of serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
     store_arguments(parser)
     parser.add_argument("--name", metavar="TEXT", help="name of the study (default: that of the run, or the only one)")
-    parser.add_argument("--out", metavar="PATH", help="folder for the tables of results; file of export")
+    parser.add_argument("--out", metavar="PATH", help="folder for the tables of results; file of the others")
     page = parser.add_argument_group("serve")
     page.add_argument("--dataset", metavar="NAME", help="dataset of the run, if it has moved")
     page_arguments(page)
@@ -44,7 +45,26 @@ def page_arguments(group: Any) -> None:
     group.add_argument("--host", default="127.0.0.1", metavar="HOST",
                        help="address to serve at; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
     group.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
+    group.add_argument("--invite", type=int, default=0, metavar="N",
+                       help="print links for N more people; from then on nobody else can join")  # fmt: skip
+    group.add_argument("--lease", type=float, default=60, metavar="N",
+                       help="minutes after which what an idle person holds goes to others (default: 60)")  # fmt: skip
+    group.add_argument("--completion-url", metavar="URL", help="where people who have finished are sent")
+    group.add_argument("--completion-code", metavar="TEXT", help="shown to people who have finished")
     group.add_argument("--sync-every", type=float, default=5, metavar="N", help="minutes between copies (default: 5)")
+
+
+def result_arguments(parser: ArgumentParser) -> None:
+    """Add the options of results and export."""
+    group = parser.add_argument_group("results, export")
+    group.add_argument("--with-failed", action="store_true", help="count people who failed an attention check")
+    group.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
+    group.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
+
+
+def _counted(args: Namespace) -> dict[str, Any]:
+    """Return whose answers count, as keyword arguments of `results` and `export`."""
+    return {"people": not args.without_people, "with_failed": args.with_failed, "exclude": args.exclude}
 
 
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
@@ -79,23 +99,54 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
         "serve": serve,
         "results": partial(results, kind),
         "export": partial(export, kind),
+        "payments": partial(table, kind),
+        "parameters": partial(table, kind),
     }
     actions[args.what](args)
 
 
-def serve(app: Any, args: Namespace, sync: "Sync | None", links: Callable[[str], dict[str, str]] | None = None) -> None:
+def lease_hours(args: Namespace) -> float:
+    """Return --lease in hours.
+
+    Raises:
+        UserError: It is no positive number, or another option of the page is unusable.
+    """
+    if not 0 < args.lease <= 100_000:
+        raise UserError(f"--lease is a number of minutes above 0, not {args.lease:g}")
+    if not 0 <= args.invite <= 10_000:
+        raise UserError(f"--invite is a number of people up to 10,000, not {args.invite}")
+    if args.completion_url and not args.completion_url.startswith(("https://", "http://")):
+        raise UserError(f"--completion-url is an address that begins with https://, not {args.completion_url}")
+    return args.lease / 60
+
+
+def completion(args: Namespace) -> dict[str, str] | None:
+    """Return what whoever has finished takes along; None without any."""
+    given = {"url": args.completion_url, "code": args.completion_code}
+    return {name: text for name, text in given.items() if text} or None
+
+
+def serve(
+    app: Any, args: Namespace, sync: "Sync | None", study: "Study", name: str = "page", reviewer: bool = False
+) -> None:
     """Serve until it is stopped.
 
     Args:
         app: the page.
         args: of the command.
         sync: keeps the store on the Hub.
-        links: of an address, {name: link} to print; None: the page.
+        study: whose people are invited.
+        name: of the address that is printed.
+        reviewer: also print the link of a new reviewer.
     """
     from saliency_bench.spaces.pages import serving
 
     def say(address: str) -> None:
-        addresses = links(address) if links else {"page": address}
+        addresses = {name: address}
+        if reviewer:
+            addresses["review"] = f"{address}#key={study.join(role='reviewer').key}"
+        tokens = study.invite(args.invite)
+        addresses |= {f"invite {number}": f"{address}#invite={token}" for number, token in enumerate(tokens, 1)}
         addresses |= {"sync": f"{address}sync"} if sync else {}
         if args.json:
             print(json.dumps(addresses), flush=True)
@@ -110,7 +161,7 @@ def results(kind: str, args: Namespace) -> None:
     from saliency_bench.reports.analyses import Analysis
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
-    findings = module.results(_study(kind, args), people=not args.without_people, without_failed=args.without_failed)
+    findings = module.results(_study(kind, args), **_counted(args))
     whole = Analysis(findings, [])
     written = whole.save(args.out) if args.out else []
     if args.json:
@@ -129,11 +180,42 @@ def export(kind: str, args: Namespace) -> None:
         raise UserError("export needs --out, a .csv or .parquet file")
     module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)
     study = _study(kind, args)
-    count = module.export(study, path, people=not args.without_people, without_failed=args.without_failed)
+    count = module.export(study, path, **_counted(args))
     if args.json:
         print(json.dumps({"file": str(path), "answers": count}))
     else:
         print(f"{count:,} answers written: {path}")
+
+
+def table(kind: str, args: Namespace) -> None:
+    """Write the payments or the parameters of a study into --out."""
+    if not args.out:
+        raise UserError(f"{args.what} needs --out, a .csv or .parquet file")
+    study = _study(kind, args)
+    module = import_module(f"saliency_bench.studies.{kind}.results")
+    checks = (module.judged if kind == "peekaboom" else module.rated)(study).checks
+    write_table(study, args.what, Path(args.out), checks, args)
+
+
+def write_table(study: "Study", what: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
+    """Write the payments or the parameters of a study.
+
+    Args:
+        study: of any protocol.
+        what: "payments" or "parameters".
+        path: of the file.
+        checks: {person: whether each check was right}.
+        args: of the command.
+    """
+    from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
+    from saliency_bench.studies.result_rows import write_rows
+
+    header, rows = (PAYMENTS, payment_rows(study, checks)) if what == "payments" else parameter_table(study)
+    write_rows(path, header, rows)
+    if args.json:
+        print(json.dumps({"file": str(path), "people": len(rows)}))
+    elif not args.quiet:
+        print(f"{len(rows):,} people written: {path}")
 
 
 def _study(kind: str, args: Namespace) -> "Study":

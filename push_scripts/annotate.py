@@ -12,6 +12,7 @@ store, one file, at once; the same command resumes. The store may also be postgr
 
 import json
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from saliency_bench.push_scripts import _people, _shared
 from saliency_bench.utils.messages import complain
 
 SECTION = "people"
+RIGHT = 0.5  # IoU with a honeypot from which it counts as right in the table of payments
+MOST_NAMED = 20  # images that cannot be shown
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -35,12 +38,21 @@ def arguments(parser: ArgumentParser) -> None:
     serving.add_argument("--reviewer", action="store_true", help="also print a link for a new reviewer")
     results = parser.add_argument_group("results, instead of the page")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
+    results.add_argument("--payments", metavar="FILE", help="write what each person has done, as CSV or Parquet")
+    results.add_argument("--parameters", metavar="FILE", help="write what the links said with which people came")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
     results.add_argument("--import", dest="imported", metavar="PATH",
                          help="add masks that --person drew elsewhere")  # fmt: skip
     results.add_argument("--format", choices=("png", "coco", "label-studio", "cvat"), default="png",
                          help="of --export and --import (default: png)")  # fmt: skip
     results.add_argument("--person", metavar="NAME", help="pseudonym of who drew what is imported")
+    results.add_argument("--rule", default="half", metavar="RULE",
+                         help="consensus of --export: half, majority or staple (default: half)")  # fmt: skip
+    results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="of these people only")
+    results.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
+    results.add_argument("--accepted", action="store_true", help="only answers that a reviewer has accepted")
+    results.add_argument("--honeypot-iou", type=float, default=0.0, metavar="X",
+                         help="leave out people whose mean IoU with the honeypots is below")  # fmt: skip
     results.add_argument("--without-people", action="store_true", help="leave the pseudonyms out of --export")
     _shared.output(parser)
 
@@ -60,7 +72,7 @@ def main(args: Namespace) -> int:
     """Let people draw the region that justifies the class: a page for annotators, with a review."""
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
-    serving = not (args.report or args.export or args.imported)
+    serving = not (args.report or args.export or args.imported or args.payments or args.parameters)
     sync = _people.restored(args, serving=serving)
     annotating, imported = opened(args)
     if args.report:
@@ -69,6 +81,8 @@ def main(args: Namespace) -> int:
         _export(annotating, args)
     elif args.imported:
         _import(annotating, imported, args)
+    elif args.payments or args.parameters:
+        _write_tables(annotating, args)
     else:
         serve(annotating, args, sync)
     return 0
@@ -86,7 +100,12 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
 
-    kept = None if args.imported else Store(args.store, create=not (args.report or args.export))
+    lease = _people.lease_hours(args)
+    kept = (
+        None
+        if args.imported
+        else Store(args.store, create=not (args.report or args.export or args.payments or args.parameters))
+    )
     source = find(args.dataset)
     rows, split = source.load_usual(args.split)
     images = StudyImages(rows)
@@ -95,14 +114,22 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     names = ("annotators", "per_person", "only_missing", "honeypots", "honeypot_every", "seed")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     name = args.name or f"{source.text}, {split}"
-    return open_study(store, name, images, fingerprint(rows), **given), imported
+    annotating = open_study(store, name, images, fingerprint(rows), **given)
+    return replace(annotating, lease_hours=lease), imported
+
+
+def _choice(args: Namespace) -> Any:
+    """Return whose answers are taken."""
+    from saliency_bench.studies.annotating import Choice
+
+    return Choice(args.people, args.exclude, args.accepted, args.honeypot_iou)
 
 
 def _show_report(annotating: Any, args: Namespace) -> None:
     """Print the report."""
     from saliency_bench.studies.annotation_report import annotation_report, report_rows
 
-    report = annotation_report(annotating)
+    report = annotation_report(annotating, _choice(args))
     if args.json:
         print(json.dumps(report, indent=2))
     else:
@@ -113,8 +140,22 @@ def _export(annotating: Any, args: Namespace) -> None:
     """Write the masks."""
     from saliency_bench.studies.exporting import export
 
-    count = export(annotating, Path(args.export), args.format, people=not args.without_people)
-    _tell(args, {"images": count, "folder": args.export}, f"the masks of {count} images are in {args.export}")
+    out, choice = Path(args.export), _choice(args)
+    count = export(annotating, out, args.format, people=not args.without_people, rule=args.rule, choice=choice)
+    pairs = sum(len(answers) == 2 for answers in annotating.counted(choice).values())
+    if pairs and args.rule != "staple":
+        complain(f"{pairs} of {count} images have two people; with --rule {args.rule} their consensus is the "
+                 f"{'union' if args.rule == 'half' else 'intersection'} of both masks")  # fmt: skip
+    facts = {"images": count, "folder": args.export, "images of two people": pairs}
+    _tell(args, facts, f"the masks of {count} images are in {args.export}")
+
+
+def _write_tables(annotating: Any, args: Namespace) -> None:
+    """Write payments and parameters; a honeypot is right from an IoU of `RIGHT`."""
+    checks = {person: [iou >= RIGHT for iou in ious] for person, ious in annotating.honeypot_scores().items()}
+    for what, path in (("payments", args.payments), ("parameters", args.parameters)):
+        if path:
+            _people.write_table(annotating.study, what, Path(path), checks, args)
 
 
 def _import(annotating: Any, imported: Any, args: Namespace) -> None:
@@ -140,10 +181,11 @@ def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.annotate.app import create_app
 
-    def links(address: str) -> dict[str, str]:
-        addresses = {"annotate": address}
-        if args.reviewer:
-            addresses["review"] = f"{address}#key={annotating.study.join(role='reviewer').key}"
-        return addresses
+    unshown = annotating.images.prepare(progress=not (args.quiet or args.json))
+    for unit, problem in list(unshown.items())[:MOST_NAMED]:
+        complain(f"image {unit} cannot be shown, people can only skip it: {problem}")
+    if len(unshown) > MOST_NAMED:
+        complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown")
 
-    _people.serve(create_app(annotating, assist=args.assist), args, sync, links)
+    app = create_app(annotating, assist=args.assist, completion=_people.completion(args))
+    _people.serve(app, args, sync, annotating.study, "annotate", args.reviewer)

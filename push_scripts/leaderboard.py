@@ -39,6 +39,8 @@ def main(args: Namespace) -> None:
     from saliency_bench.leaderboard.view.core import read_core
     from saliency_bench.leaderboard.view.live import Live
 
+    if args.port is not None and not 0 < args.port < 2**16:
+        raise UserError(f"--port {args.port} is not a port; give a number from 1 to 65535")
     core = read_core(args.core) if args.core else None
     if args.json:
         print(json.dumps(load_results(args.results).cells, indent=2))

@@ -30,7 +30,7 @@ EXPLAINERS = {
     "outputs of any network, in many forward passes": "outputs",
     "baselines, which do not look at the network": "nothing",
 }
-OWN, DRAWN = "your own data", "drawn by the package"
+OWN, DRAWN = "your own data", "without a download"
 METRICS = {  # the first that fits
     "false positives, seen by two classifiers": "other",
     "agreement with a mask": "masks",
@@ -88,8 +88,9 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
     """Return items as lines."""
     width = max(map(len, items))
     sections: dict[str, list[str]] = {title: [] for title in HEADINGS.get(kind, ())}
+    paths = registry.files(PLUGINS[kind]) if kind in PLUGINS else {}
     for name, about in items.items():
-        section = "" if kind not in PLUGINS else _section(PLUGINS[kind], name)
+        section = _section(PLUGINS[kind], name, paths[name]) if name in paths else ""
         sections.setdefault(section, []).append(f"{'    ' if section else '  '}{name:<{width}}  {about}".rstrip())
     lines = [f"{kind}:"]
     for section, rows in sections.items():
@@ -97,9 +98,8 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
     return lines + [_legend()] * (kind == "explainers" and "]" in "".join(items.values()))
 
 
-def _section(folder: str, name: str) -> str:
+def _section(folder: str, name: str, path: Path) -> str:
     """Return the heading that an item stands under: its own `SECTION`, or what follows from its file."""
-    path = registry.files(folder)[name]
     if section := registry.constant(path, "SECTION"):
         return section
     if folder == "hub_builders":

@@ -32,10 +32,10 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--choices", type=int, default=4, metavar="N", help="labels to choose from (default: 4)")
     new.add_argument("--checks", type=int, default=2, metavar="N",
                      help="images shown whole, to see who pays attention (default: 2)")  # fmt: skip
+    new.add_argument("--strike", action="store_true",
+                     help="labels that were tried cannot be chosen again; makes guessing pay")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
-    read = parser.add_argument_group("results, export")
-    read.add_argument("--without-failed", action="store_true", help="leave out people who failed a check")
-    read.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
+    _people.result_arguments(parser)
     _shared.output(parser)
 
 
@@ -53,9 +53,13 @@ def serve(args: Namespace) -> None:
 
     folder, run = run_folder(args.run)
     images = run_images(folder, args.explainers or (), args.dataset)
-    numbers: dict[str, Any] = {name: getattr(args, name) for name in ("judgements", "pairs", "choices", "checks")}
+    numbers: dict[str, Any] = {
+        name: getattr(args, name) for name in ("judgements", "pairs", "choices", "checks", "strike")
+    }
+    lease = _people.lease_hours(args)
     settings = configuration(images, limit=args.images, seed=args.seed, **numbers)
     name = args.name or f"{KIND}, {run}"
     sync = _people.restored(args, serving=True)
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
-    _people.serve(create_app(Peekaboom(study, images)), args, sync)
+    app = create_app(Peekaboom(study, images, lease), completion=_people.completion(args))
+    _people.serve(app, args, sync, study)

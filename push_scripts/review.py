@@ -15,6 +15,7 @@ commit that was reviewed and no later one.
 import json
 from argparse import ArgumentParser, Namespace
 
+from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
 SECTION = "publish"
@@ -31,6 +32,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> int:
     """Check the pull request of a submission to your leaderboard before you merge it."""
+    if args.number is not None and args.number < 1:
+        raise UserError(f"{args.number} is not the number of a pull request; they count from 1")
     from saliency_bench.leaderboard.review import comment, merge, open_pulls, review
 
     numbers = open_pulls(args.repo) if args.number is None else [args.number]

@@ -93,6 +93,8 @@ def _print(result) -> None:
         for note in table.notes:
             print(note)
         print()
+    for name in result.pictures:
+        print(f"picture: {result.folder / 'pictures' / name}.pdf, .svg, .png")
     if result.tables:
         print(f"tables: {result.folder / 'tables'}")
         print(f"page: {result.page}")

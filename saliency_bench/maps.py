@@ -1,8 +1,7 @@
 """Saliency maps for metrics, in numpy only: validation, normalisation, the order of pixels.
 
-Pixels are ordered by `levels`: values rounded to 1/32768 of their map's range, so that pixels which are equal in theory
-(borders of an enlarged feature map) tie in fact and no last digit decides between them. A power of two, because what
-enlarging makes of two cells lies at multiples of 1/2^k of the range: in the middle of a level, not between two.
+Pixels are ordered by their exact values; of equal ones a fixed permutation decides. So maps must give equal values to
+pixels that are equal in theory: what enlarges a small map sees to that (`classifiers/geometry.py`: `enlarge`).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.utils.seeds import random_bits, seed_of
-
-LEVELS = 2**15
 
 
 def read_maps(maps: Any) -> np.ndarray:
@@ -113,26 +110,30 @@ def tie_breaker(height: int, width: int) -> np.ndarray:
     return permutation
 
 
-def levels(maps: np.ndarray) -> np.ndarray:
-    """Return uint16 (B, H, W): normalised maps in steps of 1/32768, by which pixels are ordered and tie."""
-    return np.rint(normalise(maps) * LEVELS).astype(np.uint16)
+def tied_share(maps: np.ndarray) -> np.ndarray:
+    """Return float (B,): the share of pixels of each map whose value another pixel has before them.
+
+    That is 1 - (distinct values) / (H W): the pixels whose place in the order no value decides.
+    """
+    ordered = np.sort(maps.reshape(len(maps), -1), axis=1)
+    return (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1) / ordered.shape[1]
 
 
 def descending(maps: np.ndarray) -> np.ndarray:
-    """Return int (B, H*W): pixel indices from the highest level to the lowest, ties in the order of `tie_breaker`."""
+    """Return int (B, H*W): pixel indices from the highest value to the lowest, ties in the order of `tie_breaker`."""
     permutation = tie_breaker(*maps.shape[1:])
-    shuffled = levels(maps).reshape(len(maps), -1)[:, permutation]
-    return permutation[np.argsort(LEVELS - shuffled, axis=1, kind="stable")]
+    shuffled = maps.reshape(len(maps), -1)[:, permutation]
+    return permutation[np.argsort(-shuffled, axis=1, kind="stable")]
 
 
 def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return bool (B, H, W): the first counts[i] pixels of map i in the order of `descending`.
 
-    Partitioning is linear in the pixels; of those at the lowest level that is taken, the tie-breaker's first are.
+    Partitioning is linear in the pixels; of those at the lowest value that is taken, the tie-breaker's first are.
     """
     chosen = np.zeros(maps.shape, dtype=bool)
     permutation = tie_breaker(*maps.shape[1:])
-    flat = zip(levels(maps).reshape(len(maps), -1), chosen.reshape(len(maps), -1), counts, strict=True)
+    flat = zip(maps.reshape(len(maps), -1), chosen.reshape(len(maps), -1), counts, strict=True)
     for values, picked, count in flat:
         if count == 0:
             continue

@@ -47,7 +47,7 @@ class PythonObject(BaseModel):
         about: what this variable must hold, as "NAME: ..."; may be empty.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     kind: str
     name: str
@@ -90,7 +90,7 @@ class RunSpec(BaseModel):
     Names and files are text; a Python object given in the place of one is written down as a `PythonObject`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     dataset: NotEmpty | PythonObject = _setting("name, folder or Hub id (also hub:OWNER/NAME@COMMIT)", path=True)
     model: str | PythonObject = _setting("Hub id, local folder or torchvision:NAME", path=True)
@@ -121,7 +121,8 @@ class RunSpec(BaseModel):
         "column of the dataset that holds the label", "label", metavar="NAME", min_length=1, group="samples"
     )
     label_map: str | PythonObject | None = _setting(
-        "JSON file {dataset class: model class or list of classes} for names that differ, or voc_to_imagenet",
+        "JSON file {dataset class: model class or list of classes} for names that differ, or one of coco_to_imagenet, "
+        "pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
         None,
         metavar="FILE",
         path=True,

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.declarations import metric
-from saliency_bench.maps import LEVELS, levels, read_pair
+from saliency_bench.maps import read_pair
 from saliency_bench.metrics._papers import DAVIS_2006
 
 
 @metric(
-    version=2,
+    version=3,
     higher_is_better=True,
     range=(0, 1),
     paper=DAVIS_2006,
@@ -21,8 +21,7 @@ def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
 
         AP = sum_n (R_n - R_(n-1)) P_n    over the distinct values v_1 > v_2 > ...;  P_n, R_n: of {map >= v_n}
 
-    Values are rounded to 1/32768 of the map's range (`saliency_bench.maps`). Pixels of equal value enter together, as
-    in scikit-learn's average_precision_score. There is no threshold to choose.
+    Pixels of equal value enter together, as in scikit-learn's average_precision_score. There is no threshold to choose.
 
     Args:
         maps: (B, H, W), finite.
@@ -49,16 +48,15 @@ def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
         [0.679]
     """
     values, inside = read_pair(maps, masks)
-    return np.array(
-        [_average_precision(*sample) for sample in zip(levels(values), inside, strict=True)], dtype=np.float64
-    )
+    return np.array([_average_precision(*sample) for sample in zip(values, inside, strict=True)], dtype=np.float64)
 
 
-def _average_precision(ranked: np.ndarray, inside: np.ndarray) -> float:
-    """Return the average precision of a sample's levels (H, W); NaN for an empty mask."""
+def _average_precision(values: np.ndarray, inside: np.ndarray) -> float:
+    """Return the average precision of a sample's map (H, W); NaN for an empty mask."""
     if not inside.any():
         return np.nan
-    above, hits = (np.bincount(each, minlength=LEVELS + 1)[::-1] for each in (ranked.ravel(), ranked[inside]))
-    met = np.flatnonzero(above)  # the levels that the map has, from the highest
-    above, hits = np.cumsum(above)[met], np.cumsum(hits)[met]
-    return float(np.diff(hits, prepend=0) @ (hits / above) / hits[-1])
+    order = np.argsort(-values, axis=None)
+    ordered = values.ravel()[order]
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # pixel of each distinct value
+    hits = np.cumsum(inside.ravel()[order])[last]
+    return float(np.diff(hits, prepend=0) @ (hits / (last + 1)) / hits[-1])

@@ -17,7 +17,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
 
 
 @metric(
-    version=2,
+    version=3,
     higher_is_better=True,
     range=limits,
     paper=ELISHA_2025,

@@ -37,7 +37,7 @@ def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
 
 
 @metric(
-    version=1,
+    version=2,
     higher_is_better=higher_is_better,
     range=range_of,
     paper=ANONYMOUS_2020,

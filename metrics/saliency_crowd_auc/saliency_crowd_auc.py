@@ -5,7 +5,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import MapOnlyShell, MapShell
+from saliency_bench.scoring.evaluate_shell import MapOnlyShell
 from saliency_bench.scoring.exposures import read_first_right
 
 from .score import saliency_crowd_auc
@@ -29,9 +29,12 @@ class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
         """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Value("float64")})
 
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Add judgements: the exposure (N,) of the first right answer of each, None where there is none."""
+    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
+        """Return the exposure (N,) of the first right answer of each judgement, NaN where there is none."""
         self._refuse(references)
         if predictions is None:
             raise ValueError(f"{self.name} needs predictions, the exposure of the first right answer of each judgement")
-        super(MapShell, self).add_batch(predictions=read_first_right(predictions), **kwargs)
+        return {"predictions": read_first_right(predictions)}
+
+    def _use_size(self, size: tuple[int, ...]) -> None:
+        """Do nothing: judgements have no size."""

@@ -15,7 +15,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
 
 
 @metric(
-    version=2,
+    version=3,
     higher_is_better=False,
     range=limits,
     paper=PETSIUK_2018,

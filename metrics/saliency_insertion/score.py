@@ -33,7 +33,7 @@ def check(*, steps: int | None, start: str, **others: object) -> None:
 
 
 @metric(
-    version=2,
+    version=3,
     higher_is_better=True,
     range=limits,
     paper=PETSIUK_2018,

@@ -15,7 +15,7 @@ from saliency_bench.scoring.perturbation import (
 
 
 @metric(
-    version=3,
+    version=4,
     higher_is_better=True,
     range=(0, 1),
     paper=LU_2021,

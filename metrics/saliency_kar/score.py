@@ -16,7 +16,7 @@ from saliency_bench.scoring.retraining import (
 
 
 @metric(
-    version=1,
+    version=2,
     higher_is_better=True,
     range=(0, 1),
     paper=HOOKER_2019,

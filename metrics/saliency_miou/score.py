@@ -11,7 +11,7 @@ from saliency_bench.metrics._papers import ZHANG_2023
 
 
 @metric(
-    version=2,
+    version=3,
     higher_is_better=True,
     range=(0, 1),
     paper=ZHANG_2023,

@@ -27,7 +27,7 @@ def check(*, threshold: float, by: By, **others: object) -> None:
 
 
 @metric(
-    version=1,
+    version=2,
     higher_is_better=True,
     range=(0, 1),
     paper=ANONYMOUS_2020,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 
 from saliency_bench.declarations import metric
-from saliency_bench.maps import levels, read_pair
+from saliency_bench.maps import read_pair
 from saliency_bench.metrics._papers import ZHANG_2018
 
 PART = 4096  # maxima whose distances are looked at together
@@ -20,7 +20,7 @@ def check(*, ties: str, tolerance: float) -> None:
 
 
 @metric(
-    version=2,
+    version=3,
     higher_is_better=True,
     range=(0, 1),
     paper=ZHANG_2018,
@@ -33,8 +33,6 @@ def saliency_pointing_game(
     """Return the share of a map's maxima that lie in its mask: 1 or 0 where the maximum is unique.
 
         score = |{x : map(x) = max map, distance(x, mask) <= tolerance}| / |{x : map(x) = max map}|
-
-    Values are rounded to 1/32768 of the map's range (`saliency_bench.maps`) before they are compared.
 
     Args:
         maps: (B, H, W), finite.
@@ -67,8 +65,7 @@ def saliency_pointing_game(
     """
     check(ties=ties, tolerance=tolerance)
     values, inside = read_pair(maps, masks)
-    ranked = levels(values)
-    maxima = ranked == ranked.max(axis=(1, 2), keepdims=True)
+    maxima = values == values.max(axis=(1, 2), keepdims=True)
     hits = maxima & inside if tolerance < 1 else _near(maxima, inside, tolerance)
     share = np.count_nonzero(hits, axis=(1, 2)) / np.count_nonzero(maxima, axis=(1, 2))
     scores = share if ties == "share" else (share > 0).astype(np.float64)

@@ -11,7 +11,7 @@ from saliency_bench.metrics._papers import ACHANTA_2009
 
 
 @metric(
-    version=2,
+    version=3,
     higher_is_better=True,
     range=(0, 1),
     paper=ACHANTA_2009,

@@ -15,7 +15,7 @@ def higher_is_better(options: dict[str, object]) -> bool:
 
 
 @metric(
-    version=1,
+    version=2,
     higher_is_better=higher_is_better,
     range=(0, 1),
     paper=RONG_2022,

@@ -15,7 +15,7 @@ judgements that are right at or before r; `saliency_crowd_auc` is the area under
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from saliency_bench.analysis.rankings import ENDS, FEWEST, means_of, order_of, rank_correlations
+from saliency_bench.analysis.rankings import ENDS, FEWEST, OPEN, means_of, rank_correlations
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.results.cell import CellResult
@@ -49,10 +49,12 @@ class Answers:
     Attributes:
         judgements: {explainer: {image id: the exposure of the first right answer of each judgement, NaN for none}}.
         sha256: of the file.
+        of_people: {person: {image id: the same exposures of each judgement of theirs, by whatever explainer}}.
     """
 
     judgements: Judgements
     sha256: str
+    of_people: Judgements = field(default_factory=dict)
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """Return (judgements of each image (n,), those that are right at or before each exposure (n, R))."""
@@ -71,8 +73,8 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     """Compare the order of explainers by a metric with that by people, at each exposure.
 
     By Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are over the images on which people have
-    judged it; baselines are included, and higher is better for all. Intervals are percentile bootstraps over clusters
-    of images, in which all accuracies are computed anew in each draw.
+    judged it; baselines are included, and higher is better for all. Intervals hold what the images leave open of both
+    orders (`rank_correlations`).
 
     Args:
         runs: with a metric of accuracies at exposures, such as saliency_kae.
@@ -111,6 +113,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
             f"{answers} is about: {', '.join(sorted(answers_read.judgements))}"
         )
     notes = ["1: the metric and people put the explainers in the same order; baselines such as random are included."]
+    notes.append(OPEN)
     notes += [f"Not in the runs: answers about {', '.join(sorted(without))}."] if without else []
     if missing := answered - run_ids:
         notes.append(f"Not in the runs: {len(missing)} of {len(answered)} images with answers, such as {min(missing)}.")
@@ -147,15 +150,15 @@ def _of_metric(
                 [_share(weights, right[:, number], judged_images) for judged_images, right in counts.values()], axis=1
             )
 
-        def orders(weights: np.ndarray, values: np.ndarray = values) -> list[np.ndarray]:
-            return [order_of(sign * means_of(values, weights)), order_of(people_accuracies(weights))]
+        def both_means(weights: np.ndarray, values: np.ndarray = values) -> list[np.ndarray]:
+            return [sign * means_of(values, weights), people_accuracies(weights)]
 
         once = np.ones((1, len(ids)))
         both = zip(automated, means_of(values, once)[0], people_accuracies(once)[0], strict=True)
         accuracies += [
             (*about, name, exposure, finite_or_none(share), finite_or_none(people)) for name, share, people in both
         ]
-        estimates = rank_correlations(orders, codes, run.summary.get("seed", 0))
+        estimates = rank_correlations(both_means, codes, run.summary.get("seed", 0))
         ends = [finite_or_none(end) for estimate in estimates for end in estimate[:3]]
         rows.append((*about, exposure, *ends, len(automated), len(ids)))
     return rows, accuracies
@@ -220,9 +223,11 @@ def read_answers(path: Path) -> Answers:
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
     judgements: Judgements = {}
-    for (explainer, image_id, _), exposure in first.items():
+    of_people: Judgements = {}
+    for (explainer, image_id, person), exposure in first.items():
         judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)
-    return Answers(judgements, sha256_of(path))
+        of_people.setdefault(person, {}).setdefault(image_id, []).append(exposure)
+    return Answers(judgements, sha256_of(path), of_people)
 
 
 def _table(path: Path) -> pa.Table:

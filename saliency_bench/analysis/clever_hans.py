@@ -11,15 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from saliency_bench.analysis.tables import Findings, Table, dicts
+from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.intervals import interval
 from saliency_bench.results.run_folder import Row, RunData
 
 HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "confidence", "pointing game", "insertion")
 POINTING, INSERTION = "saliency_pointing_game", "saliency_insertion"
-COUNTS = ("dataset", "model", "explainer", "found", "of", "insertion above")
+COUNTS = ("dataset", "model", "explainer", "found", "of", "share", "low", "high", "insertion above")
 
 
 def clever_hans(
@@ -40,7 +42,7 @@ def clever_hans(
     counts: list[tuple] = []
     for run in runs:
         confidences, right = _predicted(run)
-        subject = run.summary["dataset"]["id"], run.summary["model"]["id"]
+        subject, codes = (run.summary["dataset"]["id"], run.summary["model"]["id"]), cluster_codes(run.ids, run.groups)
         for row, pointing, inserted in _scored_by_both(run):
             scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
             common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
@@ -51,7 +53,9 @@ def clever_hans(
             for index in order:
                 numbers = (float(column[index]) for column in (confidences, *scores))
                 rows.append((*subject, row.name, run.ids[index], *named[run.ids[index]], *numbers))
-            counts.append((*subject, row.name, int(hits.sum()), int(common.sum()), least))
+            share = interval(np.where(common, hits, np.nan), codes, (0.0, 1.0))
+            ends = map(finite_or_none, share[:3])
+            counts.append((*subject, row.name, int(hits.sum()), int(common.sum()), *ends, least))
     if not counts:
         raise UserError(
             f"a Clever Hans is found by {POINTING} and {INSERTION}, and no explainer of these runs has both; "
@@ -61,6 +65,7 @@ def clever_hans(
     notes = [
         f"Confidence above {confidence:g}, pointing game below {pointing_game:g}, insertion above {above}; none "
         "that is known to be wrong.",
+        "95 % intervals of the shares are for these thresholds; that the median itself is of samples is not in them.",
         "Look at each: the mask may be wrong, and evidence may well lie beside the object.",
     ]
     data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}

@@ -3,7 +3,8 @@
 Pearson's r asks whether scores lie on a line, Spearman's rho (ranks, ties at their mean) whether they have one order.
 Metrics where lower is better are negated first, so that 1 always means agreement. The interval of a correlation over
 samples is a percentile bootstrap over clusters, in which both are computed anew in each draw. Over datasets there are
-as many points as datasets (table 3 of the Saliency-Bench paper: eight), and no interval.
+as many points as datasets (table 3 of the Saliency-Bench paper: eight); the interval is Fisher's (`over_points`), for
+new datasets like these.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +17,13 @@ from saliency_bench.analysis.names import names_of
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.clusters import cluster_codes
-from saliency_bench.results.intervals import Estimate, cluster_bootstrap
+from saliency_bench.results.intervals import Estimate, cluster_bootstrap, t_quantile
 from saliency_bench.results.run_folder import Column, Row, RunData
 
 SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
            "pearson low", "pearson high", "n", "clusters")  # fmt: skip
-DATASETS = ("model", "explainer", "metric", "other", "spearman", "pearson", "datasets")
+DATASETS = ("model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
+            "pearson low", "pearson high", "datasets")  # fmt: skip
 FEWEST = 3  # points that have a correlation worth a number
 
 
@@ -184,4 +186,23 @@ def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
                 equal = np.ones((1, len(shared)))
                 ranks = pearson(Ranked(x).ranks(equal), Ranked(y).ranks(equal), equal)
                 line = pearson(x - x.mean(), y - y.mean(), equal)
-                yield model, explainer, metric, other, finite_or_none(ranks[0]), finite_or_none(line[0]), len(shared)
+                ends = (*over_points(ranks[0], len(x), 1 + ranks[0] ** 2 / 2), *over_points(line[0], len(x)))
+                yield model, explainer, metric, other, *map(finite_or_none, ends), len(shared)
+
+
+def over_points(correlation: float, count: int, spread: float = 1.0) -> tuple[float, float, float]:
+    """Return (r, low, high) of a correlation over points: tanh(artanh r -+ 1.96 sqrt(v / (D - 3))).
+
+    v is 1 for Pearson's r (Fisher, 1915) and 1 + rho^2 / 2 for Spearman's rho (Bonett and Wright, 2000). NaN ends with
+    fewer than four points, and where they lie on a line.
+
+    Args:
+        correlation: r or rho.
+        count: D.
+        spread: v.
+    """
+    if count < 4 or not abs(correlation) < 1:
+        return correlation, np.nan, np.nan
+    half = t_quantile(np.inf) * np.sqrt(spread / (count - 3))
+    low, high = np.tanh(np.arctanh(correlation) + half * np.array([-1, 1]))
+    return correlation, float(low), float(high)

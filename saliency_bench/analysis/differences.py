@@ -53,6 +53,7 @@ class Pair:
     Attributes:
         first, second: the scores; NaN for aggregates.
         unpaired: samples that only one of the two has scored.
+        effective: clusters of equal size that would say as much as `clusters`.
         low, high: 95 % interval of the mean difference, not corrected for several.
         p: adjusted over all pairs of the two runs; None where there are too few samples to tell.
         aggregate: for values that are aggregates, the second minus the first; not tested.
@@ -66,6 +67,7 @@ class Pair:
     second: np.ndarray
     unpaired: int  # samples that only one of the two has scored
     clusters: int = 0
+    effective: float = 0
     low: float = np.nan  # 95 % interval of the mean difference, not corrected for several
     high: float = np.nan
     p: float | None = None  # adjusted over all pairs of the two runs; None where there are too few samples to tell
@@ -120,7 +122,7 @@ class Pair:
     @property
     def few(self) -> bool:
         """Whether the interval rests on few samples."""
-        return np.isfinite(self.low) and self.clusters < FEW
+        return np.isfinite(self.low) and self.effective < FEW
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
@@ -276,8 +278,9 @@ def _of_aggregates(
         aggregate, parts[1][positions[1]], parts[0][positions[0]], codes, first.summary["seed"]
     )
     return replace(
-        pair, clusters=estimate.clusters, low=estimate.low, high=estimate.high, aggregate=finite_or_none(estimate.value)
-    )
+        pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,
+        aggregate=finite_or_none(estimate.value),
+    )  # fmt: skip
 
 
 def _tested(pairs_of_runs: list[Pair], columns: list[np.ndarray], codes: np.ndarray) -> list[Pair]:
@@ -287,12 +290,13 @@ def _tested(pairs_of_runs: list[Pair], columns: list[np.ndarray], codes: np.ndar
     nothing = len(columns)
     matched = Matched([*columns, np.zeros(len(codes))], codes)
     estimates = [difference(matched, index, nothing) for index in range(nothing)]
-    enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.clusters >= RANKED_FROM]
+    enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.effective >= RANKED_FROM]
     (p,) = adjusted_p([matched], [enough])
     return [
-        replace(pair, clusters=estimate.clusters, low=estimate.low, high=estimate.high, p=p.get((index, nothing)))
+        replace(pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,
+                p=p.get((index, nothing)))
         for index, (pair, estimate) in enumerate(zip(pairs_of_runs, estimates, strict=True))
-    ]
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

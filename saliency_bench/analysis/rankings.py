@@ -9,28 +9,30 @@ import numpy as np
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult, rank_text
-from saliency_bench.results.clusters import cluster_codes
-from saliency_bench.results.intervals import Estimate, cluster_bootstrap
+from saliency_bench.results.clusters import cluster_codes, effective_clusters
+from saliency_bench.results.intervals import INTERVAL_FROM, NOTHING, Estimate, drawn_statistics, t_quantile
+from saliency_bench.results.paired_test import ALPHA
 from saliency_bench.results.run_folder import Column, Row, RunData
 
 ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall low", "kendall high")
 AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
 SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
 FEWEST = 3  # explainers whose order says anything
-Orders = Callable[[np.ndarray], Sequence[np.ndarray]]
+OPEN = "Intervals hold every order of the explainers that the samples leave open."
+Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 def rank(runs: Sequence[RunData]) -> Findings:
     """Compare every two metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
 
     Means are over the samples that every explainer has scores of by both metrics; n says how many they are. Baselines
-    are included, higher is better for all, ties are ties. The interval is a percentile bootstrap over clusters, in
-    which all means are computed anew in each draw.
+    are included, higher is better for all, ties are ties. The interval holds what the samples leave open of both orders
+    (`rank_correlations`).
     """
     rows = [row for run in runs for row in _agreements(run)]
     if not rows:
         raise UserError(f"no run has two metrics that share {FEWEST} explainers; add explainers or metrics to one")
-    notes = ["1: both metrics put the explainers in the same order; baselines such as random are included."]
+    notes = ["1: both metrics put the explainers in the same order; baselines such as random are included.", OPEN]
     return Findings("rank", [Table(AGREEMENT, rows)], {"pairs": dicts(AGREEMENT, rows)}, notes)
 
 
@@ -67,29 +69,83 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
     columns = [np.stack([run.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
     scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
     if not scored.any():
-        nothing = Estimate(np.nan, np.nan, np.nan, 0, 0)
-        return nothing, nothing
+        return NOTHING, NOTHING
     codes = cluster_codes([run.ids[k] for k in np.flatnonzero(scored)], [run.groups[k] for k in np.flatnonzero(scored)])
     values = [column[scored] for column in columns]
-
-    def signs(weights: np.ndarray) -> list[np.ndarray]:
-        return [order_of(means_of(column, weights)) for column in values]
-
-    return rank_correlations(signs, codes, run.summary.get("seed", 0))
+    return rank_correlations(
+        lambda weights: [means_of(column, weights) for column in values], codes, run.summary.get("seed", 0)
+    )
 
 
-def rank_correlations(orders: Orders, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
-    """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with intervals over clusters of samples.
+def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
+    """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with what the samples leave open of them.
+
+    A percentile bootstrap covers 80 % where means are close: the orders of draws are nearer to chance than the true
+    ones. So the interval is that of all pairs of orders that the samples leave open. Two explainers are in order by a
+    metric where |gap| > c se: gaps and their standard errors are of the means, drawn by clusters, and c is the .95
+    quantile of the greatest |gap* - gap| / se over all pairs of both orders, so that all decided pairs hold together.
 
     Args:
-        orders: a function of weights (draws, n), how often each sample counts: both orders, as `order_of` gives them.
+        means: a function of weights (draws, n), how often each sample counts: the means (draws, k) by both metrics.
         codes: the cluster of each sample.
         seed: of the draws.
     """
-    return (
-        cluster_bootstrap(lambda weights: spearman_of(*orders(weights)), codes, seed),
-        cluster_bootstrap(lambda weights: kendall_of(*orders(weights)), codes, seed),
+    counts = np.bincount(codes)
+    clusters, effective = len(counts), effective_clusters(counts)
+    orders = [order_of(column) for column in means(np.ones((1, len(codes))))]
+    values = float(spearman_of(*orders)[0]), float(kendall_of(*orders)[0])
+    about = len(codes), clusters, effective
+    if effective < INTERVAL_FROM or not np.isfinite(values).all():
+        nothing = (Estimate(value, np.nan, np.nan, *about) for value in values)
+        return next(nothing), next(nothing)
+    limits = _rho_left_open, _tau_left_open
+    signs = _decided(means, codes, seed)
+    rho, tau = (
+        Estimate(value, min(value, low), max(value, high), *about, effective - 1)
+        for value, (low, high) in zip(values, (limit(*signs) for limit in limits), strict=True)
     )
+    return rho, tau
+
+
+def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the signs (k, k) of the gaps that the samples decide, 0 where a pair is open, by both metrics."""
+    gaps, draws = (
+        np.stack([column[:, :, None] - column[:, None, :] for column in columns], axis=1)
+        for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))
+    )
+    errors = draws.std(axis=0, ddof=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        greatest = np.nanmax(np.abs(draws - gaps) / errors, axis=(1, 2, 3))  # NaN where a gap never varies
+    counts = np.bincount(codes)
+    # Draws vary less than samples do, as in `cluster_bootstrap`.
+    widened = np.sqrt(len(counts) / (len(counts) - 1)) * t_quantile(effective_clusters(counts) - 1) / t_quantile(np.inf)
+    enough = np.abs(gaps[0]) > np.quantile(greatest, 1 - ALPHA) * widened * errors
+    signs = np.where(enough, np.sign(gaps[0]), 0)
+    return signs[0], signs[1]
+
+
+def _drawn_means(means: Means, codes: np.ndarray, seed: int) -> list[np.ndarray]:
+    """Return the means (draws, k) by both metrics in the draws that have all of them."""
+    both = drawn_statistics(lambda weights: np.concatenate(means(weights), axis=1), codes, seed)
+    return np.split(both[np.isfinite(both).all(axis=1)], 2, axis=1)
+
+
+def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Return the least and greatest tau: a pair that is open in either order may agree or not."""
+    above = np.triu_indices(len(first), 1)
+    products = (first * second)[above]
+    known, is_open = products.sum(), np.count_nonzero(products == 0)
+    return float(known - is_open) / len(products), float(known + is_open) / len(products)
+
+
+def _rho_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Return bounds of rho = 1 - 6 sum d^2 / (k^3 - k), d the difference of an explainer's ranks, each in its set."""
+    k = len(first)
+    # A centred rank is half of how many are above minus below; an open pair moves it by a half either way.
+    gap = (first.sum(axis=1) - second.sum(axis=1)) / 2
+    slack = sum(np.count_nonzero(signs == 0, axis=1) - 1 for signs in (first, second)) / 2
+    least, most = (float((distance**2).sum()) for distance in (np.maximum(np.abs(gap) - slack, 0), np.abs(gap) + slack))
+    return max(-1.0, 1 - 6 * most / (k**3 - k)), 1 - 6 * least / (k**3 - k)
 
 
 def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -1,25 +1,35 @@
 """Requirements of a run, as a gate for continuous integration asks them: "gradcam:saliency_miou>=0.3".
 
-A requirement fails only where the samples speak against it: the whole 95 % interval lies on the wrong side of the
-bound, or the paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides
-nothing, and the requirement passes.
+A requirement fails only where the samples speak against it: the whole interval lies on the wrong side of the bound, or
+the paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing,
+and the requirement passes.
+
+Intervals are those of Holm's method (1979) over the requirements of one call: all m are judged by intervals of level
+1 - .05 / m; those that are decided are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
+is decided. So all verdicts of a call hold together with 95 %, and true requirements fail by chance in 2.5 % of the
+calls at most, with an earlier run in 5 %: the paired test is two-sided, and one side of it fails.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import ceil, isfinite
 
+import numpy as np
 from pydantic import JsonValue
 
 from saliency_bench.analysis.differences import Pair, compared, why_not
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import parse
-from saliency_bench.results.cell import CellResult, explainer_names, metric_names
-from saliency_bench.results.intervals import INTERVAL_FROM
+from saliency_bench.results.cell import CellResult, Interval, explainer_names, metric_names
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.intervals import INTERVAL_FROM, TAIL, Estimate, interval
+from saliency_bench.results.ranking import aggregated
 from saliency_bench.results.run_folder import RunData
+from saliency_bench.results.trainings import areas_by_training, crossed
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # no 0_1, which Python reads as 1
+LEVEL = 1 - 2 * TAIL
 MET, UNDECIDED, FAILED = "met", "undecided", "failed"
 FORM = "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3'"
 
@@ -60,18 +70,16 @@ class Checked:
     Attributes:
         requirement: what was asked for.
         cell: the cell it is about.
+        interval: by which it was judged.
+        level: of the interval.
         pair: the cell in an earlier run, first, and in this one.
     """
 
     requirement: Requirement
     cell: CellResult
+    interval: Interval
+    level: float
     pair: Pair | None = None
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Return the interval; scores that are all equal may have none."""
-        value = self.cell.value or 0.0
-        return self.cell.ends or (value, value)
 
     @property
     def is_worse(self) -> bool:
@@ -81,26 +89,32 @@ class Checked:
     @property
     def verdict(self) -> str:
         """Return "failed" if the interval lies beyond the bound, "met" if it lies within, else "undecided"."""
-        low, high = self.ends
-        reaches, is_beyond = high >= self.requirement.bound, low >= self.requirement.bound
-        if not self.requirement.at_least:
-            reaches, is_beyond = low <= self.requirement.bound, high <= self.requirement.bound
-        if self.is_worse or not reaches:
-            return FAILED
-        return MET if is_beyond else UNDECIDED
+        return FAILED if self.is_worse else verdict(self.requirement, self.interval)
 
     @property
     def passed(self) -> bool:
         """Whether nothing speaks against the requirement."""
         return self.verdict != FAILED
 
+    @property
+    def needed(self) -> int | None:
+        """Return about how many samples would decide, if the mean stayed; None where it is decided or on the bound."""
+        value, ends = self.cell.value or 0.0, self.interval.ends
+        if self.verdict != UNDECIDED or ends is None or value == self.requirement.bound:
+            return None
+        half = ends[1] - value if self.requirement.bound > value else value - ends[0]
+        # The width of an interval falls with the root of n.
+        return ceil(self.cell.n * (half / (self.requirement.bound - value)) ** 2)
+
     def line(self, against: str) -> str:
         """Return the outcome as a line of text; `against` is the name of the earlier run."""
-        value, ends = _number(self.cell.value), self.cell.ends
+        value, ends = _number(self.cell.value), self.interval.ends
         interval = f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else ""
         text = f"{self.verdict:<9}  {self.requirement}: {value}{interval}, n = {self.cell.n}"
+        text += f", interval of {100 * self.level:.4g} %" if ends and self.level > LEVEL else ""
         if self.verdict == UNDECIDED:
-            text += ", the interval contains the bound"
+            about = f"; about {self.needed:,} would decide" if self.needed else ""
+            text += f", the interval contains the bound: too few samples to pass or fail{about}"
         if not ends:
             text += ", no interval: all scores are equal"
         if self.pair is None:
@@ -121,16 +135,28 @@ class Checked:
             "cell_id": cell.cell_id,
             "at_least": self.requirement.at_least,
             "bound": self.requirement.bound,
-            **{name: getattr(cell, name) for name in ("value", "low", "high", "n", "clusters")},
+            **{name: getattr(self.interval, name) for name in ("value", "low", "high", "n", "clusters")},
+            "level": self.level,
             "verdict": self.verdict,
+            "needed": self.needed,
             "against": earlier,
         }
+
+
+def verdict(requirement: Requirement, interval: Interval) -> str:
+    """Return what an interval says of a requirement; where all scores are equal there may be none, and one decides."""
+    value = interval.value or 0.0
+    low, high = interval.ends or (value, value)
+    if requirement.at_least:
+        return MET if low >= requirement.bound else UNDECIDED if high >= requirement.bound else FAILED
+    return MET if high <= requirement.bound else UNDECIDED if low <= requirement.bound else FAILED
 
 
 def check(run: RunData, requirements: Sequence[Requirement], against: RunData | None = None) -> list[Checked]:
     """Check requirements of a run, and that no explainer is worse than in an earlier run over the same samples.
 
-    All pairs of one call are one family of the paired test.
+    All requirements of one call are judged together (Holm), and all pairs of one call are one family of the paired
+    test.
 
     Args:
         run: the run.
@@ -142,10 +168,43 @@ def check(run: RunData, requirements: Sequence[Requirement], against: RunData | 
     """
     cells = [_cell(requirement, run) for requirement in requirements]
     pairs = {} if against is None else _pairs(against, run, {cell.cell_id: cell for cell in cells})
+    judged = _holm(run, requirements, cells)
     return [
-        Checked(requirement, cell, pairs.get(cell.cell_id))
-        for requirement, cell in zip(requirements, cells, strict=True)
+        Checked(requirement, cell, *by, pairs.get(cell.cell_id))
+        for requirement, cell, by in zip(requirements, cells, judged, strict=True)
     ]
+
+
+def _holm(
+    run: RunData, requirements: Sequence[Requirement], cells: Sequence[CellResult]
+) -> list[tuple[Interval, float]]:
+    """Return (the interval that each requirement is judged by, its level)."""
+    codes = cluster_codes(run.ids, run.groups)
+    judged: dict[int, tuple[Interval, float]] = {}
+    undecided = list(range(len(cells)))
+    while undecided:
+        tail = TAIL / len(undecided)
+        judged |= {
+            index: (Interval.from_estimate(_estimate(run, cells[index], codes, tail)), 1 - 2 * tail)
+            for index in undecided
+        }
+        left = [index for index in undecided if verdict(requirements[index], judged[index][0]) == UNDECIDED]
+        if len(left) == len(undecided):
+            break
+        undecided = left
+    return [judged[index] for index in range(len(cells))]
+
+
+def _estimate(run: RunData, cell: CellResult, codes: np.ndarray, tail: float) -> Estimate:
+    """Return the value of a cell with the interval that leaves `tail` on each side."""
+    if cell.aggregate:
+        return aggregated(cell, run.parts[cell.cell_id], codes, run.summary["seed"], tail)
+    if cell.trainings:
+        (parts,) = run.values_by_part([cell.cell_id]).values()
+        areas = areas_by_training(parts)
+        assert areas is not None
+        return crossed(areas, codes, cell.limits, tail)
+    return interval(run.values[cell.cell_id], codes, cell.limits, run.summary["seed"], tail)
 
 
 def _cell(requirement: Requirement, run: RunData) -> CellResult:
@@ -158,10 +217,10 @@ def _cell(requirement: Requirement, run: RunData) -> CellResult:
         )
     if cell.value is None:
         raise UserError(f"{requirement}: no sample of {run.folder} has a score: {cell.without}")
-    if cell.clusters < INTERVAL_FROM:
+    if cell.independent < INTERVAL_FROM:
         raise UserError(
-            f"{requirement}: {run.folder} has {cell.clusters} independent samples, and an interval needs "
-            f"{INTERVAL_FROM}; raise --limit of the run"
+            f"{requirement}: {run.folder} has {int(cell.independent)} independent samples, too few to pass or fail; "
+            f"an interval needs {INTERVAL_FROM}, raise --limit of the run"
         )
     return cell
 

@@ -12,7 +12,7 @@ from saliency_bench.results.ranking import (
     TOO_FEW_TO_TELL,
     Contrast,
 )
-from saliency_bench.results.summary import in_order
+from saliency_bench.results.summary import in_order, warnings
 
 NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
 CONTROLLED = (
@@ -93,13 +93,14 @@ class Verdict:
             for comparisons in self.against_baselines()
             if (tested := [comparison for comparison in comparisons if comparison.tested])
         ]
-        lines = [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
+        lines = warnings(list(self.cells.values()))
+        lines += [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
         ranked = [cell for cell in self.cells.values() if not cell.aggregate]
         of_cells = dict.fromkeys(cell.metric_id for cell in self.cells.values() if cell.aggregate)
         aggregates = [self.metrics[metric] for metric in of_cells]
         lines += [f"{listed(aggregates)}: {AGGREGATES}."] if aggregates else []
         if all(cell.unranked == TOO_FEW for cell in ranked) and (ranked or not aggregates):
-            most = max((cell.clusters for cell in ranked), default=0)
+            most = int(max((cell.independent for cell in ranked), default=0))
             few = f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
             return [*lines, few]
         for comparisons in against:
@@ -108,8 +109,9 @@ class Verdict:
         return [*lines, *leading, CONTROLLED] if against or leading else lines
 
     def _leading(self) -> list[str]:
-        """Say who is best by each metric."""
+        """Say who is best by each metric, and where that needs no network."""
         leaders: dict[str, list[str]] = {}
+        blind: dict[str, list[str]] = {}
         partial: list[str] = []
         alike: list[str] = []
         for metric, name in self.metrics.items():
@@ -117,6 +119,8 @@ class Verdict:
             if ranked and all(cell.unbeaten for cell in ranked):
                 alike.append(name)
                 continue
+            if baselines := self._named(cell for cell in ranked if cell.unbeaten and cell.baseline):
+                blind.setdefault(baselines, []).append(name)
             methods = [cell for cell in ranked if cell.unbeaten and not cell.baseline]
             if marked := self._named(cell for cell in methods if cell.cell_id in self.marked):
                 leaders.setdefault(marked, []).append(name)
@@ -125,6 +129,9 @@ class Verdict:
         clauses = [f"{names} on {all_or(metrics, len(self.metrics))}" for names, metrics in leaders.items()]
         lines = [f"Best (none significantly better): {'; '.join(clauses)}."] if clauses else []
         lines += [f"No explainer stands out on {any_or(alike, len(self.metrics))}."] if alike else []
+        for names, metrics in blind.items():
+            score = f"{names} on {listed(metrics)}"
+            lines.append(f"No explainer is significantly better than {score}: such a score needs no network.")
         few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 

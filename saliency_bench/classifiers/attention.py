@@ -140,6 +140,11 @@ class AttentionRecorder(TorchFunctionMode):
                 f"{classifier.id} attends within windows or stages, as Swin, MaxViT and PVT do, and not from all "
                 f"patches to all patches, so its attention is not a map over patches; {FIX_OF_STAGES}"
             )
+        if self._pools_by_attention(tokens):
+            raise UserError(
+                f"{classifier.id} ends in an attention-pooling head, as SigLIP's, whose queries are no patches, so its "
+                f"attention is not a map over patches; {FIX}"
+            )
         if not squares or not sequences or self.convolved_after or self.patches is None or self._spare < 0:
             raise UserError(
                 f"{classifier.id} does not attend from all patches to all patches in every block (windows, pooled or "
@@ -156,6 +161,11 @@ class AttentionRecorder(TorchFunctionMode):
         """Return whether blocks attend within parts of the tokens; the last one may be the attention of a head."""
         blocks = self.matrices[:-1]
         return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
+
+    def _pools_by_attention(self, tokens: int) -> bool:
+        """Return whether only the last matrix has other queries than the tokens that it attends to."""
+        *blocks, last = (matrix.shape[-2:] for matrix in self.matrices)
+        return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
     @property
     def _spare(self) -> int:
@@ -233,9 +243,8 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 def _identify(classifier: Classifier, image: Images) -> Tokens:
     """Return the tokens of a classifier, see `tokens_of`."""
-    with AttentionRecorder(start=0, embedded=True) as recorded:
+    with classifier.uncounted(), AttentionRecorder(start=0, embedded=True) as recorded:
         logits = classifier(image)
-    classifier.passes -= 1
     recorded.check_tokens(classifier, image)
     prefix = recorded._spare
     if not _blocks_are_sequential(recorded) or not _tokens_are_patches(recorded, prefix):

@@ -3,8 +3,8 @@
 import copy
 import re
 import secrets
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -127,6 +127,15 @@ class Classifier(nn.Module):
             self._refuse_probabilities(images, logits)
         return logits.float()
 
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Leave `passes` and `halved` as they are, whatever goes through the network inside."""
+        counts = self.passes, self.halved
+        try:
+            yield
+        finally:
+            self.passes, self.halved = counts
+
     def normalised(self, images: Images) -> Tensor:
         """Return what the network itself is given for prepared images."""
         mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
@@ -158,12 +167,12 @@ class Classifier(nn.Module):
             )
         tolerance = 1e-5 if logits.dtype in (torch.float32, torch.float64) else 1e-2
         if _are_probabilities(logits, tolerance):
-            self._gives_logits, passes = True, self.passes
+            self._gives_logits = True
             noise = torch.from_numpy(uniform(seed_of("probabilities"), 8 * images[0].numel()))
             noise = noise.view(8, *images.shape[1:]) * torch.linspace(0, 1, 8).view(-1, 1, 1, 1)  # from black on
-            with torch.no_grad():
+            with torch.no_grad(), self.uncounted():
                 others = self(noise.to(images))
-            self._gives_logits, self.passes = False, passes
+            self._gives_logits = False
             rows = torch.cat([logits, others])
             # A network that gives the same for all pictures is not taken for a softmax.
             if _are_probabilities(rows, tolerance) and bool((rows != rows[:1]).any()):

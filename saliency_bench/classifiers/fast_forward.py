@@ -14,16 +14,22 @@ take another path. Copy and classifier are then compared on two pictures that de
 image size alone: in float32, where they may differ by `TOLERANCE`, and in the precision that was asked for, where the
 copy may be off by twice as much as the classifier. Where it is not good enough, and wherever there is nothing to gain,
 the classifier itself is used, and the log says why. So which of the two is used depends on the network and the image
-size, never on the images: equal chunks give equal bits. The copy is made anew at each call, so that it always is of the
-current network, whatever its forward reads; this costs as much as a few passes.
+size, never on the images: equal chunks give equal bits.
+
+Making a copy costs as much as a few passes, so a classifier keeps its last one, until anything differs that it was made
+of: image size, precision, layout, a weight (by the sum of its bits, as writing to `.data` leaves no other trace), or a
+training flag, hook, replaced method or plain attribute of a module. That costs a fraction of one pass. What else a
+forward reads, such as a list that a module holds, is not seen here; a run notices by its probe (`engine/probe.py`).
 """
 
 import copy
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
+from types import FunctionType, MethodType
 from typing import Any, TypeGuard, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +45,8 @@ from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.seeds import seed_of, uniform
 
+CHANGING = ("passes", "halved", "_gives_logits")  # attributes of a classifier that a pass changes
+PLAIN = (bool, int, float, str, type(None), FunctionType, MethodType)
 TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
 
 # What hands a tensor's values, or how many there are, to Python: tags of torch's operations, and names.
@@ -58,7 +66,10 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
     if not isinstance(classifier, Classifier):
         return classifier
     with torch.inference_mode(False), torch.no_grad():  # inference mode would record other operations
-        fused = _fused_copy(classifier, images)
+        state = _state(classifier, images)
+        if _copies.get(classifier, (None,))[0] != state:
+            _copies[classifier] = state, _fused_copy(classifier, images)
+        fused = _copies[classifier][1]
     if fused is None:
         return classifier
 
@@ -68,6 +79,37 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return fused(images)
 
     return forward
+
+
+_copies: WeakKeyDictionary[Classifier, tuple[Hashable, Classifier | None]] = WeakKeyDictionary()
+
+
+def _state(classifier: Classifier, images: Images) -> Hashable:
+    """Return what a copy is made of; equal states give equal copies."""
+    tensors = list(chain(classifier.parameters(), classifier.buffers()))
+    sums = torch.stack([_bits(tensor) for tensor in tensors]).tolist() if tensors else []
+    modules = tuple((id(module), id(type(module)), *_attributes(module)) for module in classifier.modules())
+    settings = images.shape[1:], images.device, classifier.precision, classifier.channels_last
+    return settings, tuple(sums), tuple((tensor.shape, tensor.dtype) for tensor in tensors), modules
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Return the sum of a tensor's values as integers of their bits, Int64 (), modulo 2^64, on the CPU."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kind = kinds.get(tensor.element_size(), torch.int64)  # complex128 as pairs
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return values.detach().contiguous().flatten().view(kind).sum(dtype=torch.int64).cpu()
+
+
+def _attributes(module: nn.Module) -> Iterator[Hashable]:
+    """Yield the plain attributes of a module, its training flag among them, and which functions it was given."""
+    for name, value in vars(module).items():
+        if name in CHANGING:
+            continue
+        if isinstance(value, PLAIN) or (isinstance(value, tuple) and all(isinstance(item, PLAIN) for item in value)):
+            yield name, value
+        elif name in ("_forward_hooks", "_forward_pre_hooks"):
+            yield name, *map(id, value.values())
 
 
 @handlers_end_work()

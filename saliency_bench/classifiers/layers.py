@@ -182,9 +182,8 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
         if name and not isinstance(module, torch.jit.ScriptModule)  # which take no hooks
     ]
     try:
-        with torch.no_grad(), Pooling() as pooling:
+        with torch.no_grad(), classifier.uncounted(), Pooling() as pooling:
             logits = classifier(image)
-        classifier.passes -= len(image)
     finally:
         for handle in handles:
             handle.remove()

@@ -199,7 +199,8 @@ def _labels(model: Any) -> list[str] | None:
 
     # The names that transformers finds for the same network as a checkpoint: the config's own, or ImageNet's.
     names = checkpoints.labels_of(TimmWrapperConfig.from_dict({**settings, "pretrained_cfg": dict(settings)}))
-    has_names = "label_names" in settings or not names[0].startswith("LABEL_")
+    # Weights without a head, as DINO's, have no classes; the head of the object is another.
+    has_names = bool(names) and ("label_names" in settings or not names[0].startswith("LABEL_"))
     return names if has_names and len(names) == getattr(model, "num_classes", None) else None
 
 

@@ -5,20 +5,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from huggingface_hub import HfApi, get_token, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-
 from saliency_bench.classifiers.untrusted import check_file
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.hub.cache import folder_of, remember, remembered
-from saliency_bench.hub.client import no_bars
-from saliency_bench.hub.errors import is_network_error, reason, status_of
 from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders
 from saliency_bench.utils.messages import complain
@@ -91,6 +79,8 @@ def check_name(name: str) -> None:
 
 def cached_snapshots(repo: str) -> list[Path]:
     """Return the snapshots of a repository that are in the cache; the network is not asked."""
+    from saliency_bench.hub.cache import folder_of
+
     if not could_be_on_the_hub(repo):
         return []
     return sorted(config.parent for config in folder_of("model", repo).glob("snapshots/*/config.json"))
@@ -98,6 +88,14 @@ def cached_snapshots(repo: str) -> list[Path]:
 
 def _snapshot(repo: str, revision: str | None) -> Source:
     """Return the snapshot of a Hub repository, downloaded if the Hub can be reached, else from the cache."""
+    # Imported here, as it takes a second: names are checked, and listed, without the client.
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    from saliency_bench.hub.cache import remember, remembered
+    from saliency_bench.hub.client import no_bars
+    from saliency_bench.hub.errors import status_of
+
     error: Exception | None = None
     try:
         # Bounded and not repeated: huggingface_hub itself would ask again for half a minute.
@@ -118,6 +116,17 @@ def _snapshot(repo: str, revision: str | None) -> Source:
 
 def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
     """Return the readable error for a repository that cannot be loaded."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    from saliency_bench.hub.errors import is_network_error, reason, status_of
+
     missing = isinstance(error, RepositoryNotFoundError | HFValidationError) and not isinstance(error, GatedRepoError)
     if missing:
         near = _suggestions(repo)

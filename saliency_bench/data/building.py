@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -23,6 +24,8 @@ from saliency_bench.data.build_report import (
     NearDuplicates,
     SplitWriter,
     build_report_of,
+    changed_files,
+    read_report,
     report_bytes,
 )
 from saliency_bench.data.card import card
@@ -31,12 +34,13 @@ from saliency_bench.data.output_folder import (
     build_lock,
     build_workspace,
     check_replaceable,
-    finish_move,
+    clean_up,
     move_into_place,
     source_folder,
 )
 from saliency_bench.errors import UserError
 from saliency_bench.utils import pictures
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import seed_of
 
@@ -91,7 +95,9 @@ def build(
         raise UserError(f"workers={workers} is not a number of workers; use 1 or more")
     made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, about, str(root)])
     with build_lock(out):
-        if not overwrite and finish_move(out, made_by):
+        if not overwrite and _is_built(out, name, builder, settings, about):
+            complain(f"{out} is built already with these settings; --overwrite (overwrite=True) builds it anew")
+            clean_up(out)
             return out
         check_replaceable(out, overwrite)
         with build_workspace(out, made_by) as workspace:
@@ -114,6 +120,23 @@ def _own_words(name: str, builder: ModuleType, license: str | None, title: str |
     if title is not None and not (title.strip() and title.isprintable() and len(title) <= LONGEST_TITLE):
         raise UserError(f"the name of a dataset is one line of at most {LONGEST_TITLE} characters; got {title!r}")
     return words
+
+
+def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any], about: dict[str, str]) -> bool:
+    """Return whether a folder holds this dataset, built by these settings and unchanged since."""
+    if not (out / REPORT).is_file():
+        return False
+    known = read_report(out)
+    made = known.get("dataset"), known.get("version"), known.get("options"), known.get("license"), known.get("title")
+    options = json.loads(json.dumps(_public(builder, settings)))  # tuples become lists
+    license = about.get("license", builder.LICENSE)
+    same = made == (name, builder.VERSION, options, license, about.get("title"))
+    return same and not changed_files(out, known)
+
+
+def _public(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings without what is private to a machine, as a token."""
+    return {key: value for key, value in settings.items() if key not in builders.private(builder)}
 
 
 def cores() -> int:
@@ -160,7 +183,7 @@ def _write_dataset(
     with ExitStack() as open_files:
         for writer in splits.values():
             open_files.callback(writer.shards.abandon)
-        for row in _rows(name, builder, jobs, log, features, workspace / "batches", source, progress, workers):
+        for row in _rows(name, builder, jobs, log, features, workspace / "batches", progress, workers):
             split = row.pop(SPLIT) or getattr(builder, "SPLIT", None)
             split = split or split_of(settings["seed"], row["group"] or row["image_id"])
             duplicates.add(row["image_id"], split, row.pop(HASH))
@@ -168,15 +191,19 @@ def _write_dataset(
         files = {split: writer.shards.close() for split, writer in splits.items()}
     splits = {split: writer for split, writer in splits.items() if files[split]}  # `datasets` cannot load empty splits
     if not splits:
-        raise UserError(
-            f"{name}: no usable image in {source}; compare the folder with `saliency-bench build {name} --help`"
-        )
-    public = {key: value for key, value in settings.items() if key not in builders.private(builder)}
-    build_report = build_report_of(name, builder, public, log, splits, files, duplicates) | about
+        raise UserError(_nothing_usable(name, source, log))
+    build_report = build_report_of(name, builder, _public(builder, settings), log, splits, files, duplicates) | about
     (folder / REPORT).write_bytes(report_bytes(build_report))
     (folder / "README.md").write_bytes(card(builder, build_report, features).encode())
     for file, content in log.files.items():
         (folder / file).write_bytes(content)
+
+
+def _nothing_usable(name: str, source: Path | None, log: BuildLog) -> str:
+    """Return the message of a build without a sample, with the most frequent reason why images are left out."""
+    reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
+    why = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
+    return f"{name}: no usable image in {source}{why}; compare the folder with `saliency-bench build {name} --help`"
 
 
 def _rows(
@@ -186,7 +213,6 @@ def _rows(
     log: BuildLog,
     features: Features,
     folder: Path,
-    source: Path | None,
     progress: bool,
     workers: int,
 ) -> Iterator[dict]:
@@ -206,7 +232,7 @@ def _rows(
         in_processes = getattr(builder, "PROCESSES", False) and workers > 1 and (log.expected or 0) >= MANY
         size = getattr(builder, "JOBS", JOBS)
         batches = JobBatches(
-            folder, partial(encoded_row, features=features), schema, workers, count_done, in_processes, size, source
+            folder, partial(encoded_row, features=features), schema, workers, count_done, in_processes, size
         )
         for table, batch_log in batches.tables(jobs):
             of_jobs.add(batch_log)

@@ -1,5 +1,6 @@
 """Datasets on the Hub: one commit, downloaded once, loaded from the cache when the Hub cannot be reached."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import datasets
 from datasets import Dataset, DatasetBuilder
+from datasets.exceptions import NonMatchingSplitsSizesError
 from datasets.naming import camelcase_to_snakecase
 from datasets.packaged_modules.cache.cache import Cache
 from huggingface_hub import HfApi, constants, get_token
@@ -158,6 +160,14 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
         return named
     if config and f"BuilderConfig '{config}' not found" in str(error):
         return UserError("this dataset comes with its images; leave out `source`")
+    if isinstance(error, NonMatchingSplitsSizesError):
+        # Its text is a list of {"expected": SplitInfo(...), "recorded": SplitInfo(...)}.
+        name = re.findall(r"name='([^']*)'", str(error))[0]
+        expected, recorded = re.findall(r"num_examples=(\d+)", str(error))[:2]
+        return UserError(
+            f"the split {name} has {recorded} samples, and its card (README.md) says {expected}; "
+            "the data were changed: build or download them again, or correct num_examples in the card"
+        )
     if "scripts are no longer supported" in str(error):
         return UserError(f"{otherwise} (it is made by a script, and nothing downloaded is executed)")
     return UserError(one_line(error) if "split" in str(error).lower() else f"{otherwise} ({one_line(error)})")

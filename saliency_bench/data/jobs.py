@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError
-from saliency_bench.utils.files import links_stay_in, write_with
+from saliency_bench.utils.files import write_with
 from saliency_bench.utils.interrupts import exit_with_parent
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
@@ -126,7 +126,6 @@ class JobBatches:
         on_done: called with the number of jobs that have just finished.
         in_processes: use processes; `to_row` must be importable there.
         size: jobs per batch.
-        source: the folder that no link of a job's files may lead out of.
     """
 
     def __init__(
@@ -138,10 +137,9 @@ class JobBatches:
         on_done: Callable[[int], object] = lambda count: None,
         in_processes: bool = False,
         size: int = JOBS,
-        source: Path | None = None,
     ):
         self.folder, self.to_row, self.schema, self.workers, self.on_done = folder, to_row, schema, workers, on_done
-        self.stop, self.in_processes, self.size, self.source = Event(), in_processes, size, source
+        self.stop, self.in_processes, self.size = Event(), in_processes, size
 
     def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, BuildLog]]:
         """Yield the rows and the log of each batch, in order; a few batches are in memory at once.
@@ -187,7 +185,7 @@ class JobBatches:
 
     def _submit(self, pool: Executor, number: int, jobs: list[dict | Job]) -> Future[Path]:
         """Start a batch."""
-        batch = (self.folder, number, jobs, self.to_row, self.schema, self.source)
+        batch = (self.folder, number, jobs, self.to_row, self.schema)
         if not self.in_processes:
             return pool.submit(run_batch, *batch, self._count_done)
         future = pool.submit(run_batch, *batch)
@@ -213,7 +211,6 @@ def run_batch(
     jobs: list[dict | Job],
     to_row: Callable[[dict], dict],
     schema: pa.Schema,
-    source: Path | None = None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Path:
     """Return the file of a batch; its jobs run only if there is none that is whole."""
@@ -225,10 +222,9 @@ def run_batch(
         return path
     log = BuildLog()
     rows: list[dict] = []
-    with links_stay_in(source):
-        for job in jobs:
-            rows += [to_row(sample) for sample in (job.samples(log) if isinstance(job, Job) else [job])]
-            on_done(1)
+    for job in jobs:
+        rows += [to_row(sample) for sample in (job.samples(log) if isinstance(job, Job) else [job])]
+        on_done(1)
     notes = json.dumps({"left_out": log.left_out, "remarks": log.remarks})
     table = pa.Table.from_pylist(rows, schema=schema).replace_schema_metadata({NOTES: notes})
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="none"))

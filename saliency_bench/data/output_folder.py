@@ -10,11 +10,10 @@ from filelock import FileLock
 from saliency_bench.data.build_report import REPORT
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
-from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder, storage_error, sync, sync_all
 
-IDENTITY, MOVED = "made_by.json", "moved"  # of a workspace: its settings; the hash of the report that is moved out
+IDENTITY = "made_by.json"  # the settings of a workspace
 
 
 def source_folder(source: str | Path, out: Path) -> Path:
@@ -78,31 +77,17 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
         if not isinstance(error, UserError) and (named := storage_error(error)):
             raise named from error
         raise
-    _remove(folder)  # kept on KeyboardInterrupt, so that the next start resumes
+    shutil.rmtree(folder, ignore_errors=True)  # kept on KeyboardInterrupt, so that the next start resumes
 
 
-def finish_move(out: Path, made_by: str) -> bool:
-    """Return whether a build with these settings was killed when `out` was complete.
-
-    What it left beside it is removed.
-    """
-    folder = _workspace(out)
-    identity, moved = folder / IDENTITY, folder / MOVED
-    if not (moved.is_file() and (out / REPORT).is_file()) or (folder / "dataset").exists():
-        return False
-    if moved.read_text(encoding="utf-8") != sha256_of(out / REPORT):
-        return False
-    known = identity.is_file()  # else it was killed while it removed these as well
-    if known and identity.read_bytes() != made_by.encode():
-        return False
+def clean_up(out: Path) -> None:
+    """Remove what a build that was killed when `out` was complete has left beside it."""
     shutil.rmtree(_replaced(out), ignore_errors=True)
-    _remove(folder)
-    return known
+    shutil.rmtree(_workspace(out), ignore_errors=True)
 
 
 def move_into_place(folder: Path, out: Path) -> None:
     """Rename `folder` to `out`. Folders cannot be swapped in one step: the old one is restored if that fails."""
-    write_text(folder.with_name(MOVED), sha256_of(folder / REPORT))
     old = _replaced(out)
     shutil.rmtree(old, ignore_errors=True)
     sync_all(folder)
@@ -116,15 +101,6 @@ def move_into_place(folder: Path, out: Path) -> None:
         raise
     sync(out.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _remove(workspace: Path) -> None:
-    """Remove a workspace, last what says that it is of a complete build.
-
-    So a kill here does not leave the batches.
-    """
-    shutil.rmtree(workspace / "batches", ignore_errors=True)
-    shutil.rmtree(workspace, ignore_errors=True)
 
 
 def _workspace(out: Path) -> Path:

@@ -108,6 +108,9 @@ class KeptMaps:
         return hash_of("maps", self.explainer.identity)
 
 
+Output = Cell | KeptMaps
+
+
 @dataclass(frozen=True)
 class RunContext:
     """Hold what a run works on, loaded once.
@@ -267,9 +270,13 @@ class RunContext:
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
     @cached_property
-    def outputs(self) -> list[Cell | KeptMaps]:
+    def outputs(self) -> list[Output]:
         """Return the cells, and the maps that the run keeps."""
         return [*self.cells, *(KeptMaps(explainer) for explainer in self.explainers if self.spec.keep_maps)]
+
+    def seed_for(self, image_id: str, purpose: str) -> int:
+        """Return the seed of a sample for a purpose, which does not depend on its batch."""
+        return seed_of(self.spec.seed, image_id, purpose)
 
     def chunk(self, number: int) -> Chunk:
         """Return the samples of one chunk.
@@ -296,7 +303,7 @@ class RunContext:
                 ids=chunk.batch.ids,
                 images=chunk.batch.images,
                 right=np.stack([nothing if classes is None else classes for classes in right]),
-                seeds=[seed_of(self.spec.seed, image_id, "explain") for image_id in chunk.batch.ids],
+                seeds=[self.seed_for(image_id, "explain") for image_id in chunk.batch.ids],
             )
         return self._loaded[positions]
 

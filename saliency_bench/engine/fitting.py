@@ -33,6 +33,7 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import random_bits, seed_of
 
+KEPT = 1 << 27  # bytes of prepared images that are kept from epoch to epoch
 SMALLEST = 16  # pixels; networks halve an image several times
 
 
@@ -53,7 +54,7 @@ class Source(Protocol):
 
 
 class Rows:
-    """The rows of a dataset, prepared anew for each batch.
+    """The rows of a dataset, prepared anew for each batch; once and for all where all of them take little memory.
 
     Args:
         classifier: The classifier that prepares them.
@@ -69,15 +70,24 @@ class Rows:
             self.classes = torch.zeros(len(labels), len(classifier.labels or ()))
             for row, numbers in zip(self.classes, labels, strict=True):
                 row[numbers] = 1
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # {row: image and label}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
         """Return the images and labels of these rows."""
-        batch = self.classifier.prepare(self.rows[positions])
-        labels = batch.labels if self.classes is None else self.classes[torch.from_numpy(positions)]
-        return batch.images, labels.to(self.classifier.device)
+        places = [int(position) for position in positions]
+        if all(place in self._kept for place in places):
+            images, numbers = map(torch.stack, zip(*(self._kept[place] for place in places), strict=True))
+        else:
+            batch = self.classifier.prepare(self.rows[positions])
+            images, numbers = batch.images, batch.labels
+            # An image is prepared alike in any batch, so that what is kept is what would be prepared again.
+            if len(self.rows) * images[0].numel() * images.element_size() <= KEPT:
+                self._kept |= dict(zip(places, zip(images, numbers, strict=True), strict=True))
+        labels = numbers if self.classes is None else self.classes[torch.from_numpy(positions)]
+        return images, labels.to(self.classifier.device)
 
 
 class Counted:

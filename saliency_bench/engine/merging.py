@@ -2,22 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, groupby
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-import saliency_bench
-from saliency_bench import options, registry
+from saliency_bench import options
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.plan import wanted
 from saliency_bench.engine.predictions import (
     StoredPredictions,
     prediction_parts,
     prediction_schema,
     predictions_of,
     read_predictions,
-    wanted,
 )
 from saliency_bench.engine.store import score_parts
 from saliency_bench.errors import UserError
@@ -25,58 +24,70 @@ from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.parts import POSITION, Part, in_order, stored_samples
-from saliency_bench.results.summary import RunFacts
-from saliency_bench.utils.files import read_json, write_json
-from saliency_bench.utils.hashing import hash_of, sha256_of
+from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
-FORMAT = 1  # of merged.json; another one merges anew
-MERGED = "merged.json"  # what these files were made of
-WRITTEN = "written.json"  # what the files of DERIVED were made of
-DERIVED = ("summary.json", "timings.json", "examples.npz", "report.html")
-PACKAGE = Path(saliency_bench.__file__).parent
 PREDICTIONS_AT_ONCE = 2048  # rows
 RECORDS_AT_ONCE = 2**20  # rows in memory, unless a cell has more
 
 
-def merge(context: RunContext) -> int:
+@dataclass(frozen=True)
+class Parts:
+    """What the tables of a run are made of.
+
+    Attributes:
+        scores: the part files of the scores.
+        predictions: the predictions of the classifier, and of the other model where there is one.
+        cells: those that have all samples.
+        shown: Bool (samples of all chunks,), which of them have records.
+    """
+
+    scores: list[Part]
+    predictions: list[StoredPredictions]
+    cells: list[CellKey]
+    shown: np.ndarray
+
+    @classmethod
+    def of(cls, context: RunContext) -> "Parts":
+        """Return what the folder of a run holds; their bytes are not checked.
+
+        Cells of an earlier start that cover fewer samples than this one are named and left out.
+
+        Raises:
+            UserError: A part was lost since the run computed it.
+        """
+        predictions = [predictions_of(run, prediction_parts(run).parts()) for run in context.of_both]
+        if not all(number in chunks for chunks in predictions for number in context.chunks):
+            raise _lost(context, "predictions")
+        chosen, scores = wanted(context, predictions[0]), score_parts(context).parts()
+        cells = _complete_cells(context, scores, chosen)
+        return cls(scores, predictions, cells, chosen.ravel() & (np.arange(chosen.size) < context.data.count))
+
+    @property
+    def identity(self) -> str:
+        """Return a hash of all that the tables depend on; the names of part files hold the hashes of their contents."""
+        files = [part.path for part in chain(self.scores, *(stored.parts for stored in self.predictions))]
+        names = [f"{path.parent.name}/{path.name}" for path in files]
+        cells = [key.model_dump(mode="json") for key in self.cells]
+        return hash_of(str(records.SCHEMA), names, cells, np.packbits(self.shown).tobytes().hex())
+
+
+def merge(context: RunContext, parts: Parts) -> None:
     """Make records.parquet and predictions.parquet of the part files, cut to the run's samples.
 
     records.parquet is sorted by the ids of explainer and cell, the sample's place in the run, and part, the score
-    first. A few cells are in memory at once: it grows with the samples, not with the cells. Where nothing has changed,
-    nothing is written. Cells of an earlier start that cover fewer samples than this one are named and not shown.
-
-    Returns:
-        The number of samples that are explained.
+    first. A few cells are in memory at once: it grows with the samples, not with the cells.
 
     Raises:
-        UserError: A part was damaged or lost since the run computed it.
+        UserError: A part was damaged since the run computed it.
     """
-    keys = read_manifest(context.out).cells
-    parts = score_parts(context).parts()
-    predicted = [predictions_of(run, prediction_parts(run).parts()) for run in context.of_both]
-    if not all(number in predictions for predictions in predicted for number in context.chunks):
-        raise _lost(context, "predictions")
-    chosen = wanted(context, predicted[0])
-    complete = complete_cells(context, keys, parts, chosen)
-    shown = chosen.ravel() & (np.arange(chosen.size) < context.data.count)
-    files = [part.path for part in chain(parts, *(predictions.parts for predictions in predicted))]
-    made_of = _made_of(context, keys, [f"{path.parent.name}/{path.name}" for path in files], complete, shown)
-    tables = ["records.parquet", *(f"{run.folder}.parquet" for run in context.of_both)]
-    if not _is_merged(context.out, made_of, tables):
-        if not all(folder.is_whole() for folder in (score_parts(context), *map(prediction_parts, context.of_both))):
-            raise _lost(context, "its files")
-        for run, predictions in zip(context.of_both, predicted, strict=True):
-            _write_predictions(run, predictions)
-        samples = _samples(context, predicted[0])
-        cells = (
-            _cell(context, key, rows, shown, samples)
-            for key, rows in _rows_of_cells(parts, [keys[cell] for cell in complete])
-        )
-        records.concat(cells, context.out / "records.parquet", records.SCHEMA)
-        hashes = {name: sha256_of(context.out / name) for name in tables}
-        write_json(context.out / MERGED, {"format": FORMAT, "of": made_of, "files": hashes})
-    return int(shown.sum())
+    if not all(folder.is_whole() for folder in (score_parts(context), *map(prediction_parts, context.of_both))):
+        raise _lost(context, "its files")
+    for run, predictions in zip(context.of_both, parts.predictions, strict=True):
+        _write_predictions(run, predictions)
+    samples = _samples(context, parts.predictions[0])
+    cells = (_cell(context, key, rows, parts.shown, samples) for key, rows in _rows_of_cells(parts.scores, parts.cells))
+    records.concat(cells, context.out / "records.parquet", records.SCHEMA)
 
 
 def _write_predictions(context: RunContext, predictions: StoredPredictions) -> None:
@@ -160,27 +171,24 @@ def _samples(context: RunContext, predictions: StoredPredictions) -> dict[str, p
     return {name: column.cast(pa.string()) for name, column in values.items()}
 
 
-def complete_cells(
-    context: RunContext, keys: dict[str, CellKey], parts: Sequence[Part], chosen: np.ndarray
-) -> list[str]:
+def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarray) -> list[CellKey]:
     """Return the cells that have all samples; for others a line on standard error says how to complete them.
 
     Args:
         context: what the run works on.
-        keys: the cells of all starts.
         parts: the part files of the scores.
         chosen: Bool (chunks, samples of a chunk), those that are explained.
 
     Raises:
         UserError: A cell of this start lacks samples.
     """
-    complete: list[str] = []
-    of_this_start = {cell.id for cell in context.cells}
-    stored = stored_samples(parts, keys, *chosen.shape)
-    for cell_id, key in keys.items():
+    complete: list[CellKey] = []
+    of_all_starts, of_this_start = read_manifest(context.out).cells, {cell.id for cell in context.cells}
+    stored = stored_samples(parts, of_all_starts, *chosen.shape)
+    for cell_id, key in of_all_starts.items():
         name = f"{key.explainer_text} by {key.metric_text}"
         if (stored[cell_id] | ~chosen).all():
-            complete.append(cell_id)
+            complete.append(key)
         elif cell_id in of_this_start:
             raise _lost(context, name)
         else:
@@ -191,48 +199,3 @@ def complete_cells(
 def _lost(context: RunContext, content: str) -> UserError:
     """Return the error for a part file that is gone."""
     return UserError(f"a part of {content} in {context.out} was damaged or lost during the run; start it again")
-
-
-def _made_of(
-    context: RunContext, keys: dict[str, CellKey], files: list[str], complete: list[str], shown: np.ndarray
-) -> str:
-    """Return a hash of all that the tables depend on; the names of part files hold the hashes of their contents."""
-    cells = [keys[cell].model_dump(mode="json") for cell in complete]
-    names = context.recorded, context.question.names, context.classifier.labels
-    return hash_of(FORMAT, str(records.SCHEMA), files, cells, names, np.packbits(shown).tobytes().hex())
-
-
-def _is_merged(out: Path, made_of: str, files: Sequence[str]) -> bool:
-    """Return whether the files are there, as they were made of the same."""
-    try:
-        noted = read_json(out / MERGED)
-        return noted == {"format": FORMAT, "of": made_of, "files": {name: sha256_of(out / name) for name in files}}
-    except (UserError, OSError):
-        return False
-
-
-def derived_from(out: Path, facts: RunFacts) -> str:
-    """Return a hash of all that summary, examples and page follow from: merged files, facts, and the code."""
-    core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
-    metrics = (path.with_name("score.py") for path in registry.files("metrics").values())  # what a page says of them
-    code = hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
-    return hash_of(FORMAT, read_json(out / MERGED), vars(facts) | {"folder": str(facts.folder)}, code)
-
-
-def is_written(out: Path, derived: str) -> bool:
-    """Return whether a finished start has written all of `DERIVED` from the same, and nobody has changed them."""
-    try:
-        return read_json(out / WRITTEN) == _written(out, derived)
-    except (UserError, OSError):
-        return False
-
-
-def note_written(out: Path, derived: str) -> None:
-    """Note that all of `DERIVED` is written, and what it was made of."""
-    write_json(out / WRITTEN, _written(out, derived))
-
-
-def _written(out: Path, derived: str) -> dict:
-    """Return the content of the note: the hashes of the files that are there."""
-    names = [name for name in DERIVED if (out / name).is_file()]
-    return {"format": FORMAT, "of": derived, "files": {name: sha256_of(out / name) for name in names}}

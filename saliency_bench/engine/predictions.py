@@ -1,13 +1,18 @@
-"""What the classifier says of each sample, chunk by chunk: the same whoever wrote it."""
+"""Predict: what a network says of each sample, chunk by chunk, the same whoever wrote it.
+
+`predict` passes a chunk through the network; `StoredPredictions` are the rows that part files hold; a `PredictedChunk`,
+samples with what the networks say of them, is what explaining and scoring start from.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from saliency_bench.classifiers.classifier import RefusedImagesError
+from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.reading import scalar_columns, stored
 from saliency_bench.errors import UserError
@@ -42,6 +47,68 @@ def prediction_schema(context: RunContext) -> pa.Schema:
     return pa.schema(
         [*records.PREDICTIONS, *((stored(name), kind) for name, kind in scalars.items() if name != "group")]
     )
+
+
+@dataclass(frozen=True)
+class PredictedChunk:
+    """Samples of a chunk, with what the networks say of them.
+
+    Attributes:
+        number: of the chunk.
+        first: the position in the run of the chunk's first sample.
+        positions: of the samples in the chunk.
+        chunk: the samples.
+        rows: what the classifier says of each of them.
+        rows_of_other: what the other model says of each; None where there is none.
+        is_whole: whether these are all samples of the chunk.
+    """
+
+    number: int
+    first: int
+    positions: tuple[int, ...]
+    chunk: Chunk
+    rows: list[dict]
+    rows_of_other: list[dict] | None = None
+    is_whole: bool = True
+
+    def part(self, positions: Sequence[int]) -> "PredictedChunk":
+        """Return the samples at these positions alone, of a whole chunk."""
+        if len(positions) == len(self.rows):
+            return self
+        others = self.rows_of_other
+        return replace(
+            self,
+            positions=tuple(positions),
+            chunk=self.chunk.part(positions),
+            rows=[self.rows[position] for position in positions],
+            rows_of_other=None if others is None else [others[position] for position in positions],
+            is_whole=False,
+        )
+
+    @property
+    def batch(self) -> Batch | None:
+        """Return the samples that could be read, prepared; None if there are none."""
+        return self.chunk.batch
+
+    @property
+    def in_run(self) -> list[int]:
+        """Return the position of each sample in the run."""
+        return [self.first + position for position in self.positions]
+
+    @property
+    def places(self) -> list[int]:
+        """Return the position in the run of each sample that could be read."""
+        return [self.in_run[place] for place in self.chunk.readable]
+
+    @property
+    def readable(self) -> list[dict]:
+        """Return what the classifier says of each sample that could be read."""
+        return [self.rows[place] for place in self.chunk.readable]
+
+    @property
+    def of_other(self) -> list[dict]:
+        """Return what the other model says of each sample that could be read."""
+        return [] if self.rows_of_other is None else [self.rows_of_other[place] for place in self.chunk.readable]
 
 
 class StoredPredictions:
@@ -206,34 +273,12 @@ def all_predictions(context: RunContext) -> Predictions:
         logits = table["logits"].combine_chunks()
         there = start + np.flatnonzero(logits.is_valid().to_numpy(zero_copy_only=False))
         known = logits.drop_null().flatten().to_numpy().reshape(len(there), context.question.classes)
-        p[there] = _probabilities(context, known)
+        p[there] = probabilities_of(context.classifier, torch.from_numpy(known.copy()))
     return Predictions(context.spec.seed, ids, right, p, context.classifier.activation)
 
 
-def _probabilities(context: RunContext, logits: np.ndarray) -> np.ndarray:
-    """Return probabilities (n, K) of logits (n, K), NaN for a sample without."""
-    given = torch.from_numpy(logits.copy())
-    p = probabilities(given.double(), context.classifier.activation).numpy()
-    p[no_probabilities(given, context.classifier.activation)] = np.nan
+def probabilities_of(classifier: Classifier, logits: torch.Tensor) -> np.ndarray:
+    """Return the probabilities (n, K) of logits (n, K), NaN for a sample without."""
+    p = probabilities(logits.double(), classifier.activation).numpy()
+    p[no_probabilities(logits, classifier.activation)] = np.nan
     return p
-
-
-def selected(context: RunContext, number: int, predicted: Sequence[Mapping] | None) -> list[int]:
-    """Return the positions in a chunk of the samples that are explained; all, before its predictions are there."""
-    size = min(context.spec.batch_size, len(context.rows) - number * context.spec.batch_size)
-    if context.selection is None or predicted is None:
-        return list(range(size))
-    return [position for position in range(size) if context.selection.keeps(predicted[position])]
-
-
-def wanted(context: RunContext, predictions: StoredPredictions) -> np.ndarray:
-    """Return Bool (chunks, samples of a chunk): those that are explained."""
-    columns = [name for name in prediction_schema(context).names if name != "logits"]
-    chosen = np.zeros((len(context.chunks), context.spec.batch_size), bool)
-    for number in context.chunks:
-        chosen[number, selected(context, number, None)] = True
-    if context.selection is not None:
-        for number, table in read_predictions(context, predictions, columns):
-            chosen[number] = False
-            chosen[number, selected(context, number, table.to_pylist())] = True
-    return chosen

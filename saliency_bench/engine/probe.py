@@ -30,7 +30,6 @@ from saliency_bench.utils.seeds import seed_of, uniform
 
 # Gradients are summed in another order by some kernels of a GPU; a hook that was left changes far more.
 GRADIENT_TOLERANCE = 1e-3
-BATCH_TOLERANCE = 1e-3  # of the norm of the maps; all explainers of this package stay below 1e-6
 UNSEEN = "what explainers change in it is not seen, and may change the scores of others"
 FIX = "work on copy.deepcopy(classifier), remove hooks and set functions back before returning, or leave it out"
 
@@ -92,11 +91,10 @@ class Probe:
                 put(self.settings[name])
         if self.copy is None:
             raise UserError(f"{blamed} changed the network {self.classifier.id}, which cannot be copied; {FIX}")
-        counts = self.classifier.passes, self.classifier.halved
-        fresh = copy.deepcopy(self.copy)
-        vars(self.classifier).clear()
-        vars(self.classifier).update(vars(fresh))
-        self.classifier.passes, self.classifier.halved = counts
+        with self.classifier.uncounted():
+            fresh = copy.deepcopy(self.copy)
+            vars(self.classifier).clear()
+            vars(self.classifier).update(vars(fresh))
         if self.differs():
             raise UserError(f"{blamed} changed what {self.classifier.id} answers, as does a function of torch; {FIX}")
 
@@ -115,15 +113,18 @@ class Probe:
 
     def _answers(self) -> tuple[Tensor, Tensor]:
         """Return (logits (1, K), gradient of the largest logit at the image, or zeros without gradients)."""
-        passes, halved = self.classifier.passes, self.classifier.halved
-        with untouched(self.classifier), torch.inference_mode(False), torch.set_grad_enabled(self.has_gradient):
+        with (
+            untouched(self.classifier),
+            self.classifier.uncounted(),
+            torch.inference_mode(False),
+            torch.set_grad_enabled(self.has_gradient),
+        ):
             torch.manual_seed(0)  # a network may draw; `untouched` sets the generators back
             image = self.image.clone().requires_grad_(self.has_gradient)
             logits = self.classifier(image)
             gradient = torch.zeros_like(image)
             if logits.requires_grad:
                 (gradient,) = torch.autograd.grad(logits.amax(dim=1).sum(), image)
-        self.classifier.passes, self.classifier.halved = passes, halved
         return logits.detach(), gradient
 
 
@@ -139,18 +140,3 @@ def _agree(before: tuple[Tensor, Tensor], now: tuple[Tensor, Tensor]) -> bool:
 def _device(device: torch.device) -> torch.device | None:
     """Return what `set_default_device` takes for this default: None is torch's own, the CPU."""
     return None if device.type == "cpu" else device
-
-
-def depends_on_batch(explain: Callable[[slice], Tensor], maps: Tensor) -> bool:
-    """Return whether the first half of a batch, explained alone, gets other maps than within the batch.
-
-    Args:
-        explain: makes the maps of a part of the batch, (n, H, W).
-        maps: (B, H, W), those of the whole batch.
-    """
-    half = slice(0, len(maps) // 2)
-    if len(maps) < 2:
-        return False
-    alone, together = explain(half), maps[half]
-    # Batches of another size have other last bits, which a tie (max pooling) can make large at single pixels.
-    return bool((alone - together).norm() > BATCH_TOLERANCE * together.norm())

@@ -275,15 +275,19 @@ class Selection:
         masked: whether they must have a usable mask.
         values: {column of the predictions: what it may hold, as text}.
         names: of the labels.
+        without: labels without a class of the model, of which a run that explains labels has no target.
     """
 
     correct: bool
     masked: bool
     values: dict[str, list[str]]
     names: list[str] | None
+    without: frozenset[int] = frozenset()
 
     def keeps(self, row: Mapping) -> bool:
         """Return whether a row of the predictions fits."""
+        if row["label"] in self.without:
+            return False
         if (self.correct and row["correct"] is not True) or (self.masked and row["mask_share"] is None):
             return False
         return all(self._text(row, column) in wanted for column, wanted in self.values.items())

@@ -22,6 +22,7 @@ from saliency_bench.engine.reading import classes_of, group_names, labelled, sam
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import defaults
 from saliency_bench.utils.files import read_json
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.seeds import seed_of
 
@@ -81,8 +82,8 @@ def train(
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")
     _check_inputs(dataset, model, activation, precision)
-    _check_output(out, state_file)
     recipe = Recipe(epochs, learning_rate, batch_size, size, seed, limit)
+    _check_output(out, recipe)
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
         raise UserError("train runs in one process; start it without torchrun or accelerate launch")
@@ -100,10 +101,11 @@ def train(
     settings = {"dataset": text, **asdict(recipe), "images": fingerprint(splits["train"]),  # of these labels
                 "start": classifier.digest} | ({"activation": activation} if labels else {})  # fmt: skip
     settings |= {"precision": precision} if precision != "fp32" else {}
-    if (out / WEIGHTS).exists():  # killed between its last rename and the removal of its state
+    if (out / WEIGHTS).exists():
         if read_json(out / LOG)["settings"] != settings:
             raise _has_model(out)
-        state_file.unlink()
+        state_file.unlink(missing_ok=True)  # of a training that was killed after its last rename
+        complain(f"{out} already holds the model of this training")
         return out
     sources = {name: Rows(classifier, rows, labels.get(name)) for name, rows in splits.items()}
     try:
@@ -201,16 +203,22 @@ def _missing_splits(source: Found, available: list[str]) -> UserError:
     return UserError(f"{source.text} has no split {lacking} (only {there}), which training needs; {fix}")
 
 
-def _check_output(out: Path, state_file: Path) -> None:
+def _check_output(out: Path, recipe: Recipe) -> None:
     """Raise UserError if the folder cannot become the checkpoint; this is checked before anything is loaded."""
     has_model = (out / WEIGHTS).exists()
-    if has_model and not state_file.exists():
+    if has_model and not _has_log(out, asdict(recipe)):
         raise _has_model(out)
     if not has_model and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
     check_writable(out)
 
 
+def _has_log(out: Path, settings: dict[str, Any]) -> bool:
+    """Return whether the log beside a model names these settings, among others."""
+    log = read_json(out / LOG) if (out / LOG).is_file() else {}
+    return settings.items() <= log.get("settings", {}).items()
+
+
 def _has_model(out: Path) -> UserError:
     """Return the error for a folder that already is a checkpoint."""
-    return UserError(f"{out} already holds a trained model; choose another --out")
+    return UserError(f"{out} already holds a model that was trained with other settings; choose another --out")

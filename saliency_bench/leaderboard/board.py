@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import datasets
 
@@ -24,7 +24,18 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
 from saliency_bench.leaderboard.copies import ScoredCell, agree, other_names
-from saliency_bench.leaderboard.known import Known, KnownDataset, Recomputed, known_dataset
+from saliency_bench.leaderboard.known import (
+    CHECKED,
+    CLAIMED,
+    RUN,
+    SCORED,
+    STATUSES,
+    Known,
+    KnownDataset,
+    Recomputed,
+    Trust,
+    known_dataset,
+)
 from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import read_folder, source_at
 from saliency_bench.leaderboard.standing import Entry, Place, question_of
@@ -35,9 +46,8 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
 SHOWN = 30  # cells in a notebook
-MOST_CHECKED = 100  # rows of a question that are ranked without having been recomputed: each is compared with each
-TOO_MANY = f"more than {MOST_CHECKED} rows of this question have not been recomputed"
-Trust = Literal["recomputed", "checked", "claimed"]
+MOST_CHECKED = 100  # rows of a question that the board has not run and ranks as if they were true
+TOO_MANY = f"more than {MOST_CHECKED} rows of this question have not been run by the board"
 
 
 class Refused(NamedTuple):
@@ -77,9 +87,10 @@ class Row:
         cell: the numbers, as they follow from the records; what the package knows of explainer and metric.
         result: what its first submission says: who, settings, provenance, note, link; only settings are checked.
         question: hash of everything but the explainer; rows that share it can be compared.
-        status: "recomputed": the owner of the board recomputed scores of a sample of images, or all from the maps;
-            "checked": consistent with itself, over exactly the samples of the dataset; "claimed": dataset or metric are
-            not known to the board, or not all samples are covered.
+        status: "run by the board": the owner of the board ran the explainer on images drawn at random; "scored by the
+            board": the owner computed all scores from submitted maps, whose origin is not known; "checked": consistent
+            with itself, over exactly the samples of the dataset; "claimed": dataset or metric are not known to the
+            board, or not all samples are covered.
         why: why it has no better status; else "".
         dataset: its name, given by the owner of the board where `named` contains "dataset", else by the submission.
         model: its name, likewise.
@@ -88,8 +99,10 @@ class Row:
         submitters: all whose submissions agree.
         folders: of these submissions.
         recomputed: on how many samples, and the largest difference.
-        rank: the ranks that it may have among recomputed rows; None for other rows.
-        rank_if_true: for a checked row, the ranks that it may have if the scores of all checked rows are true.
+        suspicions: what the owner of the board should look at before maps are believed.
+        rank: the ranks that it may have among the rows that the board has run; None for other rows.
+        rank_if_true: for other rows that are not only claimed, the ranks that it may have beside those, if its scores
+            and those of its submitter's other rows are true.
         unranked: why there is no official rank; else "".
         best: whether it may be the first by official ranks, with nearly all samples scored; never a baseline.
         not_comparable: why it can be compared with no other row; else "".
@@ -111,6 +124,7 @@ class Row:
     submitters: tuple[str, ...]
     folders: tuple[str, ...]
     recomputed: Recomputed | None = None
+    suspicions: tuple[str, ...] = ()
     rank: RankSet = None
     rank_if_true: RankSet = None
     unranked: str = ""
@@ -155,6 +169,7 @@ class Row:
         """Return the columns of `Board.table`."""
         columns = {
             "dataset": self.dataset, "model": self.model, "status": self.status, "why": self.why,
+            "recomputed": self.recomputed.samples if self.recomputed else 0,
             "rank": rank_text(self.rank) or self.unranked, "rank_if_true": rank_text(self.rank_if_true),
             "best": self.best,
             "not_comparable": self.not_comparable, "own_method": self.own_method, "submitters": list(self.submitters),
@@ -279,8 +294,9 @@ class _Candidate:
     @property
     def entry(self) -> Entry:
         """The row as it is ranked."""
-        recorded, is_official = self.submission.recorded, self.row.status == "recomputed"
-        return Entry(self.key, self.row.cell, recorded.ids, recorded.groups, self.scored.scores, is_official)
+        recorded = self.submission.recorded
+        return Entry(self.key, self.row.cell, recorded.ids, recorded.groups, self.scored.scores,
+                     self.row.status == RUN, self.row.submitters[0])  # fmt: skip
 
 
 def _add_group(board: Board, root: Path, folders: Sequence[str], owners: Known) -> None:
@@ -313,8 +329,10 @@ def _candidate(cell: CellResult, submission: Checked, content: str, owners: Know
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
     status, why, again = _trust(cell, submission, content, owners)
+    suspicions = tuple(owners.statuses[content].suspicions) if status == SCORED else ()
     row = Row(
         cell=cell, result=result, question=question_of(cell, setting), status=status, why=why, recomputed=again,
+        suspicions=suspicions,
         dataset=dataset.id if dataset else result.dataset.id,
         model=model.id if model else result.model.id,
         named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
@@ -328,25 +346,27 @@ def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
-        return "claimed", "the samples of its dataset are not known to this board", None
+        return CLAIMED, "the samples of its dataset are not known to this board", None
     if known_metric(cell) is None:
-        return "claimed", f"{cell.metric_text} is no metric of this version of saliency-bench", None
+        return CLAIMED, f"{cell.metric_text} is no metric of this version of saliency-bench", None
     if len(submission.recorded.ids) < len(dataset.samples):
-        return "claimed", f"it covers {len(submission.recorded.ids)} of {len(dataset.samples)} samples", None
+        return CLAIMED, f"it covers {len(submission.recorded.ids)} of {len(dataset.samples)} samples", None
     status = owners.statuses.get(content)
     if status is None:
-        return "checked", "its scores have not been recomputed", None
+        return CHECKED, "its scores have not been recomputed", None
     if (again := status.cells.get(cell.cell_id)) is None:
-        return "checked", status.further.get(cell.cell_id, "its scores have not been recomputed"), None
-    return "recomputed", "", again
+        return CHECKED, status.further.get(cell.cell_id, "its scores have not been recomputed"), None
+    if again.by == "maps":
+        return SCORED, "the board scored its maps, whose origin is not known", again
+    return RUN, "", again
 
 
 def _join(rows: list[_Candidate], new: _Candidate) -> None:
     """Add a row to the rows of its cell; if one of these has the same scores of the same samples, join both."""
     for index, other in enumerate(rows):
         if agree(new.scored, other.scored):
-            # The recomputed one comes first, because the rest of the row is taken from the first.
-            first, second = (new, other) if new.row.status == "recomputed" != other.row.status else (other, new)
+            # The one with the better status comes first, because the rest of the row is taken from the first.
+            first, second = sorted((other, new), key=lambda candidate: STATUSES.index(candidate.row.status))
             names = dict.fromkeys((*first.row.submitters, *second.row.submitters))
             folders = (*first.row.folders, *second.row.folders)
             rows[index] = replace(first, row=replace(first.row, submitters=tuple(names), folders=folders))
@@ -391,7 +411,7 @@ def _as_run(submission: Checked) -> RunData:
 
 def _ranked_rows(rivals: Sequence[_Candidate]) -> list[Row]:
     """Return the rows of a question with their ranks."""
-    ranked = _to_rank([candidate for candidate in rivals if candidate.row.status != "claimed" and candidate.row.n])
+    ranked = _to_rank([candidate for candidate in rivals if candidate.row.status != CLAIMED and candidate.row.n])
     places: dict[str, Place] = {}
     if ranked:
         contents, seed = [candidate.content for candidate in ranked], ranked[0].submission.result.setting.seed
@@ -401,19 +421,19 @@ def _ranked_rows(rivals: Sequence[_Candidate]) -> list[Row]:
     for candidate in rivals:
         row = replace(candidate.row, same_as=tuple(other_names(candidate.scored, scored)))
         if (place := places.get(candidate.key)) is None:
-            why = TOO_MANY if row.status == "checked" and row.n else row.why or "it has no value"
+            why = TOO_MANY if row.status in (SCORED, CHECKED) and row.n else row.why or "it has no value"
             rows.append(replace(row, unranked=why, not_comparable=_not_comparable(candidate, rivals)))
         else:
             row = replace(row, rank=place.rank, rank_if_true=place.if_true)
             row = replace(row, beats=place.beats, not_beaten=place.not_beaten)
-            rows.append(replace(row, unranked=place.why, best=place.best))
+            rows.append(replace(row, unranked=row.why or place.why, best=place.best))
     return rows
 
 
 def _to_rank(rows: list[_Candidate]) -> list[_Candidate]:
-    """Return all recomputed rows and `MOST_CHECKED` others, those of people who submit few rows first."""
+    """Return all rows that the board has run and `MOST_CHECKED` others, those of people who submit few rows first."""
     # Anyone can submit rows, and each is compared with each: a flood of one account must not displace other people's.
-    checked = [candidate for candidate in rows if candidate.row.status != "recomputed"]
+    checked = [candidate for candidate in rows if candidate.row.status != RUN]
     if len(checked) <= MOST_CHECKED:
         return rows
     counts = Counter(candidate.row.submitters[0] for candidate in checked)

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -25,53 +27,61 @@ from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.standing import Entry, Place, places
 from saliency_bench.results.cell import as_json, read_cells
 from saliency_bench.results.summary import Outcome
-from saliency_bench.utils.files import load_arrays, read_bytes, save_arrays, write_text
+from saliency_bench.utils.bounded import bounded
+from saliency_bench.utils.files import read_bytes, write_text, write_with
 from saliency_bench.utils.storage import cache_folder
 
 PLACES = TypeAdapter(dict[str, Place])
-LARGEST = 2**28  # bytes of scores that are kept
+LARGEST = 2**28  # bytes of a submission that is kept
 
 
 def read_cached(content: str, folder: Path) -> Checked:
     """Return the submission in a folder whose files have the hash `content`. Raise UserError as `read_checked`."""
     path = _folder() / f"{content}-{_code()[:16]}.npz"
     try:
-        return _read(path)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile, UserError):
-        submission = read_checked(folder)
-    scores = np.stack([outcome.scores for outcome in submission.recorded.outcomes.values()])
-    if scores.nbytes <= LARGEST:
-        _write(path, submission, scores)
-    return submission
+        return unpack(path.read_bytes())
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile):
+        packed = bounded(checked_and_packed, str(folder))
+    if len(packed) <= LARGEST:
+        with suppress(UserError):  # the disk is full or read-only: it is checked again next time
+            write_with(path, lambda temporary: temporary.write_bytes(packed))
+    return unpack(packed)
 
 
-def _folder() -> Path:
-    return cache_folder() / "board"
+def checked_and_packed(folder: str) -> bytes:
+    """Read and check a submission, and pack it; of strangers, so this is called in a bounded child process."""
+    return pack(read_checked(Path(folder)))
 
 
-def _read(path: Path) -> Checked:
-    """Return a stored submission; its outcomes have no parts, which no reader of a board needs."""
-    arrays = load_arrays(path)
-    about = json.loads(arrays["about"].tobytes())
-    result, cells = Result.model_validate_json(json.dumps(about["result"])), read_cells(about["cells"])
-    outcomes = {
-        cell.cell_id: Outcome(scores, {}, Counter(cell.left_out), Counter(cell.marked))
-        for cell, scores in zip(cells, arrays["scores"], strict=True)
-    }
-    return Checked(result, cells, Recorded(about["ids"], about["groups"], outcomes))
-
-
-def _write(path: Path, submission: Checked, scores: np.ndarray) -> None:
-    """Store a submission, unless the disk is full or read-only: then it is checked again next time."""
+def pack(submission: Checked, **arrays: Any) -> bytes:
+    """Return a submission as bytes, with further arrays; its parts, which no reader of a board needs, are left out."""
     about = {
         "result": submission.result.model_dump(mode="json"),
         "cells": as_json(submission.cells),
         "ids": submission.recorded.ids,
         "groups": submission.recorded.groups,
     }
-    with suppress(UserError):
-        # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
-        save_arrays(path, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), scores=scores)
+    scores = np.stack([outcome.scores for outcome in submission.recorded.outcomes.values()])
+    buffer = BytesIO()
+    # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
+    np.savez(buffer, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), scores=scores, **arrays)
+    return buffer.getvalue()
+
+
+def unpack(packed: bytes) -> Checked:
+    """Return a submission that `pack` has packed. Raise whatever damaged bytes make the decoder raise."""
+    with np.load(BytesIO(packed), allow_pickle=False) as arrays:
+        about, scores = json.loads(arrays["about"].tobytes()), arrays["scores"]
+    result, cells = Result.model_validate_json(json.dumps(about["result"])), read_cells(about["cells"])
+    outcomes = {
+        cell.cell_id: Outcome(cell_scores, {}, Counter(cell.left_out), Counter(cell.marked))
+        for cell, cell_scores in zip(cells, scores, strict=True)
+    }
+    return Checked(result, cells, Recorded(about["ids"], about["groups"], outcomes))
+
+
+def _folder() -> Path:
+    return cache_folder() / "board"
 
 
 @cache
@@ -86,7 +96,9 @@ def _code() -> str:
 
 def cached_places(entries: Sequence[Entry], contents: Sequence[str], seed: int) -> dict[str, Place]:
     """Return `standing.places` of rows whose submissions have the hashes `contents` (`known.content_of`)."""
-    about = sorted((entry.key, content, entry.official) for entry, content in zip(entries, contents, strict=True))
+    about = sorted(
+        (entry.key, content, entry.official, entry.submitter) for entry, content in zip(entries, contents, strict=True)
+    )
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{_code()[:16]}.json"
     try:

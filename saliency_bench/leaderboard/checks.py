@@ -134,7 +134,7 @@ def read_checked(folder: Path) -> Checked:
     result = read_result(folder / RESULT)
     try:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Exception as error:  # a stranger's numbers may break the statistics in ways that nobody foresaw
         raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error

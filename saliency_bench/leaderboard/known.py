@@ -10,7 +10,7 @@
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -64,6 +64,14 @@ class KnownModel(StrictModel):
         return self.digest
 
 
+Trust = Literal["run by the board", "scored by the board", "checked", "claimed"]
+RUN: Final = "run by the board"
+SCORED: Final = "scored by the board"
+CHECKED: Final = "checked"
+CLAIMED: Final = "claimed"
+STATUSES: Final[tuple[Trust, ...]] = (RUN, SCORED, CHECKED, CLAIMED)
+
+
 class Recomputed(StrictModel):
     """A recomputed cell: on how many samples, the largest difference, and from what: maps, or the explainer."""
 
@@ -80,6 +88,7 @@ class Status(StrictModel):
         cells: {cell id: how it was recomputed}, for confirmed scores.
         further: {cell id: why it was not recomputed}.
         refused: what is wrong with the submission as a whole; null if nothing is.
+        suspicions: what its owner should look at before the maps are believed, such as maps that are nearly the masks.
     """
 
     format: Literal[1] = 1
@@ -88,6 +97,7 @@ class Status(StrictModel):
     cells: dict[Hash, Recomputed] = Field(default_factory=dict)
     further: dict[Hash, Text] = Field(default_factory=dict)
     refused: Text | None = None
+    suspicions: list[Text] = Field(default_factory=list)
     saliency_bench: Text
     date: Text
     device: Text

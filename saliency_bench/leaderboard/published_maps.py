@@ -3,18 +3,22 @@
     FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method they are of
 
 A map is its values times its scale, rounded like the maps that a run keeps. Maps are rounded before they are scored, so
-the published maps give the published scores to the last bit. One shard at a time is in memory.
+the published maps give the published scores to the last bit. One shard at a time is in memory. Shards of strangers are
+read in a bounded child process.
 """
 
+import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.errors import UserError, one_line
+from saliency_bench.errors import UserError
 from saliency_bench.map_sources.stored_maps import packed
+from saliency_bench.utils.bounded import bounded
 from saliency_bench.utils.files import load_arrays, save_arrays
 
 SHARD = re.compile(r"maps-[0-9]{5}\.npz")
@@ -70,15 +74,15 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
 class PublishedMaps(Mapping[str, np.ndarray]):
     """{image id: map (H, W) float32} of a method, in the order of its shards, each of which is read when needed."""
 
-    def __init__(self, places: Mapping[str, Path]):
-        """Keep where the maps are: {image id: the shard that holds its map}."""
-        self._places = places
+    def __init__(self, name: str, places: Mapping[str, Path]):
+        """Keep where the maps of the method `name` are: {image id: the shard that holds its map}."""
+        self._name, self._places = name, places
         self._last: tuple[Path, dict[str, np.ndarray]] | None = None
 
     def __getitem__(self, image_id: str) -> np.ndarray:
         path = self._places[image_id]
         if self._last is None or self._last[0] != path:
-            self._last = path, {key: values for _, key, values in _read(path)}
+            self._last = path, dict(_maps(path, [self._name]))
         return self._last[1][image_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -96,9 +100,9 @@ def maps_in(folder: Path) -> dict[str, PublishedMaps]:
     """
     places: dict[str, dict[str, Path]] = {}
     for path in shards_in(folder)[:MOST_SHARDS]:
-        for name, image_id, _ in _read(path):
-            places.setdefault(name, {})[image_id] = path
-    return {name: PublishedMaps(shards) for name, shards in places.items()}
+        name, ids = json.loads(_in_child(names_of, path))
+        places.setdefault(name, {}).update(dict.fromkeys(ids, path))
+    return {name: PublishedMaps(name, shards) for name, shards in places.items()}
 
 
 def find_maps(folder: Path, name: str, ids: Collection[str]) -> dict[str, np.ndarray]:
@@ -109,32 +113,55 @@ def find_maps(folder: Path, name: str, ids: Collection[str]) -> dict[str, np.nda
     """
     maps: dict[str, np.ndarray] = {}
     for path in shards_in(folder)[:MOST_SHARDS]:
-        if len(maps) == len(ids):
-            break
-        if _mentions(path, name, ids):
-            maps |= {image_id: values for method, image_id, values in _read(path) if method == name and image_id in ids}
+        if len(maps) < len(ids):
+            maps |= _maps(path, [name, *ids])
     return maps
 
 
-def _mentions(path: Path, name: str, ids: Collection[str]) -> bool:
-    """Return whether a shard holds one of these images by the method `name`, without unpacking its values."""
+def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return {image id: map} of a shard, as `chosen_of` chooses them."""
+    with np.load(BytesIO(_in_child(chosen_of, path, wanted)), allow_pickle=False) as arrays:
+        ids, values, scale = (arrays[key] for key in ("ids", "values", "scale"))
+    return {
+        image_id: rounded.astype(np.float32) * factor
+        for image_id, rounded, factor in zip(ids.tolist(), values, scale, strict=True)
+    }
+
+
+def _in_child(function: Callable[..., bytes], path: Path, *args: object) -> bytes:
+    """Return what a function says of a stranger's shard. Raise UserError if the shard is invalid."""
     try:
-        arrays = load_arrays(path, LARGEST_SHARD, ("name", "ids"))
-        return str(arrays["name"]) == name and not set(ids).isdisjoint(arrays["ids"].tolist())
-    except Exception as error:  # whatever a damaged file makes the decoder say
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+        return bounded(function, str(path), *args)
+    except UserError as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def _read(path: Path) -> list[tuple[str, str, np.ndarray]]:
-    """Return (method, image id, map) of each map of a shard. Raise UserError if it is invalid."""
-    try:
-        return list(_shard(path))
-    except Exception as error:  # whatever a damaged file makes the decoder say
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+def names_of(path: str) -> bytes:
+    """Check a shard, and return JSON: [its method, the ids of its images]. Called in a bounded child process."""
+    arrays = _checked(Path(path))
+    return json.dumps([str(arrays["name"]), arrays["ids"].tolist()]).encode()
 
 
-def _shard(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield (method, image id, map) of each map of a shard. Raise whatever a damaged file makes its decoder raise."""
+def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
+    """Return the ids, values and scales of chosen maps of a shard as .npz. Called in a bounded child process.
+
+    Args:
+        path: of the shard.
+        wanted: the method, and ids of images (none: all).
+    """
+    name, *ids = wanted
+    arrays = load_arrays(Path(path), LARGEST_SHARD, ("name", "ids"))  # values are unpacked where they are wanted only
+    chosen = np.full(arrays["ids"].shape, str(arrays["name"]) == name)
+    chosen &= np.isin(arrays["ids"], ids) if ids else True
+    if chosen.any():
+        arrays = _checked(Path(path))
+    buffer = BytesIO()
+    np.savez(buffer, **{key: arrays[key][chosen] if chosen.any() else [] for key in ("ids", "values", "scale")})
+    return buffer.getvalue()
+
+
+def _checked(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a shard. Raise ValueError, or whatever a damaged file makes its decoder raise."""
     arrays = load_arrays(path, LARGEST_SHARD)
     name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)
@@ -142,5 +169,4 @@ def _shard(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
         raise ValueError("its arrays are not those of maps")
     if not (np.isfinite(values).all() and np.isfinite(scale).all()):
         raise ValueError("a map holds NaN or infinite values")
-    for image_id, rounded, factor in zip(ids.tolist(), values, scale, strict=True):
-        yield str(name), image_id, rounded.astype(np.float32) * factor
+    return arrays

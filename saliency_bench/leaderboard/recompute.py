@@ -1,12 +1,16 @@
-"""Recompute scores of a submission, by the owner of a board: only recomputed rows have official ranks.
+"""Recompute scores of a submission, by the owner of a board.
 
-Explainers of the package are run on a few images, which are drawn at random so that no submitter knows them. Submitted
-maps are all scored again. A single score that differs by more than 1e-4 refuses the submission.
+Explainers of the package are run on a few images, which are drawn at random so that no submitter knows them: such rows
+are "run by the board" and have official ranks. Submitted maps are all scored again ("scored by the board"), which says
+nothing about what made them; maps that no known explainer makes are named. A single score that differs by more than
+1e-4 refuses the submission.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,6 +47,9 @@ from saliency_bench.results.public_names import FOLDER
 from saliency_bench.results.run_folder import RunData, read_run
 
 TOLERANCE = 1e-4  # of a score, relative where it is above 1
+# Maps that no known explainer makes: nearly the masks, or one map for all images.
+LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
+MATCH = "saliency_miou"
 SAMPLES = 16
 CHOSEN = "chosen_to_recompute"
 
@@ -84,11 +91,13 @@ def recompute(
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
     problem, device, model = "", "", KnownModel(id=result.model.id, digest=setting.classifier)
+    suspicions: list[str] = []
     maps = maps_in(root / folder)
     for by, some_cells in _ways(submission, maps, further).items():
         settings = names | {"progress": progress, **given}
         again = _run(submission, some_cells, maps if by == "maps" else {}, about, settings)
         device, model = again.summary["provenance"]["device"], _model(again)
+        suspicions += _like_masks(again) + _all_the_same(maps) if by == "maps" else []
         for cell in some_cells:
             compared = _compared(submission, again, cell, by)
             if isinstance(compared, str):
@@ -97,7 +106,7 @@ def recompute(
                 cells[cell.cell_id] = compared
     status = Status(
         content=content, folder=folder, cells={} if problem else cells, further=further,
-        refused=problem or None, saliency_bench=saliency_bench.__version__,
+        refused=problem or None, suspicions=suspicions, saliency_bench=saliency_bench.__version__,
         date=datetime.now(UTC).date().isoformat(), device=device or "none",
     )  # fmt: skip
     return (
@@ -105,6 +114,27 @@ def recompute(
         dataset if old_dataset is None or renamed["dataset"] else None,
         model if old_model is None or renamed["model"] else None,
     )
+
+
+def _like_masks(again: RunData) -> list[str]:
+    """Return a line for each method whose maps match the masks better than explainers do, in most images."""
+    lines = []
+    for cell in again.cells:
+        scores = again.values[cell.cell_id]
+        share = np.mean(scores[np.isfinite(scores)] > LIKE_MASKS) if np.isfinite(scores).any() else 0
+        if cell.metric == MATCH and share > MOST_IMAGES:
+            lines.append(f"maps of {cell.explainer} match the mask almost exactly in {share:.0%} of the images")
+    return lines
+
+
+def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
+    """Return a line for each method that has one and the same map, whatever image, class and network are."""
+    lines = []
+    for name, by_image in maps.items():
+        most = Counter(sha256(values.tobytes()).digest() for values in by_image.values()).most_common(1)
+        if most and len(by_image) > 1 and (share := most[0][1] / len(by_image)) > MOST_IMAGES:
+            lines.append(f"one map of {name} is that of {share:.0%} of the images, whatever their classes")
+    return lines
 
 
 def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
@@ -176,6 +206,8 @@ def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about:
     } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
     if maps:
         settings |= {"explainers": [], "maps": maps}
+        if any("masks" in metric.inputs for cell in cells if (metric := known_metric(cell))):
+            settings["metrics"] = list(dict.fromkeys([*settings["metrics"], MATCH]))  # for `_like_masks`
     else:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
@@ -286,4 +318,5 @@ def _lines(status: Status) -> list[str]:
     lines = [f"{len(status.cells)} cells of {status.folder} match"]
     lines += [f"  {name}: {cell.samples} samples by {cell.by}, largest difference {cell.largest:.2g}"
               for name, cell in status.cells.items()]  # fmt: skip
-    return lines + [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
+    lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
+    return lines + [f"  look at these maps before you believe them: {line}" for line in status.suspicions]

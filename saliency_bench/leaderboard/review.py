@@ -13,16 +13,16 @@ from huggingface_hub.community import DiscussionWithDetails
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
-from saliency_bench.leaderboard import copies, schema
+from saliency_bench.leaderboard import copies
 from saliency_bench.leaderboard.board import contradictions
-from saliency_bench.leaderboard.bounds import LARGEST, most_bytes, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.known import Known
-from saliency_bench.leaderboard.parquet import check_table
-from saliency_bench.leaderboard.schema import RECORDS, RESULT
+from saliency_bench.leaderboard.schema import RECORDS, RESULT, read_result
 from saliency_bench.leaderboard.source import Source, asking, read_folder
-from saliency_bench.leaderboard.submission import CELLS, shown_cells
+from saliency_bench.leaderboard.submission import CELLS, LARGEST, most_bytes, shown_cells, too_much
 from saliency_bench.results.summary import table
+from saliency_bench.utils.bounded import bounded
+from saliency_bench.utils.files import read_bytes
 
 SHOWN = 10  # problems and paths that are named
 
@@ -89,11 +89,11 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
         if not pull.is_pull_request or pull.status not in ("open", "draft"):
             state = f"{pull.status}, not open" if pull.is_pull_request else "a discussion, not a pull request"
             raise UserError(f"number {number} of {repo} is {state}")
-        commit, before, after = _trees(api, repo, number)
-    folders, problems = _touched(before, after)
+        files = _pulled(api, repo, number)
+    folders, problems = _touched(files)
     if problems:
-        return Verdict(repo, number, pull.author, commit, folders, problems, [])
-    return _verdict(repo, pull, commit, folders, api)
+        return Verdict(repo, number, pull.author, files.commit, folders, problems, [])
+    return _verdict(repo, pull, files.commit, folders, api)
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
@@ -128,18 +128,38 @@ def merge(verdict: Verdict, api: HfApi | None = None) -> None:
     if not verdict.fine:
         raise UserError(f"pull request {verdict.number} of {repo} must not be merged")
     with asking(repo):
-        commit, _, reviewed = _trees(api, repo, verdict.number)
-        if commit != verdict.commit:
+        pull = _pulled(api, repo, verdict.number)
+        if pull.commit != verdict.commit:
             raise UserError(f"pull request {verdict.number} of {repo} has changed since; review it again")
-        before = _files(api, repo, "main")
+        added = {path: file for path, file in pull.after.items() if path not in pull.before}
+        expected = _files(api, repo, "main") | added
         api.merge_pull_request(repo, verdict.number, repo_type="dataset")
-        after = _files(api, repo, "main")
-    paths = {path for path in before.keys() | after.keys() if _blob(before, path) != _blob(after, path)}
-    if strange := sorted(path for path in paths if _blob(after, path) != _blob(reviewed, path)):
+        merged = _files(api, repo, "main")
+    # All of main, not only what changed: behind a forged history a merge deletes what nobody reviewed.
+    strange = [path for path in expected.keys() | merged.keys() if _blob(merged, path) != _blob(expected, path)]
+    if strange:
         raise UserError(
-            f"pull request {verdict.number} of {repo} was merged, but {one_line(strange[0])} on main is not what was "
-            "reviewed: it changed in between; look at the last commits of main and revert them"
+            f"pull request {verdict.number} of {repo} was merged, but {one_line(min(strange))} on main is not what was "
+            "reviewed: it changed in between, or the pull request has a forged history; look at the last commits of "
+            "main and revert them"
         )
+
+
+@dataclass(frozen=True)
+class _Pull:
+    """The files of a pull request.
+
+    Attributes:
+        commit: its last one.
+        before: files of main where it started.
+        now: files of main.
+        after: its files.
+    """
+
+    commit: str
+    before: dict[str, RepoFile]
+    now: dict[str, RepoFile]
+    after: dict[str, RepoFile]
 
 
 def _blob(files: dict[str, RepoFile], path: str) -> str | None:
@@ -147,17 +167,18 @@ def _blob(files: dict[str, RepoFile], path: str) -> str | None:
     return files[path].blob_id if path in files else None
 
 
-def _trees(api: HfApi, repo: str, number: int) -> tuple[str, dict[str, RepoFile], dict[str, RepoFile]]:
-    """Return (the last commit of a pull request, the files of main when it started, its files now)."""
-    history = [
-        entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=f"refs/pr/{number}")
-    ]
-    main_commits = {entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision="main")}
-    # Newest first: the first commit that is also on main is where the pull request started.
-    base = next((commit for commit in history if commit in main_commits), None)
-    if base is None:
-        raise UserError(f"pull request {number} of {repo} does not start from its main branch")
-    return history[0], _files(api, repo, base), _files(api, repo, history[0])
+def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
+    """Return the files of a pull request. Raise UserError if it is not made of commits on top of main."""
+    history, main = (
+        [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
+        for revision in (f"refs/pr/{number}", "main")
+    )
+    # Newest first: commits of its own, then main's from where it started. Anything else, such as a merge of two states
+    # of main, can hide changes from whoever compares with one of them.
+    base = next((commit for commit in history if commit in main), None)
+    if base is None or history[history.index(base) :] != main[main.index(base) :]:
+        raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")
+    return _Pull(history[0], *(_files(api, repo, revision) for revision in (base, main[0], history[0])))
 
 
 def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
@@ -166,22 +187,24 @@ def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
     return {file.path: file for file in tree if isinstance(file, RepoFile)}
 
 
-def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[list[str], list[str]]:
+def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
     """Return (the folders of submissions that are added, a line for each other change)."""
+    before, after = pull.before, pull.after
     problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
     changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
     problems += [f"it changes {path}" for path in changed]
     added = sorted(after.keys() - before.keys())
+    problems += [f"it adds {path}, which main has by now" for path in added if path in pull.now]
     folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
     if not folders:
         return [], [*problems, f"it adds no {RESULT}"]
-    if many := too_many(len(folders)):
+    if many := too_much({}, len(folders)):
         return [], [*problems, *many]
     for path in added:
         folder = path.rpartition("/")[0]
         if folder not in folders or folder.count("/") != 2 or most_bytes(path) is None:
             problems.append(f"it adds {path}, which is no file of a submission")
-    problems += too_large({path: after[path].size for path in added})
+    problems += too_much({path: after[path].size for path in added}, len(folders))
     problems += [
         f"it adds no {folder}/{name}"
         for folder in folders
@@ -202,7 +225,10 @@ def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
     for folder in folders:
         try:
             _, submission = read_folder(root, folder, owners)
-            _check_shown(submission, root / folder / CELLS)
+            try:
+                bounded(check_shown, str(root / folder))
+            except UserError as error:
+                raise UserError(f"{folder}/{CELLS}: {error}") from error
         except UserError as error:
             verdict.problems.append(str(error))
             continue
@@ -213,17 +239,18 @@ def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
     return verdict
 
 
-def _check_shown(submission: Checked, path: Path) -> None:
-    """Raise UserError if the table for the Hub's viewer differs from the result."""
-    where = f"{submission.result.folder}/{CELLS}"
-    try:
-        check_table(path, schema.LARGEST, schema.MOST_CELLS)
-        expected = pq.read_table(pa.BufferReader(shown_cells(submission.result)))
-        is_same = pq.read_table(path).to_pylist() == expected.to_pylist()
-    except Exception as error:  # whatever a damaged file makes the decoder say
-        raise UserError(f"{where} cannot be read: {one_line(error)}") from error
-    if not is_same:
-        raise UserError(f"{where} does not say what {RESULT} says; submit it again with this version")
+def check_shown(folder: str) -> bytes:
+    """Check the table for the Hub's viewer; a stranger wrote it, so this is called in a bounded child process.
+
+    Raises:
+        UserError: It differs from the result beside it.
+    """
+    content = read_bytes(Path(folder, CELLS), LARGEST[CELLS])
+    expected = shown_cells(read_result(Path(folder, RESULT)))
+    shown, wanted = (pq.read_table(pa.BufferReader(table)).to_pylist() for table in (content, expected))
+    if shown != wanted:
+        raise UserError(f"it does not say what {RESULT} says; submit it again with this version")
+    return b""
 
 
 def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[str]:

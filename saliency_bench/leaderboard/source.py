@@ -14,6 +14,7 @@ from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.known import FOLDERS, Known, content_of
 from saliency_bench.leaderboard.published_maps import SHARD
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
+from saliency_bench.utils.bounded import ReaderDiedError
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 PULL_REQUEST = "refs/pr/"
@@ -128,6 +129,8 @@ def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, Checked]:
         if status is not None and status.refused:
             raise UserError(f"{folder}: refused by the owner of the board: {status.refused}")
         return content, submission
+    except ReaderDiedError as error:
+        raise UserError(f"{folder} cannot be read: {error}") from error
     except UserError as error:
         raise UserError(str(error).replace(f"{root}/", "")) from error  # without the folder of the cache
     except (OSError, ValueError) as error:

@@ -1,8 +1,9 @@
 """Ranks on a board: the test of `results.ranking` over the rows of all submissions that share a question.
 
 Rows share a question if everything but the explainer is the same: dataset, model, target, seed and metric, with all
-that determines their scores. Official ranks are those among rows whose scores the owner has recomputed. The rank "if
-true" of a row is the one that it would have if the scores of all checked rows were true.
+that determines their scores. Official ranks are those among rows whose explainers the board has run. The rank "if true"
+of another row is the one that it would have beside these, if it and its submitter's other rows were true: what somebody
+else submits changes neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from saliency_bench.results.ranking import ALONE, UNRANKED, Contrast, Standing, 
 from saliency_bench.utils.hashing import hash_of
 
 ANY = ("", "{}", 0)  # stands for any explainer in the id of a question
+NOT_RUN = "the board has not run its explainer"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Entry:
     Attributes:
         key: unique on the board.
         scores: of the samples `ids`, NaN where there is none.
-        official: whether the owner of the board has recomputed it.
+        official: whether the board has run its explainer.
+        submitter: who submitted it first.
     """
 
     key: str
@@ -36,6 +39,7 @@ class Entry:
     groups: Sequence[str | None]
     scores: np.ndarray
     official: bool
+    submitter: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Place:
 
     Attributes:
         rank: the official one.
-        if_true: the rank if the scores of all checked rows are true; None for official rows.
+        if_true: the rank if the scores of its submitter are true; None for official rows.
         why: why there is no official rank; else "".
         best: whether it may be the first by official ranks.
         beats: baselines that it beats, by the test that gives its rank.
@@ -70,20 +74,24 @@ def question_of(cell: CellKey, setting: Identity) -> str:
 def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:
     """Return {key: its place} of the rows of a question, all of which cover the same samples."""
     official = [entry for entry in entries if entry.official]
-    (contrasts, ranked), (all_contrasts, possible) = _standings(official, seed), _standings(entries, seed)
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
+    contrasts, ranked = _standings(official, seed)
     # Where nobody is beaten, all are first, and "best" would say nothing.
     several = any(other.rank and other.rank[0] > 1 for other in ranked.values())
     placed = {}
-    for entry in entries:
-        standing = ranked.get(entry.key)
-        rank = standing.rank if standing else None
-        best = several and rank is not None and rank[0] == 1 and standing is not None and standing.scored >= BEST_FROM
-        if_true = possible[entry.key].rank if not entry.official else None
-        why = "" if rank else (standing.unranked or ALONE if standing else "its scores have not been recomputed")
-        compared = contrasts if entry.official else all_contrasts
-        beats, not_beaten = _against(entry, baselines, compared)
-        placed[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline, beats, not_beaten)
+    for entry in official:
+        standing = ranked[entry.key]
+        best = several and standing.rank is not None and standing.rank[0] == 1 and standing.scored >= BEST_FROM
+        why = "" if standing.rank else standing.unranked or ALONE
+        against = _against(entry, baselines, contrasts)
+        placed[entry.key] = Place(standing.rank, None, why, best and not entry.cell.baseline, *against)
+    # Tests are adjusted for their number, so rows of others would widen a rank: each submitter's stand alone.
+    for submitter in dict.fromkeys(entry.submitter for entry in entries if not entry.official):
+        theirs = [entry for entry in entries if not entry.official and entry.submitter == submitter]
+        contrasts, possible = _standings([*official, *theirs], seed)
+        for entry in theirs:
+            against = _against(entry, baselines, contrasts)
+            placed[entry.key] = Place(None, possible[entry.key].rank, NOT_RUN, False, *against)
     return placed
 
 

@@ -1,6 +1,8 @@
 """A submission in memory: made from a run, written as files, read back with its records; and the columns of a board."""
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import BytesIO
@@ -8,12 +10,18 @@ from pathlib import Path
 from time import time
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.cache import pack, unpack
 from saliency_bench.leaderboard.checks import Checked, checked, derived_key
+from saliency_bench.leaderboard.published_maps import LARGEST_SHARD, MOST_SHARDS, SHARD
+from saliency_bench.leaderboard.recorded import LARGEST as LARGEST_RECORDS
 from saliency_bench.leaderboard.recorded import Recorded, recorded
+from saliency_bench.leaderboard.schema import LARGEST as LARGEST_RESULT
 from saliency_bench.leaderboard.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, as_json
@@ -21,9 +29,11 @@ from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_maps, public_name, public_spec
 from saliency_bench.results.ranking import compare
 from saliency_bench.results.run_folder import read_run
+from saliency_bench.utils.bounded import ReaderDiedError, bounded
 from saliency_bench.utils.files import write_json
 
 TRUST = ("status", "why", "rank_if_true", "not_comparable")
+COUNTS = ("recomputed",)
 FEATURES = datasets.Features(
     {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
                                                  "target", "precision", "explainer", "explainer_version",
@@ -35,16 +45,46 @@ FEATURES = datasets.Features(
     | {"n": datasets.Value("int64"), "clusters": datasets.Value("int64"), "rank": datasets.Value("string"),
        "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
     | {name: datasets.Value("string") for name in TRUST}
+    | {name: datasets.Value("int64") for name in COUNTS}
     | {"best": datasets.Value("bool"), "own_method": datasets.Value("bool")}
     | {"submitters": datasets.List(datasets.Value("string")), "conflict": datasets.Value("bool"),
        "same_as": datasets.List(datasets.Value("string"))}
     | {"source": datasets.Value("string")}
 )  # fmt: skip
 # Columns that only a board can fill in, none of which a submission can state about itself.
-OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict", "same_as")
+OF_BOARD = (*TRUST, *COUNTS, "best", "own_method", "submitters", "conflict", "same_as")
 
 NO_RESULT = "no result: this row only shows the columns"
 CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
+LARGEST = {RESULT: LARGEST_RESULT, RECORDS: LARGEST_RECORDS, CELLS: LARGEST_RESULT}  # bytes of each file
+MOST = 100  # submissions of a pull request, such as the runs of a suite
+
+
+def most_bytes(path: str) -> int | None:
+    """Return the largest size of a file of a submission in bytes, or None for a path that no submission has."""
+    name = path.rpartition("/")[2]
+    return LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
+
+
+def too_much(sizes: Mapping[str, int], submissions: int) -> list[str]:
+    """Return a line for each bound that a pull request breaks.
+
+    Args:
+        sizes: {path: bytes} of its files.
+        submissions: how many it adds.
+    """
+    problems = [f"it adds {submissions} submissions, of which at most {MOST} are read"] * (submissions > MOST)
+    problems += [
+        f"{path} has {size:,} bytes, of which at most {most:,} are read"
+        for path, size in sizes.items()
+        if (most := most_bytes(path)) is not None and size > most
+    ]
+    shards = Counter(path.rpartition("/")[0] for path in sizes if SHARD.fullmatch(path.rpartition("/")[2]))
+    return problems + [
+        f"{folder} has {count:,} files of maps, of which at most {MOST_SHARDS:,} are read"
+        for folder, count in shards.items()
+        if count > MOST_SHARDS
+    ]
 
 
 def shown_cells(result: Result | None) -> bytes:
@@ -177,7 +217,28 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
     }
     result = validated(json.dumps(content), folder / "summary.json")
     table = pq.read_table(folder / RECORDS, read_dictionary=TEXTS).replace_schema_metadata(None).unify_dictionaries()
-    return Submission(result, table, check_records(result, table, folder / RECORDS), str(folder))
+    outcomes = checked(result, recorded(result, table, folder / RECORDS), folder / RECORDS).recorded
+    return Submission(result, table, outcomes, str(folder))
+
+
+def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
+    """Return `of_run` of a run that a stranger has uploaded, which is read in a bounded child process."""
+    try:
+        packed = bounded(run_packed, str(folder), submitter, note, link)
+    except ReaderDiedError as error:
+        raise UserError(f"the run cannot be read: {error}") from error
+    submission = unpack(packed)
+    with np.load(BytesIO(packed), allow_pickle=False) as arrays:
+        table = pq.read_table(BytesIO(arrays["records"].tobytes()), read_dictionary=TEXTS)
+    return Submission(submission.result, table.unify_dictionaries(), submission.recorded, str(folder))
+
+
+def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
+    """Pack a run as a submission, with its records written anew, so that they are as pyarrow writes them."""
+    submission = of_run(folder, submitter, note, link)
+    buffer = BytesIO()
+    pq.write_table(submission.records, buffer)
+    return pack(submission.checked, records=np.frombuffer(buffer.getvalue(), dtype=np.uint8))
 
 
 def _day(seconds: float | None) -> str | None:
@@ -188,8 +249,3 @@ def _day(seconds: float | None) -> str | None:
 def _pinned(source: dict, name: str) -> str:
     """Return the name that loads the same dataset or model again, with its commit if it is on the Hub."""
     return f"{source['repo']}@{source['revision']}" if source.get("repo") else name
-
-
-def check_records(result: Result, table: pa.Table, path: Path) -> Recorded:
-    """Return the scores in a table of records. Raise UserError if they contradict the result; `path` names them."""
-    return checked(result, recorded(result, table.to_batches(), len(table), path), path).recorded

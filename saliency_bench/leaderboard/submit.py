@@ -5,7 +5,7 @@ sent as well.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
@@ -26,13 +26,13 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
-from saliency_bench.leaderboard.bounds import check_written, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.copies import ScoredCell, covers
 from saliency_bench.leaderboard.published_maps import PUBLISHED, shards_in
+from saliency_bench.leaderboard.recorded import MOST_ROWS
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
 from saliency_bench.leaderboard.source import Source, asking
-from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells
+from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells, too_much
 from saliency_bench.leaderboard.template import score_maps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
@@ -87,7 +87,6 @@ class SubmissionPlan:
         sent = self.submission.only({cell.cell_id for cell in self.new})
         with TemporaryDirectory() as folder:
             written = sent.write(Path(folder))
-            check_written(written[0].parent)
             files: dict[str, bytes | Path] = {
                 path.relative_to(folder).as_posix(): path.read_bytes() for path in written
             }
@@ -194,11 +193,13 @@ def board_publication(namespace: str) -> Publication:
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
     """Raise UserError for a pull request that its review would refuse for its size."""
     sent = [plan for plan in plans if not plan.nothing]
-    if many := too_many(len(sent)):
-        raise UserError(f"nothing was sent: {many[0]}; send a part of the runs at a time")
+    sizes = {path: size for plan in sent for path, size in plan.sizes.items()}
+    if problems := too_much(sizes, len(sent)):
+        raise UserError(f"nothing was sent: {problems[0]}; send a part of the runs at a time")
     for plan in sent:
-        if problems := too_large(plan.sizes):
-            raise UserError(f"nothing was sent: {problems[0]}")
+        if (rows := len(plan.submission.records)) > MOST_ROWS:
+            where = f"{RECORDS} of {plan.submission.where}"
+            raise UserError(f"no board reads {where}: it has {rows:,} rows, of which at most {MOST_ROWS:,} are read")
 
 
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
@@ -273,6 +274,7 @@ def plan(
     with_maps: bool = False,
     dry_run: bool = False,
     api: HfApi | None = None,
+    read: Callable[..., Submission] = of_run,
 ) -> SubmissionPlan:
     """Ask the Hub what submitting a finished run to `namespace`/results would do, and change nothing.
 
@@ -285,13 +287,14 @@ def plan(
         with_maps: publish the maps too that `score_maps` has written into the folder.
         dry_run: only compare, which needs neither login nor network.
         api: of the account that submits; default: the account that is logged in.
+        read: makes the submission of the run; `of_upload` where a stranger has made the run.
 
     Raises:
         UserError: The folder holds no finished run, or the Hub refuses the submission.
     """
     repo, api = f"{namespace}/results", api or client.default_api()
     maps = Path(run) / PUBLISHED if with_maps else None
-    submission = of_run(run, NOBODY, note, link)  # first: errors of the run are reported before those of the Hub
+    submission = read(run, NOBODY, note, link)  # first: errors of the run are reported before those of the Hub
     try:
         account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:

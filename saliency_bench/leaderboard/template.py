@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any, Final, Literal, Unpack
 
 import numpy as np
@@ -30,7 +31,7 @@ from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.precomputed import PrecomputedMaps, explainer_of, file_of, refuse, wants_more
 from saliency_bench.engine.preflight import check_empty, check_run_folder, check_settings
 from saliency_bench.engine.python_objects import describe
-from saliency_bench.engine.run import Stopwatch, compute
+from saliency_bench.engine.run import compute
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.published_maps import PUBLISHED, as_published, write_maps
 from saliency_bench.results.cell import Count, StrictModel, field_line
@@ -256,7 +257,7 @@ def score_maps(
         UserError: The maps are not as the template says, `run` refuses the settings, or dataset, model or target are no
             longer those of the template.
     """
-    watch = Stopwatch()
+    started = perf_counter()
     folder = Path(maps if template is None else template)
     content, files = read_template(folder)
     source = Path(maps) if template is not None else _maps_in(Path(maps))
@@ -284,7 +285,7 @@ def score_maps(
             setting = NAMED.get(entry, entry)
             raise UserError(f"the {setting} is no longer the one that {folder / TEMPLATE} was made for; make it again")
     say(f"{name}: scoring {context.data.count} maps by {listed(map(str, context.metrics))} into {context.out}")
-    done = compute(context, accelerator, watch, progress=progress)
+    done = compute(context, accelerator, started, progress=progress)
     if with_maps:
         assert isinstance(method.function, PrecomputedMaps)
         write_maps(done.folder / PUBLISHED, name, method.function.items())

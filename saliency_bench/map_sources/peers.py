@@ -29,7 +29,7 @@ from saliency_bench.classifiers.networks import logits_in
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
+VERSION = 2
 # Attributes that are no settings, and so no part of the version: the network with its hooks, and the last outputs.
 LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
 

@@ -7,6 +7,7 @@ from huggingface_hub import RepoCard
 from saliency_bench import registry
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.hub.plan import Publication
+from saliency_bench.publishing.package import with_wheel
 from saliency_bench.publishing.vendoring import metric_files
 
 LICENSE = "apache-2.0"  # of this package, whose code it is
@@ -34,5 +35,9 @@ def metric_publication(name: str, namespace: str) -> Publication:
     card.data["license"] = license
     card.data["python_version"] = PYTHON
     text = str(card).replace(f'"saliency-bench/{name}"', f'"{namespace}/{name}"').rstrip() + "\n"
-    files: dict[str, Path | bytes] = {path: content.encode() for path, content in (texts | {"README.md": text}).items()}
-    return Publication("space", f"{namespace}/{name}", files, license, ("*.py",), mark=(f"{name}.py", ""))
+    repo = f"{namespace}/{name}"
+    needed, package = with_wheel(texts["requirements.txt"], repo)
+    texts |= {"README.md": text, "requirements.txt": needed}
+    files: dict[str, Path | bytes] = {path: content.encode() for path, content in texts.items()}
+    files.update(package)
+    return Publication("space", repo, files, license, ("*.py", "*.whl"), mark=(f"{name}.py", ""))

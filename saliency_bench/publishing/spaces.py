@@ -6,21 +6,16 @@ The SDK `gradio` would install Gradio, which they do not use, and promises to ru
 The package travels with it, so that page and results are read by the same version. Weights, pictures and tests do not.
 """
 
-from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from huggingface_hub import RepoCard
 
-import saliency_bench
 from saliency_bench import registry
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import unknown
 from saliency_bench.hub.plan import Publication
+from saliency_bench.publishing.package import package_files, pinned, plain_requirements
 
-CORE = Path(saliency_bench.__file__).parent
-TEXTS = (".py", ".j2", ".css", ".html", ".js", ".json", ".txt", ".yaml", ".typed")
 STUDY = "human-study"  # the tag of a card
-CPU = "--extra-index-url https://download.pytorch.org/whl/cpu"  # a Space without a GPU needs no CUDA libraries
 EXTRAS = {"gradio": ("spaces",), "docker": ("studies", "lime", "postgres")}  # {sdk: what its apps need}
 DOCKERFILE = """FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 user
@@ -72,38 +67,9 @@ def space_publication(name: str, namespace: str, repo_name: str | None = None) -
     files: dict[str, Path | bytes] = {
         "README.md": (str(card).rstrip() + "\n").encode(),
         "app.py": START.format(name=name).encode(),
-        "requirements.txt": requirements(EXTRAS[sdk]).encode(),
+        "requirements.txt": pinned(plain_requirements(EXTRAS[sdk])).encode(),
         **({"Dockerfile": DOCKERFILE.encode()} if sdk == "docker" else {}),
-        **_package(),
+        **package_files(),
     }
     repo, mark = f"{namespace}/{repo_name or name}", f"saliency_bench/spaces/{name}/app.py"
     return Publication("space", repo, files, card.data.get("license"), ("saliency_bench/*",), mark=(mark, ""), sdk=sdk)
-
-
-def requirements(extras: Sequence[str]) -> str:
-    """Return what a Space installs: what this package needs, on a CPU, and these extras."""
-    try:
-        needed = requires("saliency-bench") or []
-    except PackageNotFoundError as error:
-        raise UserError("saliency-bench is not installed, so its requirements are unknown: pip install -e .") from error
-    plain = [requirement for requirement in needed if "extra ==" not in requirement]
-    wanted = [f'extra == "{name}"' for name in extras]
-    extra = [
-        requirement.partition(";")[0].strip()
-        for requirement in needed
-        if any(marker in requirement for marker in wanted)
-    ]
-    return "\n".join([CPU, *plain, *extra]) + "\n"
-
-
-def _package() -> dict[str, Path]:
-    """Return {path in the Space: file} of the package with its plugins, as an installation has them."""
-    roots = {"saliency_bench": [CORE]}
-    roots |= {f"saliency_bench/{kind}": registry.folders(kind) for kind in registry.KINDS}
-    return {
-        f"{place}/{path.relative_to(root).as_posix()}": path
-        for place, folders in roots.items()
-        for root in folders
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.suffix in TEXTS and "__pycache__" not in path.parts
-    }

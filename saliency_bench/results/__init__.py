@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 MANIFEST = "run.json"
+WRITTEN = "written.json"  # the hashes of the files that follow from the records, and what they were made of
 DIGITS = 16  # of the hash in the name of a part file
 PART = re.compile(rf"[0-9]{{6,}}-[0-9a-f]{{{DIGITS}}}\.parquet")
 

@@ -24,6 +24,7 @@ from pydantic import (
 
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import PRECOMPUTED
+from saliency_bench.registry import is_named
 from saliency_bench.results.intervals import APPROXIMATE_BELOW, Estimate
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -44,13 +45,16 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-FEW = 20  # clusters; with fewer an interval is marked
+FEWEST_TRAININGS = 5  # with fewer a score is marked, and its explainer is not ranked
+FEW = 20  # effective clusters; with fewer an interval is marked
 
 
 class Interval(StrictModel):
     """A mean over `n` samples in `clusters` clusters with its 95 % interval; None where it is not defined.
 
-    With fewer than 10 clusters there is no interval.
+    Attributes:
+        effective: clusters of equal size that would say as much; None: all of `clusters`. With fewer than 10 there is
+            no interval.
     """
 
     value: float | None
@@ -58,6 +62,7 @@ class Interval(StrictModel):
     high: float | None
     n: Count
     clusters: Count
+    effective: Annotated[float, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -74,17 +79,23 @@ class Interval(StrictModel):
     def from_estimate(cls, estimate: Estimate) -> Self:
         """Return it from an estimate, whose NaN become None."""
         value, low, high = (None if number != number else number for number in estimate[:3])
-        return cls(value=value, low=low, high=high, n=estimate.n, clusters=estimate.clusters)
+        effective = None if estimate.effective == estimate.clusters else estimate.effective
+        return cls(value=value, low=low, high=high, n=estimate.n, clusters=estimate.clusters, effective=effective)
+
+    @property
+    def independent(self) -> float:
+        """Return the number of effective clusters."""
+        return self.clusters if self.effective is None else self.effective
 
     @property
     def few(self) -> bool:
         """Return whether the interval rests on few samples."""
-        return self.ends is not None and self.clusters < FEW
+        return self.ends is not None and self.independent < FEW
 
     @property
     def small(self) -> bool:
         """Return whether the value itself rests on so few samples that their number belongs beside it."""
-        return self.n > 0 and self.clusters < FEW
+        return self.n > 0 and self.independent < FEW
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -176,6 +187,7 @@ class CellResult(Interval, CellKey):
         left_out: {reason: samples without a score}.
         flat: scores of constant maps.
         marked: {reason: scores that stand but are counted for this reason of the metric's own}.
+        trainings: of a score of networks that were trained anew, how many there were per exposure.
     """
 
     rank: Annotated[tuple[Rank, Rank], Strict(False)] | None
@@ -187,6 +199,7 @@ class CellResult(Interval, CellKey):
     flat: Count
     marked: dict[str, Count]
     forward_passes: ForwardPasses
+    trainings: Count | None = None
 
     @model_validator(mode="after")
     def _ranked(self) -> Self:
@@ -213,9 +226,14 @@ class CellResult(Interval, CellKey):
         return "" if self.value is not None else max(self.left_out, key=self.left_out.__getitem__, default="no samples")
 
     @property
+    def few_trainings(self) -> bool:
+        """Return whether the score rests on few trainings."""
+        return self.trainings is not None and self.value is not None and self.trainings < FEWEST_TRAININGS
+
+    @property
     def approximate(self) -> bool:
         """Return whether an unbounded score has too few clusters for its bootstrap-t interval to be exact."""
-        return self.median is not None and self.ends is not None and self.clusters < APPROXIMATE_BELOW
+        return self.median is not None and self.ends is not None and self.independent < APPROXIMATE_BELOW
 
 
 CELLS = TypeAdapter(list[CellResult])
@@ -280,8 +298,9 @@ def bounds(limits: tuple[float, float]) -> tuple[float | None, float | None]:
 
 
 def with_version(text: str, version: int | str) -> str:
-    """Return a name that two items share with its version in short."""
-    return f"{text} (version {str(version).removeprefix(PRECOMPUTED)[:6]})"
+    """Return a name that two items share with its version; a hash, as of a function, is cut short."""
+    shown = str(version) if is_named(version) else str(version).removeprefix(PRECOMPUTED)[:6]
+    return f"{text} (version {shown})"
 
 
 def _distinct_names(texts: dict[Name, tuple[str, int | str]]) -> dict[Name, str]:

@@ -41,21 +41,38 @@ def sums_by_cluster(values: np.ndarray, codes: np.ndarray, count: int) -> np.nda
     return np.bincount(codes, weights=values, minlength=count)
 
 
+def effective_clusters(counts: np.ndarray) -> float:
+    """Return how many clusters of equal size say as much as clusters of these sizes: n^2 / sum n_c^2 (Kish, 1965).
+
+    It is their number where all are equal, and less the more the samples sit in a few of them.
+    """
+    squares = float((counts.astype(float) ** 2).sum())
+    return float(counts.sum()) ** 2 / squares if squares else 0.0
+
+
 class Matched:
     """Columns of scores compared two by two on the samples that both have, summed over clusters.
 
     Columns that miss the same samples share their sums, so that few are needed however many pairs there are. `columns`
-    grows as pairs are asked for, an array (clusters,) each, until `forget`.
+    grows as pairs are asked for, an array (clusters,) each, until `forget`. `only_ends` says of each column whether its
+    scores are nothing but the two ends of their range, as 0/1 scores are.
 
     Args:
         columns: (n,) each, NaN where a sample has no score.
         codes: (n,) the cluster of each sample.
+        limits: (low, high) of the scores; either may be infinite.
     """
 
-    def __init__(self, columns: Sequence[np.ndarray], codes: np.ndarray):
+    def __init__(
+        self, columns: Sequence[np.ndarray], codes: np.ndarray, limits: tuple[float, float] = (-np.inf, np.inf)
+    ):
         self.codes, self.clusters = codes, int(codes.max(initial=-1)) + 1
         self.known = np.stack([np.isfinite(column) for column in columns], axis=1)
         self._given = columns
+        self.width = limits[1] - limits[0]
+        self.only_ends = [
+            bool(np.isfinite(self.width) and np.isin(column[np.isfinite(column)], limits).all()) for column in columns
+        ]
         self.columns: list[np.ndarray] = []
         self._indices: dict[tuple[int, bytes], int] = {}
         self._counts: dict[bytes, np.ndarray] = {}

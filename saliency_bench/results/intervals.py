@@ -3,11 +3,13 @@
 The methods were chosen by simulation (`benchmarks/statistics.py` prints their coverage):
 
     0/1 scores, accuracy    Wilson (1927)
-    bounded scores          Wilson's with an effective number of samples, which follows from the variance of the scores,
-                            or of cluster sums
+    bounded scores          Wilson's with an effective number of samples, which follows from the standard error
     unbounded scores        bootstrap-t over clusters (Efron, 1981); approximate below 500 clusters
     aggregates              percentile bootstrap over clusters, the aggregate recomputed in each draw
     differences of means    Student's t with the standard error of cluster sums
+
+Standard errors are those of the jackknife that leaves out one cluster at a time. Clusters of uneven size and rare
+scores make them vary more than C - 1 degrees of freedom say, so Student's t has Satterthwaite's (`cluster_error`).
 
 Not included: the explainer's seed, the model's training, the choice of datasets.
 """
@@ -20,33 +22,42 @@ from scipy import special
 
 from saliency_bench.bound_metric import outside
 from saliency_bench.errors import UserError
-from saliency_bench.results.clusters import Matched, summable, sums_by_cluster
+from saliency_bench.results.clusters import Matched, effective_clusters, summable, sums_by_cluster
 from saliency_bench.utils.seeds import random_bits, seed_of
 
+NAN = float("nan")
 DRAWS = 2000
-INTERVAL_FROM = 10  # clusters; with fewer a value stands alone
+INTERVAL_FROM = 10  # effective clusters; with fewer a value stands alone
 APPROXIMATE_BELOW = 500  # clusters of an unbounded score
 TAIL = 0.025
 EQUAL = 1e-12  # of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
-NAN = float("nan")
-
 Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
 
 
 class Estimate(NamedTuple):
-    """A number with its interval, NaN where there is none; n samples in so many clusters."""
+    """A number with its interval, NaN where there is none; n samples in so many clusters.
+
+    Attributes:
+        effective: clusters of equal size that would say as much (`clusters.effective_clusters`).
+        freedom: degrees of freedom of the interval, NaN where it has none.
+    """
 
     value: float
     low: float
     high: float
     n: int
     clusters: int
+    effective: float
+    freedom: float = NAN
 
 
-def t_quantile(freedom: int) -> float:
-    """Return the .975 quantile of Student's t."""
-    return float(special.stdtrit(freedom, 1 - TAIL))
+NOTHING = Estimate(NAN, NAN, NAN, 0, 0, 0.0)
+
+
+def t_quantile(freedom: float, tail: float = TAIL) -> float:
+    """Return the quantile of Student's t that leaves `tail` above it."""
+    return float(special.stdtrit(freedom, 1 - tail))
 
 
 def is_bounded(limits: tuple[float, float]) -> bool:
@@ -61,7 +72,9 @@ def check_range(values: np.ndarray, limits: tuple[float, float], subject: str) -
         raise UserError(f"{subject} has a score of {wrong[0]:.6g}, outside its range from {low:g} to {high:g}")
 
 
-def interval(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> Estimate:
+def interval(
+    values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL
+) -> Estimate:
     """Return the mean of values (n,) that are not NaN, with the interval that fits their range.
 
     Args:
@@ -69,11 +82,14 @@ def interval(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float],
         codes: (n,) the cluster of each.
         limits: (low, high) of the metric; either may be infinite.
         seed: of the bootstrap of unbounded scores.
+        tail: the chance that the mean lies below the interval, and that it lies above.
     """
-    return intervals(values[:, None], codes, limits, seed)[0]
+    return intervals(values[:, None], codes, limits, seed, tail)[0]
 
 
-def intervals(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> list[Estimate]:
+def intervals(
+    columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL
+) -> list[Estimate]:
     """Return `interval` of each column (n, k).
 
     Unbounded columns that miss the same samples share their draws.
@@ -89,9 +105,9 @@ def intervals(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float
         kept_codes = np.unique(codes[rows], return_inverse=True)[1]
         kept = columns[np.ix_(rows, indices)]
         if is_bounded(limits):
-            estimates = [bounded(column, kept_codes, limits) for column in kept.T]
+            estimates = [bounded(column, kept_codes, limits, tail) for column in kept.T]
         else:
-            estimates = bootstrap_t(kept, kept_codes, limits, seed)
+            estimates = bootstrap_t(kept, kept_codes, limits, seed, tail)
         estimates_by_column |= zip(indices, estimates, strict=True)
     return [estimates_by_column[index] for index in range(columns.shape[1])]
 
@@ -107,112 +123,113 @@ def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
     return max(0.0, float((middle - half) / whole)), min(1.0, float((middle + half) / whole))
 
 
-def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float]) -> Estimate:
+def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL) -> Estimate:
     """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
 
-    With u = (x - low) / (high - low), mean m and variance v (ddof 1): n_e = n / min(1, v / (m (1 - m))), which is n for
-    0/1 scores, and z = t(.975, n - 1), 1.96 for 0/1 scores. With clusters n_e = m (1 - m) / se_C^2, and C - 1 degrees
-    of freedom. Where all are equal, n_e is n (C). The ends are Wilson's for m, n_e and z, mapped back.
+    With u = (x - low) / (high - low) of mean m: n_e = m (1 - m) / se^2, the number of 0/1 samples whose mean would vary
+    as much, at least n where samples are their own clusters, and C where all scores are equal (se and its degrees of
+    freedom: `cluster_error`). z is the quantile of Student's t, 1.96 for 0/1 scores of single samples. The ends are
+    Wilson's for m, n_e and z, mapped back.
     """
-    n, clusters = len(values), int(codes.max(initial=-1)) + 1
+    n, counts = len(values), np.bincount(codes)
+    clusters, effective = len(counts), effective_clusters(counts)
     if n == 0:
-        return Estimate(NAN, NAN, NAN, 0, 0)
+        return NOTHING
     value = float(values.mean())
-    if clusters < INTERVAL_FROM:
-        return Estimate(value, NAN, NAN, n, clusters)
+    if effective < INTERVAL_FROM:
+        return Estimate(value, NAN, NAN, n, clusters, effective)
     low, high = limits
     u = np.clip((values - low) / (high - low), 0, 1)
     mean = float(u.mean())
+    error, freedom = cluster_error(sums_by_cluster(u, codes, clusters), counts, mean)
+    size = mean * (1 - mean) / error**2 if error > 0 else clusters
     if clusters == n:
-        size, z = _effective(u, mean), _z(u)
-    else:
-        error = cluster_error(sums_by_cluster(u, codes, clusters), np.bincount(codes, minlength=clusters), mean)
-        size = mean * (1 - mean) / error**2 if error > 0 else clusters
-        z = t_quantile(clusters - 1)
-    ends = wilson(mean, size, z)
+        size = max(size, n)  # no score within a range varies more than one that is 0 or 1
+        if bool(((u == 0) | (u == 1)).all()):
+            freedom = np.inf  # the variance of a 0/1 score follows from its mean
+    ends = wilson(mean, size, t_quantile(freedom, tail))
     # Of equal scores the value may lie outside its ends by the last digit.
-    return Estimate(
-        value, min(value, low + ends[0] * (high - low)), max(value, low + ends[1] * (high - low)), n, clusters
-    )
+    bottom, top = (low + end * (high - low) for end in ends)
+    return Estimate(value, min(value, bottom), max(value, top), n, clusters, effective, freedom)
 
 
-def _effective(u: np.ndarray, mean: float) -> float:
-    """Return n_e, the number of 0/1 samples whose mean would vary as much: n / min(1, v / (m (1 - m)))."""
-    if np.ptp(u) <= EQUAL:
-        return len(u)
-    return len(u) / min(1.0, float(u.var(ddof=1)) / (mean * (1 - mean)))
+def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:
+    """Return (the standard error of a mean over clusters, its degrees of freedom).
 
-
-def _z(u: np.ndarray) -> float:
-    """Return the quantile of the interval: normal for 0/1 scores, else Student's t with n - 1 degrees of freedom."""
-    binary = bool(((u == 0) | (u == 1)).all())
-    return float(special.ndtri(1 - TAIL)) if binary else t_quantile(len(u) - 1)
-
-
-def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> float:
-    """Return the standard error of a mean over clusters: se_C^2 = C / (C - 1) sum_c (S_c - m n_c)^2 / n^2.
+    se^2 = (C - 1) / C sum_c d_c^2 with d_c = (S_c - m n_c) / (n - n_c), by how much the mean moves when cluster c is
+    left out. Its degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1: few where
+    a few clusters, large ones or those of a rare score, make up most of the sum.
 
     Args:
         sums: (C,) S_c, the sum of the scores of each cluster.
         counts: (C,) n_c, its samples; clusters without samples do not count.
-        mean: m, over all samples.
+        mean: m, over all n samples.
     """
     clusters = int((counts > 0).sum())
     residuals = sums - mean * counts
     # Residuals that are rounding alone count as zero, so that equal scores have no error.
-    scale = np.abs(sums).max(initial=0)
-    residuals = np.where(np.abs(residuals) <= EQUAL * scale, 0, residuals)
-    return float(np.sqrt(clusters / (clusters - 1) * (residuals**2).sum()) / counts.sum())
+    residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(initial=0), 0, residuals)
+    squares = (residuals / (counts.sum() - counts)) ** 2
+    total = float(squares.sum())
+    if total == 0:
+        return 0.0, clusters - 1.0
+    concentration = float((squares**2).sum()) / total**2 - 1 / clusters
+    freedom = min(clusters - 1.0, 2 / concentration) if concentration > 0 else clusters - 1.0
+    return float(np.sqrt((clusters - 1) / clusters * total)), freedom
 
 
 def difference(matched: Matched, first: int, second: int) -> Estimate:
-    """Return the mean of first minus second on their common samples, +- t(.975, C - 1) se_C.
+    """Return the mean of first minus second on their common samples, +- t se, as `cluster_error` has them.
 
     It is not corrected for multiple comparisons.
     """
     left, right, counts = matched.pair(first, second)
     sums = matched.columns[left] - matched.columns[right]
-    n, clusters = int(counts.sum()), int((counts > 0).sum())
+    n, clusters, effective = int(counts.sum()), int((counts > 0).sum()), effective_clusters(counts)
     if n == 0:
-        return Estimate(NAN, NAN, NAN, 0, 0)
+        return NOTHING
     mean = float(sums.sum() / n)
-    if clusters < INTERVAL_FROM:
-        return Estimate(mean, NAN, NAN, n, clusters)
-    half = t_quantile(clusters - 1) * cluster_error(sums, counts, mean)
-    return Estimate(mean, mean - half, mean + half, n, clusters)
+    if effective < INTERVAL_FROM:
+        return Estimate(mean, NAN, NAN, n, clusters, effective)
+    error, freedom = cluster_error(sums, counts, mean)
+    half = t_quantile(freedom) * error
+    return Estimate(mean, mean - half, mean + half, n, clusters, effective, freedom)
 
 
-def bootstrap_t(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> list[Estimate]:
+def bootstrap_t(
+    columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL
+) -> list[Estimate]:
     """Return the mean of each column (n, k) without NaN with its bootstrap-t interval.
 
-    Clusters are drawn with replacement, and t = (mean* - mean) / se_C* of each draw; the interval is
-    [mean - t(.975) se_C, mean - t(.025) se_C]. Draws in which all clusters have one mean have no t and do not count.
-    The interval stays within finite limits; where all scores are equal there is none.
+    Clusters are drawn with replacement, and t = (mean* - mean) / se* of each draw, with se^2 = C / (C - 1) sum_c
+    (S_c - m n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]; f, the quantile of Student's t
+    with the degrees of freedom of `cluster_error` over the normal one, makes up for draws that vary less than samples.
+    Draws in which all clusters have one mean have no t and do not count. The interval stays within finite limits; where
+    all scores are equal there is none.
     """
-    n, clusters = len(columns), int(codes.max(initial=-1)) + 1
+    n, counts = len(columns), np.bincount(codes).astype(float)
+    clusters, effective = len(counts), effective_clusters(counts)
     means = [float(column.mean()) if n else NAN for column in columns.T]
-    if clusters < INTERVAL_FROM:
-        return [Estimate(mean, NAN, NAN, n, clusters) for mean in means]
-    counts = np.bincount(codes, minlength=clusters).astype(float)
+    if effective < INTERVAL_FROM:
+        return [Estimate(mean, NAN, NAN, n, clusters, effective) for mean in means]
     sums = np.stack([sums_by_cluster(column, codes, clusters) for column in columns.T], axis=1)
     residuals = sums - np.array(means) * counts[:, None]
     # What is left of equal scores by rounding would become a tiny error, and t of any size.
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
     errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
-    t = _studentised(residuals, counts, seed)
-    return [
-        _from_t(mean, error, draws, limits, n, clusters) for mean, error, draws in zip(means, errors, t.T, strict=True)
-    ]
-
-
-def _from_t(mean: float, error: float, t: np.ndarray, limits: tuple[float, float], n: int, clusters: int) -> Estimate:
-    """Return the bootstrap-t interval of a mean from the t of all draws."""
-    if error == 0:
-        return Estimate(mean, NAN, NAN, n, clusters)
-    # The upper tail of t gives the lower end: a mean that is drawn too high must be corrected downwards.
-    low, high = np.nanpercentile(t, [100 * TAIL, 100 * (1 - TAIL)])
-    ends = np.clip([mean - high * error, mean - low * error], *limits)
-    return Estimate(mean, min(mean, float(ends[0])), max(mean, float(ends[1])), n, clusters)
+    estimates = []
+    for mean, error, column, t in zip(means, errors, sums.T, _studentised(residuals, counts, seed).T, strict=True):
+        if error == 0:
+            estimates.append(Estimate(mean, NAN, NAN, n, clusters, effective))
+            continue
+        _, freedom = cluster_error(column, counts, mean)
+        # The upper tail of t gives the lower end: a mean that is drawn too high must be corrected downwards.
+        quantiles = np.nanpercentile(t, [100 * (1 - tail), 100 * tail])
+        widened = error * t_quantile(freedom, tail) / t_quantile(np.inf, tail)
+        low, high = np.clip(mean - quantiles * widened, *limits)
+        ends = min(mean, float(low)), max(mean, float(high))
+        estimates.append(Estimate(mean, *ends, n, clusters, effective, freedom))
+    return estimates
 
 
 def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
@@ -249,9 +266,16 @@ def _drawn(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def cluster_bootstrap(
-    statistic: Callable[[np.ndarray], np.ndarray], codes: np.ndarray, seed: int = 0, draws: int = DRAWS
+    statistic: Callable[[np.ndarray], np.ndarray],
+    codes: np.ndarray,
+    seed: int = 0,
+    draws: int = DRAWS,
+    tail: float = TAIL,
 ) -> Estimate:
     """Return a number that is not a mean of scores with its percentile bootstrap interval over clusters.
+
+    Draws vary less than samples do, so the percentiles are those of the expanded interval (Hesterberg, 2015): the
+    normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for G effective of C clusters, and its complement.
 
     Args:
         statistic: (draws,) of weights (draws, n), how often each sample counts; NaN where a draw has no such number,
@@ -259,25 +283,39 @@ def cluster_bootstrap(
         codes: (n,) the cluster of each sample.
         seed: of the draws.
         draws: how many.
+        tail: as of `interval`.
     """
-    n, clusters = len(codes), int(codes.max(initial=-1)) + 1
+    n, counts = len(codes), np.bincount(codes)
+    clusters, effective = len(counts), effective_clusters(counts)
     if n == 0:
-        return Estimate(NAN, NAN, NAN, 0, 0)
+        return NOTHING
     value = float(statistic(np.ones((1, n)))[0])
-    if clusters < INTERVAL_FROM:
-        return Estimate(value, NAN, NAN, n, clusters)
+    if effective < INTERVAL_FROM:
+        return Estimate(value, NAN, NAN, n, clusters, effective)
+    values = drawn_statistics(statistic, codes, seed, draws)
+    values = values[np.isfinite(values)]
+    if len(values) == 0:
+        return Estimate(value, NAN, NAN, n, clusters, effective)
+    expanded = special.ndtr(-np.sqrt(clusters / (clusters - 1)) * t_quantile(effective - 1, tail))
+    low, high = np.percentile(values, [100 * expanded, 100 * (1 - expanded)])
+    ends = min(value, float(low)), max(value, float(high))
+    return Estimate(value, *ends, n, clusters, effective, effective - 1)
+
+
+def drawn_statistics(
+    statistic: Callable[[np.ndarray], np.ndarray], codes: np.ndarray, seed: int = 0, draws: int = DRAWS
+) -> np.ndarray:
+    """Return a statistic (draws, ...) of weights (draws, n) in draws of clusters with replacement."""
+    n, clusters = len(codes), int(codes.max()) + 1
     blocks = (
         block for weights in _drawn(clusters, draws, seed) for block in np.array_split(weights, -(-n // clusters))
     )
-    values = np.concatenate([statistic(block[:, codes]) for block in blocks])
-    values = values[np.isfinite(values)]
-    if len(values) == 0:
-        return Estimate(value, NAN, NAN, n, clusters)
-    low, high = np.percentile(values, [100 * TAIL, 100 * (1 - TAIL)])
-    return Estimate(value, min(value, float(low)), max(value, float(high)), n, clusters)
+    return np.concatenate([statistic(block[:, codes]) for block in blocks])
 
 
-def aggregate_interval(aggregate: Aggregate, columns: np.ndarray, codes: np.ndarray, seed: int = 0) -> Estimate:
+def aggregate_interval(
+    aggregate: Aggregate, columns: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
+) -> Estimate:
     """Return an aggregate of the means of columns (n, P) with its interval, resampled by cluster.
 
     Columns are NaN where a part is absent; samples without any part do not count.
@@ -296,7 +334,7 @@ def aggregate_interval(aggregate: Aggregate, columns: np.ndarray, codes: np.ndar
             means = np.einsum("dn,np->dp", weights, kept) / np.einsum("dn,np->dp", weights, present)
         return aggregate(means)
 
-    return cluster_bootstrap(weighted, codes, seed)
+    return cluster_bootstrap(weighted, codes, seed, tail=tail)
 
 
 def aggregate_difference(

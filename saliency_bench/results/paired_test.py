@@ -7,8 +7,10 @@ sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, 0 where all are 0. Each f
 pairs at once, so the greatest T of a family of pairs shows what chance does to all of them together. Step-down: a pair
 is compared with the greatest T of the pairs whose own T is no greater.
 
-The p-value is about the mean, which is what is reported, and assumes no normal distribution. The price: it is too
-liberal where the scores of two explainers have very different distributions and there are few clusters.
+The p-value is about the mean, which is what is reported, and assumes no normal distribution; but it assumes that D and
+-D are equally likely, which scores of unequal shape break: of a rare event against a smooth score of the same mean, the
+samples without the event all speak against it. So a difference must also outlast one more cluster that speaks against
+it, as loudly as any of those seen (`with_another_cluster`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ import numpy as np
 from saliency_bench.results.clusters import Matched
 from saliency_bench.utils.seeds import random_bits, seed_of
 
+ALPHA = 0.05
 FLIPS = 9999
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
 T_AT_ONCE = 2**22  # flipped T of all pairs, of which some copies are in memory
@@ -38,7 +41,7 @@ class SignFlips:
         """Yield (index, {pair: T}, the T of every flip) of each family that has pairs."""
         for numbers in self._together():
             indices_by_family = [
-                {pair: self.families[number].pair(*pair)[:2] for pair in self.pairs[number]} for number in numbers
+                {pair: self.families[number].pair(*pair) for pair in self.pairs[number]} for number in numbers
             ]
             widths = [len(self.families[number].columns) for number in numbers]
             # Families share their signs: flip b of a pair goes with flip b of every other pair, also of other metrics,
@@ -71,17 +74,23 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family: `seen`, {pair: T}, and under every flip."""
+    """T of the pairs of one family, {pair: T}: `seen`, `outlasting` (`with_another_cluster`), and under every flip."""
 
-    def __init__(self, family: Matched, indices: Mapping[Pair, tuple[int, ...]], sums: np.ndarray):
-        self._places, self._sums = indices, sums
+    def __init__(self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray):
+        self._places = {pair: columns[:2] for pair, columns in indices.items()}
+        self._sums = sums
         self._norms: dict[Pair, float] = {}
         self.seen: dict[Pair, float] = {}
-        for pair, (first, second) in indices.items():
+        self.outlasting: dict[Pair, float] = {}
+        for pair, (first, second, counts) in indices.items():
             sums_of_pair = family.columns[first] - family.columns[second]
             norm = float(np.sqrt((sums_of_pair**2).sum()))
             self._norms[pair] = norm
             self.seen[pair] = float(abs(sums_of_pair.sum()) / norm) if norm else 0.0
+            may_be = 0.0
+            if family.only_ends[pair[0]] != family.only_ends[pair[1]]:
+                may_be = family.width * counts.sum() / np.count_nonzero(counts)
+            self.outlasting[pair] = with_another_cluster(sums_of_pair, may_be)
 
     def under_flips(self, pairs: Sequence[Pair], rows: slice) -> np.ndarray:
         """Return |sum of signed differences| / norm for these flips and pairs, (flips, pairs)."""
@@ -91,6 +100,21 @@ class Flipped:
         # that differs nowhere has T = 0.
         norms = np.array([self._norms[pair] or np.inf for pair in pairs])
         return np.abs(first - second) / norms
+
+
+def with_another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
+    """Return T+ = (|sum D| - d) / sqrt(sum D^2 + d^2), T after one more cluster that speaks against the difference.
+
+    d is the greatest |D|, and no less than `may_be`: where one of the two scores has been nothing but the ends of its
+    range, a cluster as wide as the range, since no event among few samples does not show that there are none.
+
+    Args:
+        sums: (C,) D.
+        may_be: the least d.
+    """
+    another = max(float(np.abs(sums).max(initial=0)), may_be)
+    norm = float(np.sqrt((sums**2).sum() + another**2))
+    return max(0.0, float(abs(sums.sum())) - another) / norm if norm else 0.0
 
 
 def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
@@ -113,26 +137,32 @@ def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
     return np.unpackbits(words, axis=1, count=count)
 
 
-def step_down(seen: np.ndarray, flipped: Iterable[np.ndarray]) -> np.ndarray:
+def step_down(seen: np.ndarray, flipped: Iterable[np.ndarray], outlasting: np.ndarray | None = None) -> np.ndarray:
     """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
 
     p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
 
+    A pair whose p is below `ALPHA` must also outlast another cluster: p+, made of T+ in the same way and halved, as
+    its direction is known, takes the place of p where it is not below `ALPHA`.
+
     Args:
         seen: (pairs,) T.
         flipped: blocks (some flips, pairs) of T under the flips.
+        outlasting: (pairs,) T+; None: T alone counts.
     """
     order = np.argsort(-seen, kind="stable")
-    enough = seen[order] * SAME
-    reached, flips = np.zeros(len(seen), dtype=int), 0
+    thresholds = [values[order] * SAME for values in (seen, seen if outlasting is None else outlasting)]
+    reached, flips = np.zeros((2, len(seen)), dtype=int), 0
     for block in flipped:
         # From the least T up, so that column i holds the greatest T among pair i and all of lesser T.
         greatest = np.maximum.accumulate(block[:, order[::-1]], axis=1)[:, ::-1]
-        reached += (greatest >= enough).sum(axis=0)
+        for counts, enough in zip(reached, thresholds, strict=True):
+            counts += (greatest >= enough).sum(axis=0)
         flips += len(block)
-    p = np.empty(len(seen))
     # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
-    p[order] = np.maximum.accumulate((1 + reached) / (1 + flips))
+    stepped, again = np.maximum.accumulate((1 + reached[0]) / (1 + flips)), (1 + reached[1]) / (1 + flips) / 2
+    p = np.empty(len(seen))
+    p[order] = np.where((stepped < ALPHA) & (again >= ALPHA), again, stepped)
     return p
 
 
@@ -155,26 +185,24 @@ def adjusted_p(
     """
     p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}
-    kept: dict[Member, tuple[float, np.ndarray]] = {}
-    whole = slice(None)
+    kept: dict[Member, tuple[float, float, np.ndarray]] = {}
     for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
         family_pairs = list(seen)
         blocks = (flipped.under_flips(family_pairs, rows) for rows in _blocks(flips, len(family_pairs)))
-        p_values[number] = dict(
-            zip(family_pairs, step_down(np.array(list(seen.values())), blocks).tolist(), strict=True)
-        )
+        values = (np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting))
+        p = step_down(next(values), blocks, next(values))
+        p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
         for pair in family_pairs:
             if (number, pair) in wanted:
-                kept[number, pair] = seen[pair], flipped.under_flips([pair], whole)[:, 0]
+                lone = flipped.under_flips([pair], slice(None))[:, 0]
+                kept[number, pair] = seen[pair], flipped.outlasting[pair], lone
     for members in across:
         tested = [member for member in members if member in kept]
         if tested:
-            seen_values = np.array([kept[member][0] for member in tested])
-            rows = _blocks(flips, len(tested))
-            p = step_down(
-                seen_values,
-                (np.stack([kept[member][1][family_pairs] for member in tested], axis=1) for family_pairs in rows),
-            )
+            seen_values, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
+            columns = [kept[member][2] for member in tested]
+            blocks = (np.stack([column[rows] for column in columns], axis=1) for rows in _blocks(flips, len(tested)))
+            p = step_down(seen_values, blocks, outlasting)
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values

@@ -17,13 +17,21 @@ from pydantic import Field, TypeAdapter
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellKey, CellResult, Count, Hash, StrictModel, Text, by_metric, read_list
-from saliency_bench.results.clusters import Matched
-from saliency_bench.results.intervals import Aggregate, Estimate, aggregate_difference, aggregate_interval, difference
-from saliency_bench.results.paired_test import Member, Pair, adjusted_p
+from saliency_bench.results.clusters import Matched, effective_clusters
+from saliency_bench.results.intervals import (
+    TAIL,
+    Aggregate,
+    Estimate,
+    aggregate_difference,
+    aggregate_interval,
+    difference,
+)
+from saliency_bench.results.paired_test import ALPHA, Member, Pair, adjusted_p
+from saliency_bench.results.trainings import has_few
 
-RANKED_FROM = 50  # clusters; with fewer there are no ranks and no verbs
-ALPHA = 0.05
+RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
 TOO_FEW = "too few to rank"
+FEW_TRAININGS = "too few trainings to rank"
 ALONE = "nothing to rank against"
 NO_DIFFERENCE = "no difference found"  # which does not say that there is none
 TOO_FEW_TO_TELL = "too few samples to tell"
@@ -35,6 +43,7 @@ class Contrast(StrictModel):
     """Two explainers by one metric on the n samples that both have: first minus second.
 
     Attributes:
+        effective: clusters of equal size that would say as much; None: all of `clusters`.
         low, high: 95 % interval, not corrected for several; None with fewer than 10 clusters.
         p: adjusted; None where there are too few samples to tell, and for aggregates.
     """
@@ -48,11 +57,12 @@ class Contrast(StrictModel):
     low: float | None
     high: float | None
     p: Annotated[float, Field(gt=0, le=1)] | None
+    effective: Annotated[float, Field(ge=0)] | None = None
 
     @property
     def small(self) -> bool:
         """Return whether it rests on so few samples that their number belongs beside it."""
-        return self.clusters < FEW
+        return (self.clusters if self.effective is None else self.effective) < FEW
 
     def seen_from(self, cell_id: str) -> "Contrast":
         """Return the same contrast with this cell as the first."""
@@ -131,12 +141,15 @@ def aggregate_of(key: CellKey) -> Aggregate | None:
     return lambda means: function(means, dict(metric.options))
 
 
-def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int) -> Estimate:
+def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int, tail: float = TAIL) -> Estimate:
     """Return the value of a cell that is an aggregate of parts (n, P), with its interval."""
     if (aggregate := aggregate_of(key)) is not None:
-        return aggregate_interval(aggregate, parts, codes, seed)
+        return aggregate_interval(aggregate, parts, codes, seed, tail)
     present = np.isfinite(parts).any(axis=1)
-    return Estimate(np.nan, np.nan, np.nan, int(present.sum()), len(np.unique(codes[present])))
+    counts = np.bincount(codes[present])
+    return Estimate(
+        np.nan, np.nan, np.nan, int(present.sum()), int(np.count_nonzero(counts)), effective_clusters(counts)
+    )
 
 
 def _shares_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> list[float]:
@@ -165,9 +178,12 @@ def _tested(
     rivals: Sequence[Sequence[CellKey]], scores: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
 ) -> tuple[list[Contrast], dict[str, Standing]]:
     """Return contrasts and standings of metrics whose scores are tested sample by sample."""
-    matched = [Matched([scores[key.cell_id] for key in group], codes) for group in rivals]
+    matched = [Matched([scores[key.cell_id] for key in group], codes, group[0].limits) for group in rivals]
     estimates = [_differences(pairs, len(group)) for group, pairs in zip(rivals, matched, strict=True)]
-    tested = [[pair for pair, estimate in group.items() if estimate.clusters >= RANKED_FROM] for group in estimates]
+    tested = [
+        [pair for pair, estimate in pairs.items() if estimate.effective >= RANKED_FROM and not has_few(group[0])]
+        for group, pairs in zip(rivals, estimates, strict=True)
+    ]
     adjusted = adjusted_p(matched, tested, _against_baselines(rivals, tested), seed)
     contrasts: list[Contrast] = []
     standings: dict[str, Standing] = {}
@@ -197,6 +213,7 @@ def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float
         cells=(first.cell_id, second.cell_id),
         n=estimate.n,
         clusters=estimate.clusters,
+        effective=None if estimate.effective == estimate.clusters else estimate.effective,
         difference=estimate.value,
         low=low,
         high=high,
@@ -227,18 +244,20 @@ def sign_of(difference: float, p: float | None, higher_is_better: bool) -> int:
 
 def _standings(group: Sequence[CellKey], matched: Matched, contrasts: Iterable[Contrast]) -> dict[str, Standing]:
     """Return {cell id: its standing} of the cells of one metric."""
-    clusters = [np.count_nonzero(np.bincount(matched.codes[scored_samples])) for scored_samples in matched.known.T]
-    scored = scored_shares(list(matched.known.T))
-    ranked = [key.cell_id for key, count in zip(group, clusters, strict=True) if count >= RANKED_FROM]
+    clusters = [effective_clusters(np.bincount(matched.codes[scored])) for scored in matched.known.T]
+    shares = scored_shares(list(matched.known.T))
+    ranked = [
+        key.cell_id for key, count in zip(group, clusters, strict=True) if count >= RANKED_FROM and not has_few(key)
+    ]
     decided = []
     for contrast in contrasts:
         if sign := contrast.sign(group[0].higher_is_better):
             decided.append(contrast.cells if sign > 0 else contrast.cells[::-1])
     sets = rank_sets(ranked, decided)
-    reason = ALONE if len(group) == 1 else TOO_FEW
+    reason = ALONE if len(group) == 1 else FEW_TRAININGS if has_few(group[0]) else TOO_FEW
     return {
         key.cell_id: Standing(sets.get(key.cell_id), None if key.cell_id in sets else reason, share)
-        for key, share in zip(group, scored, strict=True)
+        for key, share in zip(group, shares, strict=True)
     }
 
 

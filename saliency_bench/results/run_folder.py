@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.map_sources.stored_maps import StoredMaps
-from saliency_bench.results import records
+from saliency_bench.results import WRITTEN, records
 from saliency_bench.results.cell import CellResult, Interval, as_json, best, explainer_names, metric_names, read_cells
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.facts import SummaryFacts, Timings, check_facts
@@ -25,12 +25,15 @@ from saliency_bench.results.manifest import MANIFEST, check_format, read_manifes
 from saliency_bench.results.ranking import Contrast, read_contrasts
 from saliency_bench.results.summary import FORMAT, in_order
 from saliency_bench.utils.files import check_regular, load_arrays, parse_json, read_bytes
+from saliency_bench.utils.hashing import sha256_of
 
 NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
           "halved_chunks"}  # fmt: skip
 SCORES = ["image_id", "group", "part", "value"]
 PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
 RESUME = "start the run again to complete it"
+CHANGED = "start the run again to write it anew"
+SAME = 1e-9  # relative: a mean of the same scores
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,7 @@ def read_run(folder: Path) -> RunData:
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {Path(error.filename).name}; {RESUME}") from error
     for cell in cells:
+        _check_value(folder, cell, scores)
         columns = parts.get(cell.cell_id)
         count = scores.count(cell.cell_id) if columns is None else int(np.isfinite(columns).any(axis=1).sum())
         if count != cell.n or cell.cell_id not in scores.values:
@@ -221,6 +225,32 @@ def read_run(folder: Path) -> RunData:
         folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples,
         identity=identity, parts=parts,
     )  # fmt: skip
+
+
+def _check_value(folder: Path, cell: CellResult, scores: "Scores") -> None:
+    """Raise UserError for a cell whose value is not the mean of its scores."""
+    values = scores.values.get(cell.cell_id, np.empty(0))
+    values = values[np.isfinite(values)]
+    if cell.aggregate or not len(values) or len(values) != cell.n:  # a wrong n has an error of its own
+        return
+    mean = float(values.mean())
+    if cell.value is None or abs(cell.value - mean) > SAME * max(1.0, abs(mean)):
+        raise UserError(
+            f"{folder / 'summary.json'} says {cell.value} of {cell.explainer_text} by {cell.metric_text}, whose scores "
+            f"have the mean {mean:.6g}; {CHANGED}"
+        )
+
+
+def _check_unchanged(path: Path) -> None:
+    """Raise UserError for a file whose hash is not the one that the run noted after it wrote the file.
+
+    A folder without such notes, as of a run that somebody has cut to a part of its cells, is not checked here.
+    """
+    if not (notes := path.parent / WRITTEN).exists():
+        return
+    hashes = _json(notes).get("files")
+    if not isinstance(hashes, dict) or hashes.get(path.name) != sha256_of(path):
+        raise UserError(f"{path} was changed since the run wrote it; {CHANGED}")
 
 
 def _parts(path: Path, cells: list[CellResult], ids: list[str]) -> dict[str, np.ndarray]:
@@ -273,6 +303,7 @@ def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
     check_format(path, summary, FORMAT, "give the --out of a run, or make the run again with another --out")
     if NEEDED - set(summary) or not summary["cells"]:
         raise UserError(f"{path} is not the summary of a run of saliency-bench")
+    _check_unchanged(path)
     try:
         check_facts(summary, SummaryFacts)
         read_contrasts(summary["comparisons"])

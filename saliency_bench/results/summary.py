@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line, without_controls
-from saliency_bench.reasons import FLAT, is_expected
-from saliency_bench.results import records
+from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH, FLAT, is_expected
+from saliency_bench.results import WRITTEN, records
 from saliency_bench.results.accuracy import COLUMNS, quality
 from saliency_bench.results.cell import (
     CellKey,
@@ -34,6 +34,7 @@ from saliency_bench.results.intervals import intervals, is_bounded
 from saliency_bench.results.manifest import Manifest, read_manifest
 from saliency_bench.results.parts import chunks_of, run_id
 from saliency_bench.results.ranking import Standing, aggregated, compare
+from saliency_bench.results.trainings import areas_by_training, count_trainings, crossed
 from saliency_bench.utils.files import read_json, write_json
 
 FORMAT = 3
@@ -178,10 +179,12 @@ def summarise(facts: RunFacts) -> dict:
         "cells": as_json(cells),
         "comparisons": as_json(contrasts),
         "faults": faults_of(cells),
+        "warnings": warnings(cells),
         "halved_chunks": halved,
         "command": manifest.commands(keys),
         "provenance": facts.provenance,
     }
+    (facts.folder / WRITTEN).unlink(missing_ok=True)  # it tells of the summary before
     write_json(facts.folder / "summary.json", summary)
     return read_json(facts.folder / "summary.json")  # where what is not known is None
 
@@ -288,7 +291,10 @@ def numbers_of(
     estimates = intervals(np.stack(columns, axis=1), codes, keys[0].limits, seed)
     of_parts = dict(zip(parts, estimates[len(keys) :], strict=True))
     for key, of_mean in zip(keys, estimates, strict=False):
-        score = aggregated(key, outcomes[key.cell_id].columns, codes, seed) if key.aggregate else of_mean
+        areas = areas_by_training(outcomes[key.cell_id].parts)
+        score = of_mean if areas is None else crossed(areas, codes, key.limits)
+        if key.aggregate:
+            score = aggregated(key, outcomes[key.cell_id].columns, codes, seed)
         part_results = {
             name: PartResult.from_estimate(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts
         }
@@ -311,6 +317,7 @@ def result_of(
         flat=outcome.marks[FLAT],
         marked={reason: count for reason, count in sorted(outcome.marks.items()) if reason != FLAT},
         forward_passes=passes,
+        trainings=count_trainings(numbers.parts),
     )
 
 
@@ -420,6 +427,24 @@ def notes(cells: Sequence[CellResult]) -> list[str]:
     return [f"{', '.join(names)}: {note}" for note, names in named.items() if note]
 
 
+def warnings(cells: Sequence[CellResult]) -> list[str]:
+    """Return a sentence for each explainer that changes the network or depends on its batch."""
+    lines = []
+    for key, name in explainer_names(cells).items():
+        of_explainer = [cell for cell in cells if cell.explainer_id == key]
+        if dropped := sum(cell.left_out.get(CHANGES_NETWORK, 0) for cell in of_explainer):
+            lines.append(
+                f"{name} changes the network: what the network answers was another after it, so {dropped:,} of its "
+                "scores do not count."
+            )
+        if marked := max(cell.marked.get(DEPENDS_ON_BATCH, 0) for cell in of_explainer):
+            lines.append(
+                f"{name} depends on its batch: beside other images the same image gets another map ({marked:,} "
+                "samples), so its scores hold for this batch size and order alone."
+            )
+    return lines
+
+
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:
     """Return a line for each explainer that lost records to a failure, with the most frequent failure."""
     lines = []
@@ -453,6 +478,8 @@ def _score(cell: CellResult | None, used: int, marked: Set[str]) -> str:
     if cell.rank:
         text += f" #{cell.ranks}"
     notes = ["few samples"] * cell.few + ["approximate"] * cell.approximate
+    notes += [f"few trainings ({cell.trainings})"] * cell.few_trainings
     notes += ["best"] * (cell.cell_id in marked)
     fewer = [f"n={cell.n}"] * (cell.n != used) + [f"C={cell.clusters}"] * (cell.clusters < cell.n)
+    fewer += [f"({cell.independent:.0f} effective)"] * (round(cell.independent) < cell.clusters)
     return " ".join([text, *notes, *fewer])

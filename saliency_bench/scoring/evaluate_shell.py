@@ -83,9 +83,14 @@ class MapShell:
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
         """Add a batch of maps (B, H, W) with their references; all of one computation have one size."""
+        inputs = self._inputs(predictions, references)
+        self._use_size(inputs["predictions"].shape[1:])
+        super().add_batch(**inputs, **kwargs)  # type: ignore[misc]
+
+    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
+        """Return what is scored, by the names that `evaluate` has for it."""
         maps, read = self.read(predictions, references)
-        self._use_size(maps.shape[1:])
-        super().add_batch(predictions=maps, references=read, **kwargs)  # type: ignore[misc]
+        return {"predictions": maps, "references": read}
 
     def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
         """Add one map (H, W) with its reference."""
@@ -96,6 +101,9 @@ class MapShell:
 
         `per_sample=True` adds the list "scores".
         """
+        if predictions is not None and self.writer is None and self.num_process == 1:  # type: ignore[attr-defined]
+            # Nothing was added: `evaluate` would write all to an Arrow table and read it back, 1 to 2 ms a map.
+            return self._averaged(**self._inputs(predictions, references), **kwargs)
         result = super().compute(predictions=predictions, references=references, **kwargs)  # type: ignore[misc]
         if isinstance(result, Exception):
             raise result
@@ -202,12 +210,10 @@ class MapOnlyShell(MapShell):
         """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
 
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Add a batch of maps (B, H, W); all of one computation have one size."""
+    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
+        """Return what is scored, by the names that `evaluate` has for it."""
         self._refuse(references)
-        maps = read_maps(predictions)
-        self._use_size(maps.shape[1:])
-        super(MapShell, self).add_batch(predictions=maps, **kwargs)  # type: ignore[misc]
+        return {"predictions": read_maps(predictions)}
 
     def add(self, *, prediction: Any = None, **kwargs: Any) -> None:
         """Add one map (H, W)."""

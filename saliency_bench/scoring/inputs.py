@@ -13,12 +13,13 @@ from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider, reason_of
-from saliency_bench.maps import is_flat, mean_of_parts
+from saliency_bench.maps import is_flat, mean_of_parts, tied_share
 from saliency_bench.reasons import (
     MARKS,
     NO_LABEL,
     NO_PART,
     NO_PROBABILITIES_CHANGED,
+    TIED,
     has_parts_only,
     lacks,
     reason_for,
@@ -29,6 +30,7 @@ from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
+TIED_SHARE = 0.1  # of the pixels, from which on a map's score is marked
 
 
 @dataclass
@@ -141,6 +143,12 @@ class MetricInputs:
         return is_flat(self.maps.cpu().numpy())
 
     @cached_property
+    def tied(self) -> np.ndarray:
+        """Which maps have more than `TIED_SHARE` of their pixels ordered by no value, and are not constant."""
+        assert self.maps is not None
+        return (tied_share(self.maps.cpu().numpy()) > TIED_SHARE) & ~self.flat
+
+    @cached_property
     def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
         """What the explainer gives for the other classifier and its target: maps, and what is wrong with which."""
         assert self.other is not None
@@ -219,6 +227,8 @@ class MetricInputs:
             if result.reasons[sample] is None:
                 value = _finite(scores[index])
                 mark = metric.declaration.mark if marked is not None and marked[index] else ""
+                if "curves" in metric.inputs and self.tied[sample]:
+                    mark = MARKS.join(filter(None, (mark, TIED)))
                 flat = self._is_flat(metric, partners if isinstance(partners, Partners) else explain, index, sample)
                 parts_only = value is None and bool(np.isfinite(counts[index]))
                 result.values[sample] = value

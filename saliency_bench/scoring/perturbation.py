@@ -17,7 +17,7 @@ from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.passes import Draw, forward_many, scores_of
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.maps import LEVELS, levels, read_array, read_maps, tie_breaker
+from saliency_bench.maps import read_array, read_maps, tie_breaker
 from saliency_bench.scoring.exposures import EXPOSURES, area
 from saliency_bench.scoring.imputation import imputed, slight_noise
 from saliency_bench.target_weights import activation_of, expand, one_hot, probabilities, recognised
@@ -248,9 +248,9 @@ class Curves:
         """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last, in the order of `maps.descending`."""
         if self._ranks is None:
             permutation = torch.from_numpy(tie_breaker(self.height, self.width).copy()).to(self.images.device)
-            # Levels in few bits go to the device, and are sorted there.
-            steps = torch.from_numpy((LEVELS - levels(self.maps)).astype(np.int32)).to(self.images.device).flatten(1)
-            order = permutation[steps[:, permutation].argsort(dim=1, stable=True)]
+            # Not -x: a sort by bits, as on a GPU, would put -0 before 0.
+            values = 0.0 - torch.from_numpy(self.maps).to(self.images.device).flatten(1)
+            order = permutation[values[:, permutation].argsort(dim=1, stable=True)]
             numbers = torch.arange(order.shape[1], dtype=torch.int32, device=order.device).expand_as(order)
             ranks = torch.empty_like(order, dtype=torch.int32).scatter_(1, order, numbers)
             self._ranks = ranks.view(len(order), self.height, self.width)

@@ -14,13 +14,17 @@ interval of `saliency_bench.results.intervals`, in which an image counts once.
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, unknown
 from saliency_bench.registry import install_hint
-from saliency_bench.results.intervals import Estimate, bounded
 
+if TYPE_CHECKING:
+    from saliency_bench.results.intervals import Estimate
+
+RULES = ("half", "majority", "staple")  # of the consensus
 LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "Krippendorff's alpha": (-1.0, 1.0)}
 
 
@@ -35,9 +39,34 @@ def votes(masks: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack(masks).sum(axis=0, dtype=np.uint16)
 
 
-def consensus(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return bool (H, W), the pixels that at least half of the masks mark."""
-    return 2 * votes(masks).astype(np.int64) >= len(masks)
+def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
+    """Return bool (H, W), what the people who marked an image agree on.
+
+    Args:
+        masks: of these people.
+        rule: of `RULES`. "half": the pixels that at least half of them mark, of two people the union; "majority": that
+            more than half mark, of two people the intersection; "staple": that belong to the region with a probability
+            of at least 1/2 by STAPLE (Warfield et al., 2004), which estimates how reliable each person is.
+
+    Raises:
+        UserError: The rule is unknown, the masks are of different sizes, or SimpleITK is missing.
+    """
+    if rule not in RULES:
+        raise unknown("consensus rule", rule, RULES)
+    counts = 2 * votes(masks).astype(np.int64)
+    if rule == "staple" and len(masks) > 1 and any(mask.any() for mask in masks):
+        return _staple(masks)
+    return counts > len(masks) if rule == "majority" else counts >= len(masks)
+
+
+def _staple(masks: Sequence[np.ndarray]) -> np.ndarray:
+    """Return bool (H, W), STAPLE of the package SimpleITK."""
+    try:
+        import SimpleITK
+    except ModuleNotFoundError as error:
+        raise UserError("the consensus rule staple needs SimpleITK: pip install SimpleITK") from error
+    probability = SimpleITK.STAPLE([SimpleITK.GetImageFromArray(mask.astype(np.uint8)) for mask in masks], 1.0)
+    return SimpleITK.GetArrayFromImage(probability) >= 0.5
 
 
 def iou(first: np.ndarray, second: np.ndarray) -> float:
@@ -90,8 +119,12 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
     return means | {"Krippendorff's alpha": krippendorffs_alpha(masks)}
 
 
-def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> dict[str, Estimate]:
+def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
     """Return {name: mean over the images with at least two masks, with its interval}."""
+    from saliency_bench.results.intervals import (
+        bounded,
+    )  # imports torch: 500 MB that the server of a page does not need
+
     of_images = [image_agreement(masks) for masks in images if len(masks) > 1]
     columns = {name: np.array([numbers[name] for numbers in of_images]) for name in LIMITS}
     # Alpha may lie below -1 by rounding alone.

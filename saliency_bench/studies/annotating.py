@@ -8,22 +8,24 @@ Honeypots are images whose mask the dataset knows: everybody gets them, one amon
 place drawn for each person. They are no part of consensus and agreement.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from saliency_bench.errors import UserError
+from saliency_bench.studies.agreement import iou
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
-from saliency_bench.studies.study import Answer, Person, Study
+from saliency_bench.studies.study import LEASE_HOURS, Answer, Person, Study
 from saliency_bench.utils.pictures import UnreadableError
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "annotate"
 KINDS = ("mask", "no_region", "skip")
-AHEAD = 3  # images that a page knows of, so that the next one is there when it is needed
+AHEAD = 2  # images that a person holds: the one that is shown, and the next, which is there when it is needed
 LONGEST_REASON = 500  # characters
 
 
@@ -71,11 +73,29 @@ def choose_honeypots(images: StudyImages, count: int, seed: int) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Whose answers are taken.
+
+    Attributes:
+        people: of these only; (): of all.
+        without: people who do not count.
+        accepted: only answers that a reviewer has accepted.
+        honeypot_iou: leave out people whose mean IoU with the honeypots is below.
+    """
+
+    people: Sequence[str] = ()
+    without: Sequence[str] = ()
+    accepted: bool = False
+    honeypot_iou: float = 0.0
+
+
+@dataclass(frozen=True)
 class Annotating:
     """A study of this protocol, over the images of its dataset."""
 
     study: Study
     images: StudyImages
+    lease_hours: float = LEASE_HOURS
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -116,7 +136,7 @@ class Annotating:
         """Return how many images this person will have done in the end, if nobody else joins."""
         units, most = self.units, self.settings["per_person"]
         assigned = {assignment.unit for assignment in self.study.assignments(person)}
-        taken = self.study.takers()
+        taken = self.study.takers(self.lease_hours)
         left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
         whole = len(assigned) + left
         return min(whole, most) if most else whole
@@ -134,7 +154,8 @@ class Annotating:
             if pot := self._honeypot(person, given):
                 self.study.assign(person, [pot])
             else:
-                self.study.draw(person, self.units, per_unit=self.settings["annotators"], open_units=len(waiting) + 1)
+                self.study.draw(person, self.units, per_unit=self.settings["annotators"],
+                                open_units=len(waiting) + 1, lease_hours=self.lease_hours)  # fmt: skip
             given = [assignment.unit for assignment in self.study.assignments(person)]
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
@@ -205,8 +226,7 @@ class Annotating:
         if kind != "skip":
             sha256 = self.images.shown(unit).sha256
         if kind == "mask":
-            shown = self.images.shown(unit)
-            mask = mask_of(sent.get("runs") or [], shown.height, shown.width)
+            mask = mask_of(sent.get("runs") or [], *self.images.size(unit))
             if not mask.any():
                 raise UserError("nothing is marked; mark the region, or choose 'No region'")
         if kind == "skip":
@@ -256,25 +276,61 @@ class Annotating:
 
     # results
 
-    def counted(self) -> dict[str, list[Answer]]:
-        """Return `counted_answers` of this study."""
-        return counted_answers(self.study)
+    def counted(self, choice: "Choice | None" = None) -> dict[str, list[Answer]]:
+        """Return {unit: answers} that count, of the people and answers that are chosen.
+
+        Raises:
+            UserError: Somebody is chosen who is not there, or no answer is left.
+        """
+        choice = choice or Choice()
+        if strangers := (set(choice.people) | set(choice.without)) - set(self.study.people()) - self._answerers():
+            raise UserError(f"study {self.study.name} has nobody called {min(strangers)}; --report lists the people")
+        without = set(choice.without)
+        if choice.honeypot_iou:
+            scores = self.honeypot_scores()
+            without |= {person for person, ious in scores.items() if np.mean(ious) < choice.honeypot_iou}
+        return counted_answers(self.study, choice.people, without, accepted=choice.accepted)
+
+    def _answerers(self) -> set[str]:
+        """Return everybody who has answered; masks that were imported are those of people who have never joined."""
+        return {answer.person for answer in self.study.answers(masks=False)}
+
+    def honeypot_scores(self) -> dict[str, list[float]]:
+        """Return {person: IoU with each known mask}, of the first answer to a honeypot; a skipped one is left out."""
+        scores: dict[str, list[float]] = {}
+        for pot in self.honeypots:
+            known = self.images.known_mask(pot)
+            assert known is not None, "honeypots are chosen among images with a mask"
+            for answer in self.study.answers(unit=pot, last=False):
+                if answer.revision == 1 and answer.payload["kind"] != "skip":
+                    scores.setdefault(answer.person, []).append(iou(self.pixels(answer), known))
+        return scores
 
     def pixels(self, answer: Answer) -> np.ndarray:
         """Return bool (H, W), what an answer marks; nothing where it says that there is no region."""
-        if answer.pixels is not None:
-            return answer.pixels
-        shown = self.images.shown(answer.unit)
-        return pixels_of(answer, (shown.height, shown.width))
+        pixels = answer.pixels
+        return np.zeros(self.images.size(answer.unit), bool) if pixels is None else pixels
 
 
-def counted_answers(study: Study) -> dict[str, list[Answer]]:
-    """Return {unit: answers} that count: the last of each person, without skipped and rejected ones and honeypots."""
+def counted_answers(
+    study: Study, people: Sequence[str] = (), without: Collection[str] = (), *, accepted: bool = False
+) -> dict[str, list[Answer]]:
+    """Return {unit: answers} that count: the last of each person, without skipped and rejected ones and honeypots.
+
+    Args:
+        study: of annotation.
+        people: of these only; (): of all.
+        without: people who do not count.
+        accepted: only answers that a reviewer has accepted.
+    """
     by_unit: dict[str, list[Answer]] = {}
-    reviews, pots = study.reviews(), set(study.configuration["honeypots"])
+    verdicts = {answer: review.verdict for answer, review in study.reviews().items()}
+    pots = set(study.configuration["honeypots"])
     for answer in study.answers(masks=True):
-        rejected = answer.id in reviews and reviews[answer.id].verdict == "reject"
-        if answer.unit not in pots and answer.payload["kind"] != "skip" and not rejected:
+        verdict = verdicts.get(answer.id)
+        is_fit = verdict == "accept" if accepted else verdict != "reject"
+        is_chosen = (not people or answer.person in people) and answer.person not in without
+        if answer.unit not in pots and answer.payload["kind"] != "skip" and is_fit and is_chosen:
             by_unit.setdefault(answer.unit, []).append(answer)
     return by_unit
 

@@ -7,15 +7,19 @@ import numpy as np
 
 from saliency_bench.errors import one_line
 from saliency_bench.results.intervals import Estimate, bounded
-from saliency_bench.studies.agreement import iou, study_agreement
-from saliency_bench.studies.annotating import Annotating
-from saliency_bench.studies.study import Answer
+from saliency_bench.studies.agreement import study_agreement
+from saliency_bench.studies.annotating import Annotating, Choice
 
 
-def annotation_report(annotating: Annotating) -> dict[str, Any]:
-    """Return the report as plain data; estimates are {"value", "low", "high", "n"}, null where there is none."""
+def annotation_report(annotating: Annotating, choice: Choice | None = None) -> dict[str, Any]:
+    """Return the report as plain data; estimates are {"value", "low", "high", "n"}, null where there is none.
+
+    Args:
+        annotating: the study.
+        choice: whose answers agreement and complete images are of; progress is everybody's.
+    """
     last = annotating.study.answers(masks=False)
-    counted = annotating.counted()
+    counted = annotating.counted(choice)
     masks = ([annotating.pixels(entry) for entry in answers] for answers in counted.values() if len(answers) > 1)
     verdicts = Counter(entry.verdict for entry in annotating.study.reviews().values())
     per_unit = annotating.settings["annotators"]
@@ -30,29 +34,16 @@ def annotation_report(annotating: Annotating) -> dict[str, Any]:
         "median seconds": float(np.median([entry.seconds for entry in last])) if last else None,
         "reviews": {"accept": verdicts["accept"], "reject": verdicts["reject"], "open": len(annotating.to_review())},
         "agreement": {name: _plain(entry) for name, entry in study_agreement(masks).items()},
-        "honeypots": {person: _plain(entry) for person, entry in honeypot_scores(annotating).items()},
+        "honeypots": {person: _plain(entry) for person, entry in honeypot_estimates(annotating).items()},
     }
 
 
-def honeypot_scores(annotating: Annotating) -> dict[str, Estimate]:
-    """Return {person: IoU with the known masks}, of the first answer to each honeypot; a skipped one is left out."""
-    scores: dict[str, list[float]] = {}
-    pots = set(annotating.honeypots)
-    for answer in annotating.study.answers(last=False):
-        if answer.unit in pots and answer.revision == 1 and answer.payload["kind"] != "skip":
-            known = _known(annotating, answer)
-            scores.setdefault(answer.person, []).append(iou(annotating.pixels(answer), known))
+def honeypot_estimates(annotating: Annotating) -> dict[str, Estimate]:
+    """Return {person: mean IoU with the known masks}."""
     return {
         person: bounded(np.array(values), np.arange(len(values)), (0.0, 1.0))
-        for person, values in sorted(scores.items())
+        for person, values in sorted(annotating.honeypot_scores().items())
     }
-
-
-def _known(annotating: Annotating, answer: Answer) -> np.ndarray:
-    """Return the mask that the dataset has of a honeypot."""
-    known = annotating.images.known_mask(answer.unit)
-    assert known is not None, "honeypots are chosen among images with a mask"
-    return known
 
 
 def _plain(estimate: Estimate) -> dict[str, float | int | None]:

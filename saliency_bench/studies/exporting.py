@@ -12,7 +12,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.studies.agreement import consensus, votes
-from saliency_bench.studies.annotating import Annotating
+from saliency_bench.studies.annotating import Annotating, Choice
 from saliency_bench.studies.formats.regions import CONSENSUS, FORMATS, MODULES, Drawn, check_person
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.study import Answer
@@ -31,7 +31,10 @@ def module_of(format: str) -> ModuleType:
     return import_module(f"saliency_bench.studies.formats.{MODULES[format]}")
 
 
-def export(annotating: Annotating, out: Path, format: str, *, people: bool = True) -> int:
+def export(
+    annotating: Annotating, out: Path, format: str, *, people: bool = True, rule: str = "half",
+    choice: Choice | None = None,
+) -> int:  # fmt: skip
     """Write the masks that count, and the consensus of each image, into a new folder; return the number of images.
 
     Args:
@@ -40,6 +43,8 @@ def export(annotating: Annotating, out: Path, format: str, *, people: bool = Tru
         format: of the files.
         people: False to leave out the pseudonyms: the masks of an image are then numbered, in an order that differs
             from image to image, so that nobody's masks can be put together.
+        rule: of the consensus.
+        choice: whose answers are taken.
 
     Raises:
         UserError: The folder exists, the study has no mask, or the format cannot hold a name.
@@ -47,7 +52,7 @@ def export(annotating: Annotating, out: Path, format: str, *, people: bool = Tru
     if out.exists():
         raise UserError(f"{out} exists; give a new folder")
     writer = module_of(format)
-    drawn = list(all_drawn(annotating, people))
+    drawn = list(all_drawn(annotating, people, rule, choice))
     if not drawn:
         raise UserError(f"the study {annotating.study.name} has no mask to export")
     if any(entry.person.casefold() == CONSENSUS and entry.votes is None for entry in drawn):
@@ -61,9 +66,11 @@ def export(annotating: Annotating, out: Path, format: str, *, people: bool = Tru
     return len({entry.image_id for entry in drawn})
 
 
-def all_drawn(annotating: Annotating, people: bool = True) -> Iterator[Drawn]:
+def all_drawn(
+    annotating: Annotating, people: bool = True, rule: str = "half", choice: Choice | None = None
+) -> Iterator[Drawn]:
     """Yield for each image, in the order of the dataset, the mask of every person, then the consensus."""
-    counted = annotating.counted()
+    counted = annotating.counted(choice)
     for unit in annotating.images.units:
         answers = counted.get(unit)
         if not answers:
@@ -75,7 +82,7 @@ def all_drawn(annotating: Annotating, people: bool = True) -> Iterator[Drawn]:
         label = annotating.images.label(unit) or "region"
         for number, (answer, mask) in enumerate(zip(answers, masks, strict=True), 1):
             yield Drawn(unit, label, answer.person if people else str(number), mask)
-        yield Drawn(unit, label, CONSENSUS, consensus(masks), votes(masks))
+        yield Drawn(unit, label, CONSENSUS, consensus(masks, rule), votes(masks))
 
 
 @dataclass(frozen=True)
@@ -141,13 +148,13 @@ def _stem(name: str) -> str:
 def _check_mask(images: StudyImages, unit: str, name: str, mask: np.ndarray) -> None:
     """Raise UserError for a mask of another size than its image."""
     try:
-        shown = images.shown(unit)
+        height, width = images.size(unit)
     except UnreadableError as error:
         raise UserError(f"image {unit} of the dataset cannot be read: {error}") from None
-    if mask.shape != (shown.height, shown.width):
+    if mask.shape != (height, width):
         raise UserError(
-            f"the mask of {name[:100]} has {mask.shape[1]} x {mask.shape[0]} pixels, its image {shown.width} x "
-            f"{shown.height}; export the masks in the size of the images"
+            f"the mask of {name[:100]} has {mask.shape[1]} x {mask.shape[0]} pixels, its image {width} x "
+            f"{height}; export the masks in the size of the images"
         )
 
 

@@ -1,37 +1,25 @@
 """The images of a dataset as a study shows them: by unit, upright, at their own size."""
 
+import os
 from collections import Counter
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import PurePath
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Image
 
-from saliency_bench.data.annotations import checksum
 from saliency_bench.data.fingerprints import class_name, stored_bytes
 from saliency_bench.errors import UserError
-from saliency_bench.utils.pictures import UnreadableError, open_picture, picture_of
-
-MEDIA = {".jpg": "image/jpeg", ".png": "image/png"}
-AT_ONCE = 64  # pictures kept in memory
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A picture as it is sent: its bytes, upright, their type, its size in pixels, and the checksum of the stored one.
-
-    sha256: as in the column `image_sha256` of published annotations (`saliency_bench.data.annotations.checksum`).
-    """
-
-    content: bytes
-    media: str
-    height: int
-    width: int
-    sha256: str
+from saliency_bench.studies.shown_pictures import Shown, shown, size_of, threads
+from saliency_bench.utils.pictures import UnreadableError, open_picture
+from saliency_bench.utils.progress import bar
 
 
 class StudyImages:
     """The rows of a dataset by unit: the image id, with the class behind it ("ID, CLASS") where ids are not unique.
+
+    Without a column `image_id`, the id is the name of the image's file, with its folders where names repeat.
 
     Raises: UserError for rows with the same id and class, or a dataset without a row.
     """
@@ -39,11 +27,10 @@ class StudyImages:
     def __init__(self, rows: Dataset):
         plain = rows.with_format(None)
         kind = plain.features.get("label")
-        ids = (
-            [str(value) for value in plain["image_id"]] if "image_id" in plain.features else map(str, range(len(plain)))
-        )
         labels = list(plain["label"]) if "label" in plain.features else [None] * len(plain)
-        self.ids = list(ids)
+        for column in {"image", "mask"} & set(plain.features):
+            plain = plain.cast_column(column, Image(decode=False))
+        self.ids = _ids(plain)
         self.labels = [class_name(kind, value, "") if isinstance(kind, ClassLabel) else value for value in labels]
         units = self.ids
         if len(set(units)) < len(units):
@@ -52,11 +39,9 @@ class StudyImages:
             problem = "no image" if not units else f"several rows of the image {twice[0]}"
             raise UserError(f"the dataset has {problem}; a study asks about each image (and class) once")
         self.positions = {unit: index for index, unit in enumerate(units)}
-        for column in {"image", "mask"} & set(plain.features):
-            plain = plain.cast_column(column, Image(decode=False))
         self.rows = plain
-        self.shown = lru_cache(AT_ONCE)(self._shown)
-        self.known_mask = lru_cache(AT_ONCE)(self._known_mask)
+        self.shown = lru_cache(None)(self._shown)  # a few numbers each; the pictures are files
+        self.size = lru_cache(None)(self._size)
 
     @property
     def units(self) -> list[str]:
@@ -80,21 +65,51 @@ class StudyImages:
         known = [mask is not None and (not hasattr(mask, "is_valid") or mask.is_valid) for mask in masks]
         return [unit for unit, has in zip(self.units, known, strict=True) if has]
 
+    def _bytes(self, unit: str) -> bytes:
+        """Return the stored picture.
+
+        Raises:
+            UnreadableError: There is none.
+        """
+        try:
+            data = stored_bytes(self.rows[self.positions[unit]]["image"])
+        except OSError as error:
+            raise UnreadableError(f"cannot be read ({error.strerror})") from None
+        if data is None:
+            raise UnreadableError("no image")
+        return data
+
     def _shown(self, unit: str) -> Shown:
-        """Return an image as people see it.
+        """Return an image as people see it, a file in the cache.
 
         Raises:
             UnreadableError: It cannot be read.
         """
-        stored = self.rows[self.positions[unit]]["image"]
-        data = stored_bytes(stored)
-        if data is None:
-            raise UnreadableError("no image")
-        picture = picture_of(data)
-        sha256 = checksum({"bytes": data}) or ""
-        return Shown(picture.data, MEDIA[picture.suffix], picture.height, picture.width, sha256)
+        return shown(self._bytes(unit))
 
-    def _known_mask(self, unit: str) -> np.ndarray | None:
+    def _size(self, unit: str) -> tuple[int, int]:
+        """Return (height, width) of an image as people see it, from its header.
+
+        Raises:
+            UnreadableError: It cannot be read.
+        """
+        return size_of(self._bytes(unit))
+
+    def prepare(self, progress: bool = True) -> dict[str, str]:
+        """Make all pictures that are not in the cache; return {unit: why it cannot be shown}."""
+
+        def problem(unit: str) -> str:
+            try:
+                self.shown(unit)
+            except UnreadableError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(threads()) as pool:  # Pillow decodes and encodes without the lock of Python
+            problems = bar(pool.map(problem, self.units), shown=progress, total=len(self.units), desc="pictures")
+            return {unit: text for unit, text in zip(self.units, problems, strict=True) if text}
+
+    def known_mask(self, unit: str) -> np.ndarray | None:
         """Return bool (H, W), the dataset's mask in the size of the image; None without one.
 
         Raises:
@@ -104,7 +119,20 @@ class StudyImages:
         if stored is None:
             return None
         mask = np.asarray(open_picture(stored).convert("L")) > 0
-        shown = self.shown(unit)
-        if mask.shape != (shown.height, shown.width):
-            raise UnreadableError(f"a mask of {mask.shape} pixels for an image of {(shown.height, shown.width)}")
+        if mask.shape != self.size(unit):
+            raise UnreadableError(f"a mask of {mask.shape} pixels for an image of {self.size(unit)}")
         return mask
+
+
+def _ids(rows: Dataset) -> list[str]:
+    """Return the id of the image of each row: `image_id`, the name of its file, or without either its number."""
+    if "image_id" in rows.features:
+        return list(map(str, rows["image_id"]))
+    paths = [str((cell or {}).get("path") or "") for cell in rows["image"]]
+    if "" in paths:
+        return list(map(str, range(len(rows))))
+    names = [PurePath(path).name for path in paths]
+    if len(set(names)) < len(set(paths)):
+        top = os.path.commonpath([PurePath(path).parent for path in paths])
+        names = [PurePath(os.path.relpath(path, top)).as_posix() for path in paths]
+    return names

@@ -15,9 +15,17 @@ from sqlalchemy.dialects import sqlite
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.database import Database
-from saliency_bench.studies.tables import answers, assignments, people, reviews, studies
+from saliency_bench.studies.tables import answers, assignments, invites, parameters, people, reviews, studies
 
-TABLES = (studies, people, assignments, answers, reviews)  # what a row refers to is in an earlier table
+TABLES = (
+    studies,
+    people,
+    assignments,
+    answers,
+    reviews,
+    invites,
+    parameters,
+)  # what a row refers to is in an earlier table
 SETTINGS = ("kind", "dataset", "configuration", "seed")  # of a study
 KEYS = {"assignment": ("study", "person", "unit")}  # what makes two rows the same; of other tables the request
 Marks = dict[str, int]  # {table: number of its last row}

@@ -1,25 +1,30 @@
 """One study of a store: its people, what they are asked, what they answered, and the reviews."""
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 from itertools import count
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.database import Database, check_text, hours_ago, now, plain_json
-from saliency_bench.studies.tables import answers, assignments, people, reviews
-from saliency_bench.utils.pictures import decode, png
+from saliency_bench.studies.tables import answers, assignments, invites, parameters, people, reviews
+from saliency_bench.utils.pictures import decode
 from saliency_bench.utils.seeds import seed_of
 
 LARGEST_PAYLOAD = 2**20  # characters of JSON
 LONGEST = 86_400.0  # seconds that one answer may have taken
 LONGEST_COMMENT = 2000  # characters
 ROLES = ("annotator", "reviewer")
+MOST_PARAMETERS = 30  # of an address
+LEASE_HOURS = 1.0  # after which what was given to somebody who does nothing is given to others, too
 VERDICTS = ("accept", "reject")
 
 
@@ -137,6 +142,48 @@ class Study:
             connection.execute(insert(people).values(**values, **hashes))
         return Person(name, role, key)
 
+    def invite(self, count: int) -> list[str]:
+        """Return requests to join, one for each person who is invited; from then on nobody else can join."""
+        tokens = [secrets.token_urlsafe(24) for _ in range(count)]
+        rows = [{"study": self.id, "request": _hash(token), "created": now()} for token in tokens]
+        with self.store.writing() as connection:
+            if rows:
+                connection.execute(insert(invites), rows)
+        return tokens
+
+    def may_join(self, request: object) -> bool:
+        """Return whether a request is that of an invited person, or nobody was ever invited."""
+        of_study = select(invites.c.id).where(invites.c.study == self.id)
+        with self.store.reading() as connection:
+            if connection.scalar(of_study.limit(1)) is None:
+                return True
+            return connection.scalar(of_study.where(invites.c.request == _hash(str(request)))) is not None
+
+    def keep_parameters(self, person: str, given: object) -> None:
+        """Store what the address said with which a person came, once; what is not a few short texts is left out."""
+        pairs = list(given.items())[:MOST_PARAMETERS] if isinstance(given, dict) else []
+        values = {
+            name: value
+            for name, value in pairs
+            if isinstance(value, str) and name.isprintable() and value.isprintable() and len(name + value) <= 300
+        }
+        if not values:
+            return
+        request = _hash(f"{self.id} {person} {plain_json(values)}")
+        with self.store.writing() as connection:
+            if connection.scalar(select(parameters.c.id).where(parameters.c.request == request)) is None:
+                row = {"study": self.id, "person": person, "request": request, "given": values, "created": now()}
+                connection.execute(insert(parameters).values(**row))
+
+    def parameters(self) -> dict[str, dict[str, str]]:
+        """Return {person: what the addresses said with which this person came}; of a name the last value."""
+        rows = select(parameters.c.person, parameters.c.given).where(parameters.c.study == self.id)
+        values: dict[str, dict[str, str]] = {}
+        with self.store.reading() as connection:
+            for person, of_visit in connection.execute(rows.order_by(parameters.c.id)):
+                values.setdefault(person, {}).update(of_visit)
+        return values
+
     def person(self, key: str) -> Person | None:
         """Return the owner of a key; None for an unknown one."""
         with self.store.reading() as connection:
@@ -165,7 +212,7 @@ class Study:
         return self.assignments(person)
 
     def draw(
-        self, person: str, units: Sequence[str], *, per_unit: int, open_units: int = 1, stale_hours: float = 24.0
+        self, person: str, units: Sequence[str], *, per_unit: int, open_units: int = 1, lease_hours: float = LEASE_HOURS
     ) -> list[Assignment]:
         """Return what a person is asked now: up to `open_units` assignments without an answer, the first of them first.
 
@@ -177,7 +224,7 @@ class Study:
             units: that may be drawn.
             per_unit: people that a unit is given to at most.
             open_units: assignments without an answer.
-            stale_hours: somebody who was given a unit so long ago and has not answered does not count.
+            lease_hours: a person who has done nothing for so long counts only for what was answered.
         """
         with self.store.writing() as connection:
             assigned = self._assignments(connection, person)
@@ -187,7 +234,7 @@ class Study:
             waiting = [assignment for assignment in assigned if assignment.unit not in answered]
             if missing := open_units - len(waiting):
                 given = {assignment.unit for assignment in assigned}
-                takers = self._takers(connection, stale_hours)
+                takers = self._takers(connection, lease_hours)
                 left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
                 left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
                 self._append(connection, person, left[: max(missing, 0)])
@@ -198,10 +245,10 @@ class Study:
                 ]
         return waiting
 
-    def takers(self, stale_hours: float = 24.0) -> dict[str, int]:
-        """Return {unit: people who answered it, or were given it less than so many hours ago}."""
+    def takers(self, lease_hours: float = LEASE_HOURS) -> dict[str, int]:
+        """Return {unit: people who answered it, or hold it: they were given something or answered so lately}."""
         with self.store.reading() as connection:
-            return self._takers(connection, stale_hours)
+            return self._takers(connection, lease_hours)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
         """Return what a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
@@ -239,19 +286,33 @@ class Study:
         if rows:
             connection.execute(insert(assignments), rows)
 
-    def _takers(self, connection: Connection, stale_hours: float) -> dict[str, int]:
+    def _takers(self, connection: Connection, lease_hours: float) -> dict[str, int]:
         """Return how many people took each unit."""
-        since = hours_ago(stale_hours)
-        answered = and_(
-            answers.c.study == assignments.c.study,
-            answers.c.unit == assignments.c.unit,
-            answers.c.person == assignments.c.person,
+        done = set(
+            connection.execute(select(answers.c.person, answers.c.unit).where(answers.c.study == self.id))
+            .tuples()
+            .all()
         )
-        counted = select(assignments.c.unit, func.count()).where(
-            assignments.c.study == self.id,
-            (assignments.c.created >= since) | select(answers.c.id).where(answered).exists(),
-        )
-        return dict(connection.execute(counted.group_by(assignments.c.unit)).tuples().all())
+        active = self._active(connection, lease_hours)
+        taken = select(assignments.c.person, assignments.c.unit).where(assignments.c.study == self.id)
+        rows = connection.execute(taken).tuples().all()
+        return Counter(unit for person, unit in rows if person in active or (person, unit) in done)
+
+    def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
+        """Return the people who were given something or have answered less than so many hours ago."""
+        with self.store.reading() as connection:
+            return self._active(connection, lease_hours)
+
+    def _active(self, connection: Connection, lease_hours: float) -> set[str]:
+        """Return the people who were given something or have answered lately."""
+        since = hours_ago(lease_hours)
+        return {
+            person
+            for table in (assignments, answers)
+            for person in connection.scalars(
+                select(table.c.person).where(table.c.study == self.id, table.c.created >= since).distinct()
+            )
+        }
 
     # answers
 
@@ -396,9 +457,12 @@ def _hash(text: str) -> str:
 
 
 def _encoded(mask: np.ndarray) -> bytes:
+    """Return a mask as PNG of one bit per pixel, which packs eight times faster than one byte per pixel."""
     if mask.dtype != bool or mask.ndim != 2 or 0 in mask.shape:
         raise UserError(f"a mask is a bool array (H, W), not {mask.dtype} {mask.shape}")
-    return png(mask)
+    buffer = BytesIO()
+    Image.fromarray(mask).save(buffer, "png")
+    return buffer.getvalue()
 
 
 def _seconds(value: object) -> float:

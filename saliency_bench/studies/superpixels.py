@@ -1,6 +1,7 @@
 """Pieces of an image that a click selects: SLIC superpixels (Achanta et al., 2012)."""
 
-from io import BytesIO
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image
@@ -13,8 +14,8 @@ COMPACTNESS = 12.0
 LONGEST = 1000  # pixels of the longest side on which pieces are computed
 
 
-def superpixels(content: bytes) -> np.ndarray:
-    """Return uint16 (H, W), the number of each pixel's piece, from 0, of an encoded RGB picture.
+def superpixels(file: Path | IO[bytes]) -> np.ndarray:
+    """Return uint16 (H, W), the number of each pixel's piece, from 0, of an RGB picture.
 
     A larger picture than `LONGEST` is reduced first, and each of its pixels gets the piece of the nearest reduced one:
     SLIC takes 20 s for 12 megapixels, and about one second for these.
@@ -26,7 +27,7 @@ def superpixels(content: bytes) -> np.ndarray:
         from skimage.segmentation import slic
     except ModuleNotFoundError as error:
         raise UserError(f"pieces need scikit-image: {install_hint('lime')}") from error
-    picture = Image.open(BytesIO(content)).convert("RGB")
+    picture = Image.open(file).convert("RGB")
     width, height = picture.size
     if max(width, height) > LONGEST:
         picture.thumbnail((LONGEST, LONGEST), Image.Resampling.BOX)

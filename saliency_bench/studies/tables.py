@@ -5,6 +5,8 @@ person      a pseudonym, and the SHA-256 of the key that its owner holds; role "
 assignment  a unit that a person was given, and its place in this person's order
 answer      an answer: its revision counts the answers of one person to one unit
 review      a reviewer's verdict on an answer; the last one counts
+invite      a link for one person: the SHA-256 of the request to join that it holds
+parameter   what the address said with which a person came, such as PROLIFIC_PID; kept apart from the answers
 """
 
 from typing import Any
@@ -114,6 +116,17 @@ reviews = Table(
     _text("request", unique=True),
     _created(),
 )
+invites = Table("invite", metadata, _key(), _of("study"), _text("request", unique=True), _created())
+parameters = Table(
+    "parameter",
+    metadata,
+    _key(),
+    _of("study"),
+    _text("person"),
+    _text("request", unique=True),
+    Column("given", JSON, nullable=False),
+    _created(),
+)
 
 SQLITE_GUARD = """CREATE TRIGGER IF NOT EXISTS {table}_no_{verb} BEFORE {verb} ON {table}
 BEGIN SELECT RAISE(ABORT, 'rows of {table} are never changed'); END"""
@@ -132,7 +145,7 @@ def _guard(table: Table) -> None:
         event.listen(table, "after_create", DDL(text).execute_if(dialect="postgresql"))
 
 
-for _table in (studies, people, assignments, answers, reviews):
+for _table in (studies, people, assignments, answers, reviews, invites, parameters):
     _guard(_table)
 
 

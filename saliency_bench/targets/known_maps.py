@@ -1,10 +1,12 @@
 """Label maps that come with the package, `labels_NAME.json` beside this file: given by name in the place of a file.
 
-`voc_to_imagenet`: for each of the 20 classes of PASCAL VOC the classes of ImageNet that stand for it.
+`voc_to_imagenet`, `coco_to_imagenet`, `pets_to_imagenet`: for each class of PASCAL VOC, of MS COCO, or each breed of
+Oxford-IIIT Pet, the classes of ImageNet that stand for it, if there are any; `photos_to_imagenet`: of photos-xai.
 """
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,15 @@ def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | N
     if others := [name for name in dataset or () if key_of(name) not in by_key]:
         raise UserError(f"the label map {given} is for {', '.join(table['members'])}; the dataset has {others[0]}")
     return {name: [places[member] for member in by_key[key_of(name)]] for name in dataset or ()}
+
+
+def fitting(dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> str:
+    """Return the label map that is for these classes of a dataset and a model; "" if there is none."""
+    for name in known_maps() if dataset else []:
+        with suppress(UserError):
+            resolved(name, dataset, model, classes)
+            return name
+    return ""
 
 
 def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -> list[int]:

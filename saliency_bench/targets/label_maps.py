@@ -17,8 +17,8 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
         model: Class names of the model.
         classes: Number of the model's classes.
         label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
-            members has the sum of their logits as target. With a single logit, the class that it speaks against has no
-            class of the model: null, [] or no entry.
+            members has the sum of their logits as target. A class that the model does not have is null or []. With a
+            single logit, the class that it speaks against has no class of the model, and needs no entry.
 
     Returns:
         The model's classes for each class of the dataset.
@@ -78,9 +78,8 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
         missing = [name for name in dataset if name not in label_map]
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
     named = {name: _listed(label_map.get(name)) for name in dataset}
-    empty = [name for name in dataset if not named[name]]
-    if empty and (classes > 1 or len(empty) == len(dataset)):
-        raise UserError(f"the label map names no class for {empty[0]}")
+    if not any(named.values()):
+        raise UserError(f"the label map names no class for {dataset[0]}")
     return [[index_of(member, model, classes) for member in named[name]] for name in dataset]
 
 
@@ -119,7 +118,7 @@ def _no_match(names: list[str], why: str) -> UserError:
     """Return the error for classes of the dataset that the model does not have."""
     first = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     return UserError(
-        f"the model does not have the dataset's classes ({first}; {why}); "
+        f"the model does not have the dataset's classes ({first}): {why}; "
         "give --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
     )
 

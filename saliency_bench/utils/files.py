@@ -6,26 +6,24 @@ What is read may come from a stranger: a pipe that never ends, a file of gigabyt
 import json
 import os
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from io import BytesIO
 from math import prod
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.storage import check_output_file, make_folder, rename, storage_error
 
+if TYPE_CHECKING:  # arrays are read and written here, and most commands need none
+    import numpy as np
+
 LARGEST = 2**26  # bytes of text that are read at once
 LARGEST_ARRAYS = 2**29  # bytes that the arrays of one file unpack to
 DEEPEST = 100  # levels of lists and objects of JSON
-ABOVE = 2  # folders above a source in which its other parts may lie
-_source: ContextVar[Path | None] = ContextVar("source", default=None)
 
 
 def near_folders(path: Path, wanted: Callable[[Path], bool] = Path.is_dir) -> list[str]:
@@ -88,23 +86,12 @@ def _without_nan(content: object) -> object:
     return None if isinstance(content, float) and content != content else content
 
 
-@contextmanager
-def links_stay_in(source: Path | None) -> Iterator[None]:
-    """Let `read_bytes` of this thread refuse links from a source folder to files outside of it."""
-    token = _source.set(source)
-    try:
-        yield
-    finally:
-        _source.reset(token)
-
-
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
     """Return the whole content of a regular file.
 
     Raises:
         OSError: The system cannot read it.
-        ValueError: It is a pipe or device, has more than `most` bytes, or is a link that leads out of the source folder
-            (`links_stay_in`).
+        ValueError: It is a pipe or device, or has more than `most` bytes.
     """
     check_readable(path, most)
     with path.open("rb") as file:
@@ -123,15 +110,8 @@ def check_regular(path: Path) -> None:
 def check_readable(path: Path, most: int) -> None:
     """Raise the errors of `read_bytes`, before anything is read."""
     check_regular(path)
-    status = path.stat()
-    if status.st_size > most:
-        raise ValueError(f"it has {status.st_size:,} bytes, of which at most {most:,} are read")
-    source = _source.get()
-    if source is None:
-        return
-    around = [base for base in (source, *source.parents[:ABOVE]) if path.is_relative_to(base)]
-    if around and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(around[0])):
-        raise ValueError("it is a link that leads out of the source folder; put the file itself there")
+    if (size := path.stat().st_size) > most:
+        raise ValueError(f"it has {size:,} bytes, of which at most {most:,} are read")
 
 
 def parse_json(content: bytes | str) -> Any:
@@ -162,7 +142,9 @@ def parse_yaml(content: bytes | str) -> Any:
     """
     import yaml
 
-    class UniqueKeys(yaml.SafeLoader):
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where it is, is 10 times faster
+
+    class UniqueKeys(loader):
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
@@ -181,7 +163,9 @@ def read_json(path: Path) -> dict:
         raise UserError(f"{path} cannot be read ({why}); restore the file, or choose another --out") from error
 
 
-def load_arrays(path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+def load_arrays(
+    path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] | None = None
+) -> "dict[str, np.ndarray]":
     """Return the arrays of an .npz file, whose directory and headers tell their size before anything is unpacked.
 
     Args:
@@ -193,6 +177,8 @@ def load_arrays(path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] |
         ValueError: The arrays have more than `most` bytes. Damaged files raise OSError, EOFError, KeyError, zlib.error
             and BadZipFile, too.
     """
+    import numpy as np
+
     check_readable(path, most)
     with zipfile.ZipFile(path) as packed:
         members = packed.infolist()
@@ -207,6 +193,8 @@ def load_arrays(path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] |
 
 def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Raise ValueError if the header of a packed array promises more than the member holds."""
+    import numpy as np
+
     with packed.open(member) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -215,8 +203,10 @@ def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         raise ValueError(f"{one_line(member.filename, 100)} is smaller than its header says")
 
 
-def save_arrays(path: Path, **arrays: np.ndarray) -> None:
+def save_arrays(path: Path, **arrays: "np.ndarray") -> None:
     """Write a compressed .npz file atomically."""
+    import numpy as np
+
     buffer = BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     write_with(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))

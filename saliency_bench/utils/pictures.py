@@ -78,8 +78,8 @@ def read(path: Path) -> Picture:
 def picture_of(data: bytes) -> Picture:
     """Return what `read` makes of the bytes of a file."""
     image = decode(data)
-    orientation = _orientation(image)
-    if orientation == 1 and _plain(image):
+    orientation = orientation_of(image)
+    if orientation == 1 and is_plain(image):
         return Picture(data, SUFFIXES[image.format or ""], *image.size)
     shown = upright(image)
     return Picture(png(np.asarray(shown.convert("RGB"))), ".png", *shown.size, orientation or 1)
@@ -155,7 +155,7 @@ def decode(data: bytes) -> Image.Image:
     return image
 
 
-def _orientation(image: Image.Image) -> int | None:
+def orientation_of(image: Image.Image) -> int | None:
     """Return the EXIF orientation, 1 to 8; 1 for other values, None if EXIF cannot be read."""
     try:
         with warnings.catch_warnings():
@@ -172,7 +172,7 @@ def _refuse_giant(image: Image.Image) -> None:
         raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels")
 
 
-def _plain(image: Image.Image) -> bool:
+def is_plain(image: Image.Image) -> bool:
     """Return whether a file can go into a dataset as it is: RGB without alpha, one frame, JPEG or PNG."""
     one_frame = getattr(image, "n_frames", 1) == 1
     return image.format in SUFFIXES and image.mode == "RGB" and one_frame and "transparency" not in image.info

@@ -15,7 +15,6 @@ environment variables, the network, modules imported by a computed name.
 import ast
 import importlib.util
 import inspect
-import os
 import secrets
 import sys
 import sysconfig
@@ -33,6 +32,7 @@ from typing import Any
 from saliency_bench.errors import described, one_line
 
 LIBRARIES = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+INSTALLED = {"site-packages", "dist-packages"}  # also of other interpreters, as on PYTHONPATH
 THIS_PACKAGE = "saliency_bench"
 STARTED = time()  # files edited since then may not be what this process has imported
 
@@ -60,9 +60,9 @@ def code_hash(function: Callable) -> CodeHash:
     try:
         pickled = _pickled(function)
         names = _module_names(pickled)
-        # As syntax trees, in which comments and layout are not.
-        sources = [ast.dump(ast.parse(_source(module))).encode() for module in _own_modules(names)]
-        versions = [_versions(sys.modules[name]) for name in names if _is_this_package(name)]
+        sources = [_source(name, file) for name, file in _own_files(names).items()]
+        ours = [name for name in names if name.partition(".")[0] == THIS_PACKAGE]
+        versions = [_versions(sys.modules[name]) for name in ours]
     except Exception as error:  # pickling calls methods of whatever the function holds
         return CodeHash(secrets.token_hex(8), described(error))
     return CodeHash(_digest([pickled, *sources, *(version.encode() for version in versions)]))
@@ -182,57 +182,72 @@ def _module_names(pickled: bytes) -> list[str]:
     return sorted(texts & sys.modules.keys())
 
 
-def _own_modules(names: Iterable[str]) -> list[ModuleType]:
-    """Return the modules of these names that are your own, and all of your own that they import, sorted by name."""
-    modules: dict[str, ModuleType] = {}
-    waiting = [name for name in names if name != "__main__"]
+def _own_files(names: Iterable[str]) -> dict[str, Path]:
+    """Return {module: its file} of these modules as far as they are your own, and of all of your own they import."""
+    files: dict[str, Path] = {}
+    waiting = [name for name in names if name != "__main__"]  # whose functions are pickled with their code
     while waiting:
         name = waiting.pop()
-        if name in modules or _is_library(name):
-            continue
-        modules[name] = importlib.import_module(name)
-        waiting += [imported for imported in _imported(modules[name]) if _exists(imported)]
-    return [modules[name] for name in sorted(modules)]
+        if name not in files and (file := _own_file(name)) is not None:
+            files[name] = file
+            waiting += _imported(name, file)
+    return dict(sorted(files.items()))
 
 
-def _imported(module: ModuleType) -> Iterator[str]:
+def _own_file(name: str) -> Path | None:
+    """Return the Python file of a module that is your own; None of a library, and where there is no such module."""
+    file = _file(name)
+    return None if _is_library(name) or file is None or file.suffix != ".py" else file
+
+
+def _is_library(module: str) -> bool:
+    """Return whether a module belongs to Python, to what is installed, or to this package."""
+    package = module.partition(".")[0]
+    if package == "__main__":
+        return False
+    if package in sys.stdlib_module_names or package == THIS_PACKAGE:
+        return True
+    file = _file(module) or _file(package) or Path()
+    return bool(INSTALLED & set(file.parts)) or any(file.is_relative_to(folder) for folder in LIBRARIES)
+
+
+def _file(module: str) -> Path | None:
+    """Return the file of a module that is loaded or can be imported; None where there is none."""
+    try:
+        spec = sys.modules[module].__spec__ if module in sys.modules else importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):  # a member of a module that is none itself
+        return None
+    origin = getattr(spec, "origin", None)
+    return None if origin is None else Path(origin)
+
+
+def _imported(name: str, file: Path) -> Iterator[str]:
     """Yield the names that a module imports at any place, with what may be submodules."""
-    for node in ast.walk(ast.parse(_source(module))):
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             relative = "." * node.level + (node.module or "")
-            package = module.__package__ or None
             base = importlib.util.resolve_name(relative, package) if node.level else str(node.module)
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def _exists(name: str) -> bool:
-    """Return whether a module of this name is loaded or can be imported."""
-    try:
-        return name in sys.modules or importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError, AttributeError):  # a member of a module that is none itself
-        return False
-
-
-def _source(module: ModuleType) -> bytes:
-    """Return the source of a module; empty for a package without one, and for compiled code.
+def _source(name: str, file: Path) -> bytes:
+    """Return the source of a module as a syntax tree, in which comments and layout are not.
 
     Raises:
         EditedError: The file was edited after the import, so that it does not say what runs.
     """
-    file = getattr(module, "__file__", None)
-    if file is None or not file.endswith(".py"):
-        return b""
-    source = Path(file).read_bytes()
+    source = file.read_bytes()
     # Older files are what was imported; import hooks (type checkers, pytest) may make other code of them.
-    if Path(file).stat().st_mtime > STARTED:
+    if name in sys.modules and file.stat().st_mtime > STARTED:
         written = set(_nested(compile(source, file, "exec", dont_inherit=True)))
-        functions = [value for value in vars(module).values() if isinstance(value, FunctionType)]
-        if any(f.__module__ == module.__name__ and f.__code__ not in written for f in functions if _is_plain(f)):
-            raise EditedError(f"{Path(file).name} was edited after it was imported; import it again")
-    return source
+        functions = [value for value in vars(sys.modules[name]).values() if isinstance(value, FunctionType)]
+        if any(f.__module__ == name and f.__code__ not in written for f in functions if _is_plain(f)):
+            raise EditedError(f"{file.name} was edited after it was imported; import it again")
+    return ast.dump(ast.parse(source)).encode()
 
 
 def _is_plain(function: FunctionType) -> bool:
@@ -246,39 +261,3 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
-
-
-def _is_this_package(module: str) -> bool:
-    """Return whether a module belongs to saliency-bench."""
-    return module.partition(".")[0] == THIS_PACKAGE
-
-
-def _is_library(module: str) -> bool:
-    """Return whether a module belongs to Python, to what is installed, or to this package."""
-    package = module.partition(".")[0]
-    if package in sys.stdlib_module_names and package != "__main__":
-        return True
-    file = _file_of_module(module)
-    if _is_this_package(module) or file is None:
-        return _is_this_package(module)
-    installed = {"site-packages", "dist-packages"} & set(Path(file).parts)
-    return bool(installed) or file.startswith(tuple(f"{folder}{os.sep}" for folder in LIBRARIES))
-
-
-def _file_of_module(name: str) -> str | None:
-    """Return the file of a module, or of the package that it is in; of a package of several folders the first one."""
-    for candidate in (name, name.partition(".")[0]):
-        module = sys.modules.get(candidate)
-        spec = None if module is not None else _spec(candidate)
-        file = getattr(module, "__file__", None) or getattr(spec, "origin", None)
-        if path := file or next(iter(getattr(module, "__path__", ())), None):
-            return path
-    return None
-
-
-def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Return the spec of a module that is not loaded, if it can be found."""
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None

@@ -6,7 +6,7 @@ import { enter } from "./entry.js";
 import { Mask } from "./mask.js";
 import { Outbox } from "./outbox.js";
 import { Pictures } from "./pictures.js";
-import { call, dropSecondClicks, kept, settled } from "./study.js";
+import { backoff, call, dropSecondClicks, kept, Refused, settled, showCompletion } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const tell = (text) => ($("live").textContent = text);
@@ -39,7 +39,7 @@ async function open() {
   document.querySelector("[data-tool=superpixel]").hidden = !about.assist || reviewing();
   document.title = `${about.study} – ${reviewing() ? "review" : "annotate"}`;
   update(about);
-  showStatus(outbox.items.length, false);
+  showStatus(outbox.items.length, "");
   outbox.send();
 }
 
@@ -70,19 +70,29 @@ function next() {
   task = null;
   ready = false;
   board.show(null, new Mask(1, 1));
-  const waiting = outbox.items.length > 0;
   $("finished").hidden = false;
-  $("finishedTitle").textContent = waiting ? "One moment" : "All done";
-  $("finishedText").textContent = waiting
-    ? "Your last answers are being sent."
-    : reviewing()
-      ? "There is nothing to review at the moment. Reload the page later."
-      : `Thank you. You have done ${numbers.format(about.done)} images; no more are waiting for you.`;
+  showFinished();
   $("label").textContent = "–";
   enable();
 }
 
-async function show(one) {
+// Without a next image: the end, or what the page waits for.
+function showFinished() {
+  const waiting = outbox.items.length > 0;
+  $("finishedTitle").textContent = waiting ? (outbox.offline ? "Waiting for the server" : "One moment") : "All done";
+  $("finishedText").textContent = waiting
+    ? outbox.offline
+      ? `${outbox.offline} The next image comes once they are sent. You can leave this tab open, or come back later in this browser.`
+      : "Your last answers are being sent."
+    : reviewing()
+      ? "There is nothing to review at the moment. Reload the page later."
+      : about.done
+        ? `Thank you. You have done ${numbers.format(about.done)} images; no more are waiting for you.`
+        : `All images are with other people. What they leave is given out again; come back in ${about.lease}.`;
+  showCompletion($("completion"), waiting ? null : about.completion);
+}
+
+async function show(one, tries = 0) {
   task = one;
   ready = false;
   asked = 0;
@@ -109,7 +119,7 @@ async function show(one) {
   } catch (error) {
     if (task !== one) return;
     note(`The image cannot be loaded: ${error.message}. Trying again.`);
-    setTimeout(() => task === one && !ready && show(one), 3000);
+    setTimeout(() => task === one && !ready && show(one, tries + 1), backoff(tries));
   }
 }
 
@@ -197,6 +207,8 @@ function showStatus(waiting, offline) {
   const text = offline ? `Offline: ${waiting} kept here` : waiting ? "Saving…" : "All saved";
   $("status").textContent = text;
   $("status").dataset.state = offline ? "offline" : waiting ? "saving" : "saved";
+  $("status").title = offline;
+  if (!task && !$("finished").hidden) showFinished();
 }
 
 function save() {
@@ -276,14 +288,15 @@ addEventListener("beforeunload", (event) => {
   if (outbox?.offline) event.preventDefault();
 });
 
-async function start() {
+async function start(tries = 0) {
   try {
     await open();
   } catch (error) {
     $("status").textContent = "Offline";
     $("status").dataset.state = "offline";
+    if (error instanceof Refused && error.status === 403) return note(`You cannot take part: ${error.message}.`, true);
     note(`The study cannot be reached (${error.message}). Trying again.`, true);
-    setTimeout(start, 3000);
+    setTimeout(() => start(tries + 1), backoff(tries));
   }
 }
 start();

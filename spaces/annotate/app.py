@@ -12,11 +12,11 @@ from threading import Lock
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
-from saliency_bench.spaces.pages.serving import SAFE, application, refusal
+from saliency_bench.spaces.pages.serving import SAFE, application, ending, refusal
 from saliency_bench.studies.annotating import Annotating
 from saliency_bench.studies.study import Person
 
@@ -24,14 +24,15 @@ LARGEST = 2**24  # bytes of one request, which may hold a mask
 PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundred KB each
 
 
-def create_app(annotating: Annotating, *, assist: bool = False) -> Starlette:
+def create_app(annotating: Annotating, *, assist: bool = False, completion: dict[str, str] | None = None) -> Starlette:
     """Return the application of a study.
 
     Args:
         annotating: the study.
         assist: offer superpixels, which a click selects (needs scikit-image).
+        completion: what whoever has finished takes along (`serving.ending`).
     """
-    pages = Pages(annotating, assist)
+    pages = Pages(annotating, assist, completion)
     get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels}
     post = {"answer": pages.answer, "review": pages.review}
     return application(annotating.study, Path(__file__).parent, get, post, LARGEST)
@@ -40,16 +41,20 @@ def create_app(annotating: Annotating, *, assist: bool = False) -> Starlette:
 class Pages:
     """What the pages ask for. Each method gets the person whose key was sent, and the values that came with it."""
 
-    def __init__(self, annotating: Annotating, assist: bool):
+    def __init__(self, annotating: Annotating, assist: bool, completion: dict[str, str] | None):
         self.annotating, self.study, self.assist = annotating, annotating.study, assist
+        self.completion = completion
         self.pieces = lru_cache(PIECES_KEPT)(self._pieces)
         self.computing = Lock()  # one image at a time, and each once
 
     def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Return what the page shows a person now."""
         about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist}
-        reviewing = person.role == "reviewer"
-        return about | (self.annotating.review_state() if reviewing else self.annotating.state(person.name))
+        if person.role == "reviewer":
+            return about | self.annotating.review_state()
+        state = self.annotating.state(person.name)
+        finished = not state["tasks"] and state["done"] > 0
+        return about | state | ending(self.annotating.lease_hours, finished, self.completion)
 
     def again(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Return the image that a person annotated last, to be done again."""
@@ -61,9 +66,8 @@ class Pages:
         if not self.annotating.may_see(person, unit):
             return refusal(403, "this image was not given to you")
         shown = self.annotating.images.shown(unit)
-        return Response(
-            shown.content, media_type=shown.media, headers=SAFE | {"Cache-Control": "private, max-age=86400"}
-        )
+        caching = {"Cache-Control": "private, max-age=86400", "ETag": f'"{shown.name}"'}
+        return PictureFile(shown.path, media_type=shown.media, headers=SAFE | caching)
 
     def superpixels(self, person: Person, sent: dict[str, Any]) -> Response:
         """Return uint16 little-endian (H, W), gzip: the number of each pixel's superpixel."""
@@ -78,7 +82,7 @@ class Pages:
         """Return the superpixels of a picture, packed."""
         from saliency_bench.studies.superpixels import superpixels
 
-        numbers = superpixels(self.annotating.images.shown(unit).content)
+        numbers = superpixels(self.annotating.images.shown(unit).path)
         return gzip.compress(numbers.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -95,6 +99,12 @@ class Pages:
         texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]
         self.study.review(sent.get("answer"), person.name, *texts)
         return self.state(person, {})
+
+
+class PictureFile(FileResponse):
+    """A file that is read in pieces of a MB: with those of 64 KB, which a thread reads each, 20 people wait for it."""
+
+    chunk_size = 2**20
 
 
 def main() -> None:

@@ -1,15 +1,10 @@
 // Who is here: the key of this browser's person, from the link, from before, or of a new person.
 
-import { call, kept, randomId, Refused } from "./study.js";
+import { call, joining, kept, keyOfAddress, Refused } from "./study.js";
 
 // { key, state }: a key that the study knows, and what it says about its person.
 export async function enter() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("key");
-  if (given) {
-    kept.set("key", given);
-    history.replaceState(null, "", location.pathname + location.search);
-  }
-  const key = kept.get("key") ?? (await join());
+  const key = keyOfAddress("") ?? (await join());
   try {
     return { key, state: await call("api/state", { key }) };
   } catch (error) {
@@ -20,9 +15,7 @@ export async function enter() {
 }
 
 async function join() {
-  const request = kept.get("join") ?? randomId(); // a repeated request is the same person
-  kept.set("join", request);
-  const { key } = await call("api/join", { body: { request } });
+  const { key } = await call("api/join", { body: joining("") });
   kept.set("key", key);
   kept.remove("join");
   return key;

@@ -1,10 +1,10 @@
 // The answers of an annotator, kept in the browser until the server has confirmed them, and sent again after a lost
 // connection, a restart of the server or of the browser; their id makes sure that each is stored once.
 
-import { call, kept, randomId, Refused } from "./study.js";
+import { backoff, call, kept, lost, passing, randomId } from "./study.js";
 
 export class Outbox {
-  // confirmed(reply, item), refused(item, text), changed(waiting, offline)
+  // confirmed(reply, item), refused(item, text), changed(waiting, why it waits: "" while it does not)
   constructor(key, handlers) {
     this.key = key;
     // Each under a name of its own, so that two tabs do not overwrite each other's.
@@ -12,7 +12,8 @@ export class Outbox {
     this.items = kept.names(this.name).map((name) => JSON.parse(kept.get(name)));
     this.items.sort((one, other) => one.at - other.at);
     this.handlers = handlers;
-    this.offline = false;
+    this.offline = "";
+    this.tries = 0;
     this.sending = false;
     addEventListener("online", () => this.send());
   }
@@ -45,15 +46,16 @@ export class Outbox {
         let reply = null;
         try {
           reply = await call(item.path, { key: this.key, body: item.body });
-          this.offline = false;
+          this.offline = "";
+          this.tries = 0;
         } catch (error) {
-          if (!(error instanceof Refused) || error.status !== 400) {
-            this.offline = true;
-            this.handlers.changed(this.items.length, true);
-            this.timer = setTimeout(() => this.send(), 2000);
+          if (passing(error)) {
+            this.offline = lost(error, this.items.length);
+            this.handlers.changed(this.items.length, this.offline);
+            this.timer = setTimeout(() => this.send(), backoff(this.tries++));
             return;
           }
-          this.offline = false;
+          this.offline = ""; // this one is refused, and does not hold up those behind it
           this.drop(item);
           this.handlers.refused(item, error.message);
           continue;

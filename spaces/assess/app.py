@@ -11,18 +11,25 @@ from starlette.responses import Response
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
-from saliency_bench.spaces.pages.serving import SAFE, application, whole_number
+from saliency_bench.spaces.pages.serving import SAFE, application, ending, whole_number
 from saliency_bench.studies.assess.protocol import Assess
 from saliency_bench.studies.study import Person
 
 HERE = Path(__file__).parent
 
 
-def create_app(assess: Assess) -> Starlette:
-    """Return the application of a study."""
+def create_app(assess: Assess, *, completion: dict[str, str] | None = None) -> Starlette:
+    """Return the application of a study.
+
+    Args:
+        assess: the study.
+        completion: what whoever has finished takes along (`serving.ending`).
+    """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        return {"study": assess.study.name, "person": person.name} | assess.state(person.name)
+        about, now = {"study": assess.study.name, "person": person.name}, assess.state(person.name)
+        finished = not now["maps"] and now["total"] > 0
+        return about | now | ending(assess.lease_hours, finished, completion)
 
     def picture(plain: bool) -> Any:
         def method(person: Person, sent: dict[str, Any]) -> Response:

@@ -1,4 +1,4 @@
-import { Server, dropSecondClicks, kept, randomId, settled } from "./study.js";
+import { Server, dropSecondClicks, kept, randomId, settled, showCompletion } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const LETTERS = "ABCDE";
@@ -164,7 +164,8 @@ function finish() {
   $("finishedTitle").textContent = state.total ? "All done. Thank you!" : "Nothing to do right now";
   $("finishedText").textContent = state.total
     ? "Your answers are stored. You can close this page."
-    : "All images have been given to other people. Try again tomorrow.";
+    : `All images are with other people. What they leave is given out again; come back in ${state.lease}.`;
+  showCompletion($("completion"), state.completion);
 }
 
 function help(first) {

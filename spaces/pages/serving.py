@@ -20,6 +20,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
@@ -29,6 +30,7 @@ from saliency_bench.utils.pictures import UnreadableError
 
 COMMON = Path(__file__).parent
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
+PICTURES = ("image", "picture", "map")  # methods whose answer is a picture
 LARGEST = 2**16  # bytes of one request by default
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -64,19 +66,42 @@ def application(
         return FileResponse(path, media_type=MEDIA[path.suffix], headers=SAFE | {"Cache-Control": "no-cache"})
 
     async def join(request: Request) -> Response:
-        """Register a person, and return the cookie."""
+        """Register a person, and return the key."""
         try:
             sent = await _sent(request, largest)
-            person = await run_in_threadpool(study.join, sent.get("request"))
+            person = await run_in_threadpool(_joined, study, sent)
         except UserError as error:
             return refusal(400, str(error))
+        if person is None:
+            return refusal(403, "this study is by invitation; open the link that you were sent")
         return JSONResponse({"key": person.key}, headers=SAFE)
 
     routes = [Route("/", page), Route("/static/{name}", static), Route("/api/join", join, methods=["POST"])]
     for name, method in (get | post).items():
         endpoint = _endpoint(study, method, largest)
         routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name in post else "GET"]))
-    return Starlette(routes=routes, middleware=[Middleware(OwnOrigins), Middleware(GZipMiddleware, minimum_size=2000)])
+    return Starlette(routes=routes, middleware=[Middleware(OwnOrigins), Middleware(GZipTexts, minimum_size=2000)])
+
+
+class GZipTexts(GZipMiddleware):
+    """Middleware that packs everything but pictures, which are packed already: 20 MB of them would take a second."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        is_picture = scope["type"] == "http" and scope["path"].rpartition("/")[2] in PICTURES
+        if is_picture:
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def _joined(study: Study, sent: dict[str, Any]) -> Person | None:
+    """Return the person of a request to join; None for one who is not invited."""
+    if not study.may_join(sent.get("request")):
+        return None
+    person = study.join(sent.get("request"))
+    study.keep_parameters(person.name, sent.get("parameters"))
+    return person
 
 
 def refusal(status: int, text: str) -> JSONResponse:
@@ -100,7 +125,11 @@ def _endpoint(study: Study, method: Method, largest: int) -> Callable:
         except SQLAlchemyError:
             logging.getLogger("uvicorn.error").exception("the store did not answer")
             return refusal(503, "the answers cannot be stored at the moment")
-        return made if isinstance(made, Response) else JSONResponse(made, headers=SAFE)
+        if not isinstance(made, Response):
+            return JSONResponse(made, headers=SAFE)
+        if "etag" in made.headers and made.headers["etag"] == request.headers.get("if-none-match"):
+            return Response(status_code=304, headers={name: made.headers[name] for name in ("etag", "cache-control")})
+        return made
 
     return endpoint
 
@@ -125,6 +154,21 @@ async def _sent(request: Request, largest: int) -> dict[str, Any]:
     if not isinstance(sent, dict):
         raise UserError("the body is not a JSON object")
     return sent
+
+
+def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None) -> dict[str, Any]:
+    """Return what a page says when nothing is left to do.
+
+    Args:
+        lease_hours: after which what others leave is given out again.
+        finished: whether this person has done all that was asked.
+        completion: the `code` that such a person takes along, and the `url` to go to, or one of them.
+    """
+    minutes = round(60 * lease_hours)
+    return {
+        "lease": f"{minutes} minutes" if minutes != 1 else "a minute",
+        "completion": completion if finished else None,
+    }
 
 
 def whole_number(text: object) -> int:

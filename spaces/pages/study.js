@@ -53,6 +53,9 @@ export class Refused extends Error {
   }
 }
 
+// Of a server in front of ours, which says nothing of its own.
+const refusals = { 413: "the server takes no answers of this size; tell whoever runs the study", 502: "the study is not running", 504: "the study is too slow" };
+
 export async function call(path, { key = "", body = null, as = "json" } = {}) {
   const options = { headers: { "X-Key": key }, signal: AbortSignal.timeout(30000) };
   if (body) {
@@ -61,10 +64,57 @@ export async function call(path, { key = "", body = null, as = "json" } = {}) {
   }
   const answer = await fetch(path, options);
   if (!answer.ok) {
-    const text = await answer.json().then((found) => found.error, () => "the server does not answer");
+    const text = await answer.json().then((found) => found.error, () => refusals[answer.status] ?? "the server does not answer");
     throw new Refused(answer.status, text);
   }
   return as === "blob" ? answer.blob() : as === "bytes" ? answer.arrayBuffer() : answer.json();
+}
+
+// Milliseconds until the next try: longer each time, and never the same for two people, so that a server that comes
+// back is not asked by all of them at once.
+export const backoff = (tries) => Math.min(30000, 1000 * 2 ** tries) * (0.5 + Math.random());
+
+// Whether the same request may succeed later: the server or the network is at fault, not the request.
+export const passing = (error) =>
+  !(error instanceof Refused) || error.status >= 500 || [401, 408, 421, 425, 429].includes(error.status);
+
+// The key of this browser's person: that of the address (#key=...), or from before. An invitation (#invite=...) is a
+// request to join, which always makes the same person. The parameters of the address (?PROLIFIC_PID=...) stay.
+export function keyOfAddress(prefix) {
+  const fragment = new URLSearchParams(location.hash.slice(1));
+  if (fragment.get("key")) kept.set(prefix + "key", fragment.get("key"));
+  if (fragment.get("invite")) {
+    kept.set(prefix + "join", fragment.get("invite"));
+    kept.remove(prefix + "key");
+  }
+  if (fragment.size) history.replaceState(null, "", location.pathname + location.search);
+  return kept.get(prefix + "key");
+}
+
+// What joins the study; a repeated request is the same person.
+export function joining(prefix) {
+  const request = kept.get(prefix + "join") ?? randomId();
+  kept.set(prefix + "join", request);
+  return { request, parameters: Object.fromEntries(new URLSearchParams(location.search)) };
+}
+
+// What whoever has finished takes along: a code, or a link back to where they came from.
+export function showCompletion(element, completion) {
+  const parts = [];
+  if (completion?.code) {
+    const code = document.createElement("output");
+    code.textContent = completion.code;
+    parts.push("Your completion code: ", code);
+  }
+  if (completion?.url) {
+    const link = document.createElement("a");
+    link.href = completion.url;
+    link.className = "primary";
+    link.textContent = "Finish";
+    parts.push(link);
+  }
+  element.replaceChildren(...parts);
+  element.hidden = !parts.length;
 }
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
@@ -78,6 +128,13 @@ export function dropSecondClicks(buttons) {
     event.preventDefault();
     event.stopImmediatePropagation();
   }, true);
+}
+
+// What a page says while it waits.
+export function lost(error, waiting) {
+  const why = error instanceof Refused ? `The server does not take answers (${error.status}: ${error.message})` : "No connection to the server";
+  const kept = waiting ? `${waiting === 1 ? "one answer is" : `${waiting} answers are`} kept in this browser until it is back; ` : "";
+  return `${why}: ${kept}trying again…`;
 }
 
 export class Server {
@@ -95,30 +152,25 @@ export class Server {
 
   // As call, until the server answers. A refusal is thrown.
   async insist(path, body = null, as = "json") {
-    for (;;) {
+    for (let tries = 0; ; tries++) {
       try {
         const found = await this.call(path, body, as);
         this.offline("");
         return found;
       } catch (error) {
-        if (error instanceof Refused && error.status < 500) {
+        if (error.status === 401 || !passing(error)) {
           this.offline("");
           throw error;
         }
-        this.offline("Connection lost. Trying again…");
-        await pause(2000);
+        this.offline(lost(error, this.unsent.length));
+        await pause(backoff(tries));
       }
     }
   }
 
   // The state of this browser's person, who joins the study where the server does not know them.
   async enter() {
-    const fragment = new URLSearchParams(location.hash.slice(1)).get("key");
-    if (fragment) {
-      kept.set(this.kind + "-key", fragment);
-      history.replaceState(null, "", location.pathname);
-    }
-    this.key = kept.get(this.kind + "-key");
+    this.key = keyOfAddress(this.kind + "-");
     if (this.key) {
       try {
         await this.sendKept();
@@ -128,9 +180,7 @@ export class Server {
         kept.remove(this.kind + "-join");
       }
     }
-    const request = kept.get(this.kind + "-join") ?? randomId();
-    kept.set(this.kind + "-join", request);
-    this.key = (await this.insist("join", { request })).key;
+    this.key = (await this.insist("join", joining(this.kind + "-"))).key;
     kept.set(this.kind + "-key", this.key);
     return this.insist("state");
   }

@@ -11,19 +11,26 @@ from starlette.responses import Response
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
-from saliency_bench.spaces.pages.serving import SAFE, application, whole_number
+from saliency_bench.spaces.pages.serving import SAFE, application, ending, whole_number
 from saliency_bench.studies.peekaboom.protocol import Peekaboom
 from saliency_bench.studies.study import Person
 
 HERE = Path(__file__).parent
 
 
-def create_app(peekaboom: Peekaboom) -> Starlette:
-    """Return the application of a study."""
+def create_app(peekaboom: Peekaboom, *, completion: dict[str, str] | None = None) -> Starlette:
+    """Return the application of a study.
+
+    Args:
+        peekaboom: the study.
+        completion: what whoever has finished takes along (`serving.ending`).
+    """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         about = {"study": peekaboom.study.name, "person": person.name}
-        return about | peekaboom.state(person.name)
+        now = peekaboom.state(person.name)
+        finished = now["place"] is None and now["total"] > 0
+        return about | now | ending(peekaboom.lease_hours, finished, completion)
 
     def picture(person: Person, sent: dict[str, Any]) -> Response:
         if sent.keys() != {"place", "step"}:

@@ -1,4 +1,4 @@
-import { Server, dropSecondClicks, kept, settled } from "./study.js";
+import { Server, dropSecondClicks, kept, settled, showCompletion } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const percent = (share) => `${Math.round(share * 1000) / 10} %`;
@@ -61,8 +61,9 @@ function choiceButton(label, index) {
   key.textContent = index + 1;
   button.append(text, " ", key);
   if (state.tried.includes(label)) {
-    button.setAttribute("aria-disabled", "true");
+    button.classList.add("tried"); // said, so that nobody takes it again by mistake
     button.setAttribute("aria-label", `${name(label)}, tried`);
+    if (state.strike) button.setAttribute("aria-disabled", "true");
   }
   // A click of the keyboard has no detail: whoever moves by Tab goes on at the labels of the next question.
   button.addEventListener("click", (event) => answer(label, event.detail === 0));
@@ -85,7 +86,8 @@ function finish() {
   $("finishedTitle").textContent = state.total ? "All done. Thank you!" : "Nothing to do right now";
   $("finishedText").textContent = state.total
     ? "Your answers are stored. You can close this page."
-    : "All images have been given to other people. Try again tomorrow.";
+    : `All images are with other people. What they leave is given out again; come back in ${state.lease}.`;
+  showCompletion($("completion"), state.completion);
 }
 
 function feedback(kind, text) {
@@ -94,7 +96,7 @@ function feedback(kind, text) {
 }
 
 async function answer(choice, byKeyboard = false) {
-  if (busy || $("helpDialog").open || state.tried.includes(choice)) return;
+  if (busy || $("helpDialog").open || (state.strike && state.tried.includes(choice))) return;
   wait(true);
   const { place, step } = state;
   const seconds = (performance.now() - since) / 1000;

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,14 @@ from test_reporting import METHODS, change_summary, make_run, part_of
 
 import saliency_bench as sb
 from saliency_bench.analysis.correlations import Ranked, cell_correlations, pearson
-from saliency_bench.analysis.rankings import agreement, kendall_of, means_of, order_of, spearman_of
+from saliency_bench.analysis.rankings import (
+    agreement,
+    kendall_of,
+    means_of,
+    order_of,
+    rank_correlations,
+    spearman_of,
+)
 from saliency_bench.analysis.tables import Table
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
@@ -61,6 +69,56 @@ def draws(clusters, seed=0):
     return (bits % np.uint64(clusters)).astype(int)
 
 
+def expanded(clusters):
+    """The percentiles of a bootstrap interval, which makes up for draws that vary less than samples."""
+    tail = 100 * stats.norm.cdf(-math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1))
+    return [tail, 100 - tail]
+
+
+def left_open(means, drawn, clusters):
+    """((least, greatest rho), (tau)): every two explainers are in order by a metric, or may be in either order.
+
+    Args:
+        means: of each explainer by both metrics.
+        drawn: the same in each draw.
+        clusters: how many are drawn.
+    """
+    pairs = list(combinations(range(len(means[0])), 2))
+    gaps = [{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in means]
+    gaps_of_draws = [[{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in draw] for draw in drawn]
+    errors = [{pair: np.std([draw[side][pair] for draw in gaps_of_draws], ddof=1) for pair in pairs} for side in (0, 1)]
+    greatest = [
+        max(
+            abs(draw[side][pair] - gaps[side][pair]) / errors[side][pair]
+            for side in (0, 1)
+            for pair in pairs
+            if errors[side][pair] > 0
+        )
+        for draw in gaps_of_draws
+    ]
+    factor = math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1) / stats.norm.ppf(0.975)
+    least = np.quantile(greatest, 0.95) * factor
+    signs = [{pair: np.sign(gaps[side][pair]) * (abs(gaps[side][pair]) > least * errors[side][pair]) for pair in pairs}
+             for side in (0, 1)]  # fmt: skip
+    taus = [signs[0][pair] * signs[1][pair] for pair in pairs]
+    is_open = taus.count(0)
+    tau = (sum(taus) - is_open) / len(pairs), (sum(taus) + is_open) / len(pairs)
+    k = len(means[0])
+    sets = []
+    for own in signs:  # won: (the winner, the loser) of each decided pair
+        won = [(pair[int(own[pair] < 0)], pair[int(own[pair] > 0)]) for pair in pairs if own[pair]]
+        sets.append(
+            [
+                (1 + sum(loser == index for _, loser in won), k - sum(winner == index for winner, _ in won))
+                for index in range(k)
+            ]
+        )
+    furthest = [max(b[1] - a[0], a[1] - b[0]) for a, b in zip(*sets, strict=True)]
+    nearest = [max(b[0] - a[1], a[0] - b[1], 0) for a, b in zip(*sets, strict=True)]
+    rho = tuple(1 - 6 * sum(d * d for d in distances) / (k**3 - k) for distances in (furthest, nearest))
+    return (max(-1.0, rho[0]), rho[1]), tau
+
+
 @pytest.mark.parametrize("kind", ["numbers", "ties", "yes or no"])
 def test_weighted_ranks_and_correlations_are_those_of_the_repeated_samples(kind):
     rng = np.random.default_rng(0)
@@ -92,9 +150,9 @@ def test_correlation_over_samples_and_its_interval(run):
     assert spearman.value == pytest.approx(stats.spearmanr(one, other).statistic)
     assert linear.value == pytest.approx(stats.pearsonr(one, other).statistic)
     drawn = [stats.spearmanr(one[chosen], other[chosen]).statistic for chosen in draws(len(one))]
-    assert [spearman.low, spearman.high] == pytest.approx(np.percentile(drawn, [2.5, 97.5]))
+    assert [spearman.low, spearman.high] == pytest.approx(np.percentile(drawn, expanded(len(one))))
     drawn = [np.corrcoef(one[chosen], other[chosen])[0, 1] for chosen in draws(len(one))]
-    assert [linear.low, linear.high] == pytest.approx(np.percentile(drawn, [2.5, 97.5]))
+    assert [linear.low, linear.high] == pytest.approx(np.percentile(drawn, expanded(len(one))))
     assert (spearman.n, spearman.clusters) == (both.sum(), both.sum())
 
 
@@ -141,6 +199,8 @@ def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
         assert row["pearson"] == pytest.approx(stats.pearsonr(*means).statistic)
         assert row["spearman"] == pytest.approx(stats.spearmanr(*means).statistic)
         assert row["datasets"] == 5
+        theirs = stats.pearsonr(*means).confidence_interval()
+        assert (row["pearson low"], row["pearson high"]) == pytest.approx((theirs.low, theirs.high))
     two = sb.analyse(folders[:2], "correlation")
     assert two.data["datasets"] == []
     assert "needs runs on 3 datasets with different ids; these are on dataset-0" in two.data["notes"][-1]
@@ -162,12 +222,38 @@ def test_orders_of_explainers_agree_as_scipy_says(run):
     drawn = []
     for chosen in draws(len(run.ids)):
         again = [np.nanmean(own[order][chosen], axis=0) for own in values]
-        drawn.append((stats.spearmanr(*again).statistic, stats.kendalltau(*again).statistic))
-    for estimate, numbers in zip((spearman, kendall), np.array(drawn).T, strict=True):
-        assert [estimate.low, estimate.high] == pytest.approx(np.percentile(numbers, [2.5, 97.5]))
+        drawn.append(again)
+    for estimate, ends in zip((spearman, kendall), left_open(means, drawn, len(run.ids)), strict=True):
+        assert (estimate.low, estimate.high) == pytest.approx(
+            (min(ends[0], estimate.value), max(ends[1], estimate.value))
+        )
     rows = sb.analyse(run.folder, "rank").data["pairs"]
     assert len(rows) == math.comb(len(SETTINGS), 2)
     assert {row["explainers"] for row in rows} == {len(METHODS)}, "random is included"
+
+
+def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
+    """Of five close means by two metrics the orders of draws are nearer to chance: their percentiles held 80 %."""
+    rng = np.random.default_rng(4)
+    true = np.array([0.0, 0.02, 0.04, 0.06, 0.3]), np.array([0.0, 0.04, 0.02, 0.06, 0.3])
+    orders = [order_of(own[None]) for own in true]
+    wanted = spearman_of(*orders)[0], kendall_of(*orders)[0]
+    held = np.zeros(2)
+    for seed in range(40):
+        scores = [own + rng.normal(0, 0.2, (60, 5)) for own in true]
+        estimates = rank_correlations(
+            lambda weights, scores=scores: [means_of(own, weights) for own in scores], np.arange(60), seed
+        )
+        held += [one.low <= value <= one.high for one, value in zip(estimates, wanted, strict=True)]
+        assert all(one.low <= one.value <= one.high for one in estimates)
+    assert held.min() >= 37
+
+
+def test_orders_that_the_samples_decide_leave_one_number():
+    rng = np.random.default_rng(5)
+    scores = [np.arange(5) + rng.normal(0, 0.2, (60, 5)) for _ in range(2)]
+    for one in rank_correlations(lambda weights: [means_of(own, weights) for own in scores], np.arange(60), 0):
+        assert one[:3] == pytest.approx((1, 1, 1))
 
 
 def test_orders_are_compared_on_samples_that_all_have(run):
@@ -265,6 +351,11 @@ def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, ru
     row = found.data["samples"][0]
     assert (row["label"] in ("circle", "square"), row["prediction"] in ("circle", "square")) == (True, True)
     assert {one["of"] for one in found.data["explainers"]} == {60}
+    for one in found.data["explainers"]:
+        theirs = stats.binomtest(one["found"], 60).proportion_ci(method="wilson")
+        assert [one[name] for name in ("share", "low", "high")] == pytest.approx(
+            [one["found"] / 60, theirs.low, theirs.high]
+        )
 
 
 def test_a_clever_hans_is_found_in_each_of_several_runs_as_one(folder, tmp_path):

@@ -115,8 +115,8 @@ def test_only_the_script_of_the_page_may_run_and_nothing_is_loaded(folder):
 def test_the_page_cites_what_was_used(folder):
     (cited,) = re.findall(r'<pre data-form="BibTeX"[^>]*>(.*?)</pre>', page_of(folder), flags=re.S)
     assert [line for line in cited.splitlines() if line.startswith("@")] == [
-        "@software{saliency_bench,", "@software{saliency_bench_shapes,", "@misc{saliency_miou,",
-        "@misc{saliency_pointing_game,", "@misc{saliency_insertion,",
+        "@software{saliency_bench,", "@software{saliency_bench_shapes,", "@article{zhang2023saliency,",
+        "@article{zhang2018top,", "@inproceedings{petsiuk2018rise,",
     ]  # fmt: skip
     assert cited.count("{") == cited.count("}")
 

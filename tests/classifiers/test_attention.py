@@ -174,6 +174,7 @@ def test_what_is_no_attention_between_patches_is_refused_in_one_line_that_names_
     with pytest.raises(UserError, match=r"integrated_gradients.*rise") as caught:
         tokens_of(classifier_of(REFUSED[name]()), torch.rand(1, 3, 32, 32))
     assert "\n" not in str(caught.value)
+    assert ("attention-pooling head" in str(caught.value)) == (name == "pooled by attention")
 
 
 class Last(nn.Module):

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification
 
 from saliency_bench import load_classifier
+from saliency_bench.classifiers import fast_forward as fast_forward_module
 from saliency_bench.classifiers.fast_forward import fast_forward
 
 
@@ -346,6 +347,9 @@ def test_the_copy_is_always_of_the_current_network():
     changes = [
         lambda: setattr(classifier.model, "scale", 3.0),
         lambda: classifier.model.first.weight.data.normal_(),
+        lambda: classifier.model.first.weight.data[0, 0, 0, 0].neg_(),
+        lambda: setattr(classifier.model, "head", nn.Linear(6, 4)),
+        lambda: setattr(classifier.model.second, "stride", (2, 2)),
         lambda: classifier.model.norm.running_var.data.mul_(4),
         lambda: torch.optim.SGD(classifier.model.parameters(), lr=0.1, fused=True).step(),
     ]
@@ -358,6 +362,30 @@ def test_the_copy_is_always_of_the_current_network():
             forward = fast_forward(classifier, images)
             assert folded(forward) == ["norm", "last"]
             torch.testing.assert_close(forward(images), classifier(images), rtol=1e-5, atol=1e-5)
+
+
+def test_a_copy_is_made_once_until_something_it_was_made_of_changes(monkeypatch):
+    made = []
+    make = fast_forward_module._fused_copy
+    monkeypatch.setattr(fast_forward_module, "_fused_copy", lambda *args: made.append(args) or make(*args))
+    classifier, images = classifier_of(Network()), torch.rand(2, 3, 12, 10)
+    first = fast_forward(classifier, images)(images)
+    assert torch.equal(fast_forward(classifier, images + 0.1)(images), first)
+    assert len(made) == 1
+    changes = [
+        lambda: classifier.model.second.train(),
+        lambda: classifier.model.second.eval(),
+        lambda: setattr(classifier.model.last, "running_mean", classifier.model.last.running_mean + 1),
+        lambda: classifier.model.first.register_forward_hook(lambda *_: None),
+        lambda: classifier.computing("bf16", None),
+    ]
+    for count, change in enumerate(changes, 2):
+        change()
+        fast_forward(classifier, images)
+        fast_forward(classifier, images)
+        assert len(made) == count
+    fast_forward(classifier, torch.rand(2, 3, 10, 12))
+    assert len(made) == len(changes) + 2
 
 
 def test_a_copy_has_the_same_bits_wherever_it_is_made():

@@ -22,6 +22,7 @@ from transformers import (
 from saliency_bench import load_classifier
 from saliency_bench.classifiers.geometry import Geometry, enlarge, probe
 from saliency_bench.errors import UserError
+from saliency_bench.maps import descending
 
 
 def resnet():
@@ -169,13 +170,31 @@ SIDES = [(7, 224), (8, 299), (13, 224), (6, 227), (2, 32), (9, 5)]
 
 @pytest.mark.parametrize(("small", "side"), SIDES)
 def test_small_maps_are_enlarged_as_torch_does_it(small, side):
+    """Of cells that are rounded to 2^-15 of their map's range, within 2^-9 of one of these steps."""
     cells, images = torch.randn(3, small, small + 1), torch.empty(3, 3, side, side + 3)
-    theirs = torch.nn.functional.interpolate(
-        cells[:, None].double(), size=(side, side + 3), mode="bilinear", align_corners=False
-    )[:, 0]
-    ours = enlarge(cells, images)
-    assert ours.dtype == torch.float32
-    torch.testing.assert_close(ours, theirs.float(), rtol=1e-6, atol=1e-7)
+    for one, ours in zip(cells.double(), enlarge(cells, images), strict=True):
+        step = float(one.max() - one.min()) / 2**15
+        rounded = torch.tensor([[round(float(cell) / step) * step for cell in row] for row in one], dtype=torch.float64)
+        theirs = torch.nn.functional.interpolate(
+            rounded[None, None], size=(side, side + 3), mode="bilinear", align_corners=False
+        )[0, 0]
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=step / 2**9)
+
+
+def test_last_digits_of_a_layer_order_no_pixels_that_are_equal_in_theory():
+    """As batches of another size leave them; zeros stay zeros, and no sign changes."""
+    random = torch.Generator().manual_seed(0)
+    cells = torch.randint(-1, 2, (40, 5, 5), generator=random).float()
+    cells[:, 0, 0], cells[:, -1, -1] = -1, 1
+    noise = 1 + 1e-6 * torch.randn(cells.shape, generator=random)
+    images = torch.empty(40, 3, 60, 65)
+    exact, noisy = (enlarge(0.3 * values, images) for values in (cells, cells * noise))
+    orders = [descending(values.numpy()) for values in (exact, noisy)]
+    assert (orders[0] == orders[1]).all()
+    assert torch.equal(exact.sign(), noisy.sign())
+    assert enlarge(torch.full((1, 2, 2), 0.7), images[:1]).unique().tolist() == [pytest.approx(0.7, rel=1e-7)]
+    assert enlarge(torch.zeros(1, 2, 2), images[:1]).unique().tolist() == [0]
 
 
 @pytest.mark.sample(1)

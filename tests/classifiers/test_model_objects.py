@@ -145,6 +145,15 @@ def test_a_timm_object_is_prepared_as_timm_prepares_it():
     assert load_classifier(timm.create_model("resnet10t", num_classes=4)).labels is None
 
 
+def test_a_timm_object_whose_weights_have_no_classes_has_no_names():
+    """As vit_small_patch16_224.dino and other weights without a head."""
+    model = timm.create_model("resnet10t", num_classes=37)
+    model.pretrained_cfg = dict(model.pretrained_cfg) | {"num_classes": 0, "classifier": None}
+    classifier = load_classifier(model)
+    assert classifier.labels is None
+    assert classifier(classifier.prepare(rows()).images).shape == (2, 37)
+
+
 def test_a_timm_object_without_mean_stops():
     model = timm.create_model("resnet10t", num_classes=4)
     model.pretrained_cfg = {key: value for key, value in model.pretrained_cfg.items() if key != "mean"}

@@ -151,7 +151,7 @@ def test_existing_folders(tmp_path):
     (tmp_path / ".out.building/rest").write_text("half")
     sb.build("shapes-xai", out, progress=False, **SMALL)
     with pytest.raises(UserError, match=r"out.*--overwrite"):
-        sb.build("shapes-xai", out, progress=False, **SMALL)
+        sb.build("shapes-xai", out, progress=False, **SMALL | {"seed": 1})
     sb.build("shapes-xai", out, overwrite=True, progress=False, size=32, count=5)
     assert json.loads((out / "build_report.json").read_text())["counts"]["samples"] == 5
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -174,8 +174,45 @@ def test_a_build_killed_when_all_was_in_place_is_finished_by_the_next_start(tmp_
     assert sb.build("shapes-xai", out, progress=False, **SMALL) == out
     assert content(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, capsys):
+    """So that a loop until success ends; a dataset that was changed since is not taken for it."""
+    out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
+    before = content(out)
+    options = [f"--{key}={value}" for key, value in SMALL.items()]
+    assert cli.main(["build", "shapes-xai", "--out", str(out), *options]) == 0
+    assert "is built already with these settings; --overwrite" in capsys.readouterr().err
+    assert content(out) == before
+    (table, *_) = sorted((out / "data").iterdir())
+    table.write_bytes(table.read_bytes() + b"x")
     with pytest.raises(UserError, match=r"out.*--overwrite"):
         sb.build("shapes-xai", out, progress=False, **SMALL)
+
+
+def test_links_in_a_source_are_followed(tmp_path):
+    """As of a COCO folder that lies on another disk; a link in a circle ends."""
+    for name in ("cat/a", "cat/b", "dog/c"):
+        picture = tmp_path / "disk" / f"{name}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((30, 20), 60).convert("RGB").save(picture)
+    source = tmp_path / "source"
+    (source / "cat").mkdir(parents=True)
+    for name in ("a", "b"):
+        (source / "cat" / f"{name}.png").symlink_to(tmp_path / "disk" / "cat" / f"{name}.png")
+    (source / "dog").symlink_to(tmp_path / "disk" / "dog")
+    (source / "cat" / "round").symlink_to(source)
+    folder = sb.build("folder", tmp_path / "out", source, progress=False)
+    counts = json.loads((folder / "build_report.json").read_text())["counts"]
+    assert (counts["samples"], counts["label"]) == (3, {"cat": 2, "dog": 1})
+
+
+def test_a_source_without_a_usable_image_says_why(tmp_path):
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    for name in "abc":
+        (tmp_path / "images" / "cat" / f"{name}.png").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"no usable image in .*images \(3 left out: .+\)"):
+        sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False)
 
 
 def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
@@ -261,7 +298,9 @@ def test_command(tmp_path, capsys):
     command = ["build", "shapes-xai", "--size", "32", "--count", "20", "--out", str(out)]
     assert cli.main(command) == 0
     assert "samples   20" in capsys.readouterr().out
-    assert cli.main(command) == 2
+    assert cli.main(command) == 0
+    assert "is built already with these settings" in capsys.readouterr().err
+    assert cli.main([*command, "--seed", "1"]) == 2
     assert capsys.readouterr().err.strip().startswith("saliency-bench: error:")
     assert cli.main([*command, "--overwrite", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["samples"] == 20

@@ -294,3 +294,15 @@ def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, co
     unseen(tmp_path / f"{changed}.bmp", lambda path: picture(path, (250, 0, 0)))
     with pytest.raises(UserError, match="1 changed while"):
         list(map(context.chunk, context.chunks))
+
+
+def test_a_dataset_that_was_shortened_is_one_line_with_both_numbers(tmp_path):
+    """As `datasets` itself says it, this is a list of SplitInfo."""
+    folder = sb.build("shapes-xai", tmp_path / "shapes", size=32, count=40, progress=False)
+    (table,) = (folder / "data").glob("test-*.parquet")
+    rows = pq.read_table(table)
+    pq.write_table(rows.slice(0, 2), table)
+    with pytest.raises(UserError, match=rf"the split test has 2 samples, and its card .* says {len(rows)}") as caught:
+        sb.load_dataset(folder)
+    assert "SplitInfo" not in str(caught.value)
+    assert "\n" not in str(caught.value)

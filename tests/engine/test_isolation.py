@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 import saliency_bench as sb
 from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.engine.probe import SETTINGS, Probe, depends_on_batch
+from saliency_bench.engine.explain import differ
+from saliency_bench.engine.probe import SETTINGS, Probe
 from saliency_bench.errors import UserError
 from saliency_bench.scoring.inputs import MetricInputs
 from saliency_bench.target_weights import one_hot
@@ -177,10 +178,9 @@ def test_a_probe_counts_no_passes_and_draws_nothing(classifier):
 
 def test_maps_that_depend_on_other_images_of_the_batch_are_seen():
     maps = torch.rand(4, 5, 5, generator=torch.Generator().manual_seed(3))
-    assert not depends_on_batch(lambda part: maps[part], maps)
-    assert not depends_on_batch(lambda part: maps[part] * (1 + 1e-5), maps)
-    assert depends_on_batch(lambda part: maps[part] - maps[part].mean(), maps)
-    assert not depends_on_batch(lambda part: maps[part], maps[:1])
+    assert not differ(maps, maps)
+    assert not differ(maps * (1 + 1e-5), maps)
+    assert differ(maps - maps.mean(), maps)
 
 
 def in_place(classifier, images, target):

@@ -382,7 +382,7 @@ def test_results_that_were_changed_are_merged_again(name, shapes, resnet, tmp_pa
     (out / name).write_bytes(expected[RESULTS.index(name)][:-1] + b"x")
     go(out, shapes, resnet, explainers=["random"])
     assert bytes_of(out) == expected
-    (out / "merged.json").write_text("{")
+    (out / "written.json").write_text("{")
     go(out, shapes, resnet, explainers=["random"])
     assert bytes_of(out) == expected
 

@@ -10,8 +10,10 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.checks import checked
+from saliency_bench.leaderboard.recorded import recorded
 from saliency_bench.leaderboard.schema import Result
-from saliency_bench.leaderboard.submission import check_records, of_run
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.maps import mean_of_parts
 from saliency_bench.results import records
 from saliency_bench.scoring.exposures import EXPOSURES, area
@@ -112,8 +114,9 @@ def test_a_submission_whose_parts_differ_from_its_records_is_refused(change, don
         row = row.set_column(0, "cell_id", pa.array(["0" * 16]))
         table = pa.concat_tables([table, row])
     result = Result.model_validate(submission.result.model_dump() | {"cells": cells})
+    path = done.folder / "records.parquet"
     with pytest.raises(UserError, match=r"part (0\.5|half) of cell|has 477 rows"):
-        check_records(result, table, done.folder / "records.parquet")
+        checked(result, recorded(result, table, path), path)
 
 
 def test_the_group_reaches_records_and_predictions(done, shapes):

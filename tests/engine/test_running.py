@@ -17,7 +17,7 @@ import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.engine import store
 from saliency_bench.errors import UserError
-from saliency_bench.reasons import HALVED
+from saliency_bench.reasons import HALVED, TIED
 from saliency_bench.results import records
 from saliency_bench.results.intervals import interval
 from saliency_bench.results.manifest import read_manifest
@@ -732,3 +732,28 @@ def test_explainers_are_compared_over_the_same_samples_and_ranked(shapes, resnet
     assert (last["difference"], last["p"]) == (0, 1)
     assert "1.000 [0.940, 1.000] #1-2 best" in str(result)
     assert "truth and nearly beat random on saliency_miou." in result.verdict
+
+
+def ramp(rows):
+    """Maps of 32 x 32 pixels without equal values but in these first rows."""
+
+    def tied(classifier, images, target, *, rows=rows):
+        maps = torch.arange(1024.0).view(1, 32, 32).repeat(len(images), 1, 1)
+        maps[:, :rows] = -1
+        return maps
+
+    return tied
+
+
+def test_scores_of_maps_with_tied_pixels_are_marked(shapes, resnet, tmp_path):
+    """From a tenth of the pixels on, and of metrics that go by their order; a flat map has a mark of its own."""
+    metrics = ["saliency_deletion:steps=2", "saliency_miou"]
+    settings = {"metrics": metrics, "limit": 4, "batch_size": 4}
+    few, many = (go(tmp_path / f"{rows}", shapes, resnet, explainers=[ramp(rows)], **settings) for rows in (3, 4))
+    marked = [{cell.metric: cell.marked for cell in result.cells} for result in (few, many)]
+    assert marked == [
+        {"saliency_deletion": {}, "saliency_miou": {}},
+        {"saliency_deletion": {TIED: 4}, "saliency_miou": {}},
+    ]
+    (cell,) = go(tmp_path / "flat", shapes, resnet, explainers=[flat], **settings | {"metrics": metrics[:1]}).cells
+    assert (cell.flat, cell.marked) == (4, {})

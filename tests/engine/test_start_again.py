@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 import saliency_bench as sb
-from saliency_bench.engine import merging, run
+from saliency_bench.engine import finish
 
 SETTINGS = {"explainers": ["random", "gradient"], "metrics": ["saliency_miou"], "batch_size": 4, "limit": 12}
 WRITTEN = ("records.parquet", "predictions.parquet", "summary.json", "timings.json", "examples.npz", "report.html")
@@ -40,7 +40,7 @@ def state(out):
 def test_nothing_new_writes_nothing(out, shapes, resnet, monkeypatch):
     before = state(out)
     first = go(out, shapes, resnet).summary  # of a run that was made by the same code, in this process or another
-    monkeypatch.setattr(run, "summarise", lambda _: pytest.fail("the summary was made again"))
+    monkeypatch.setattr(finish, "summarise", lambda _: pytest.fail("the summary was made again"))
     again = go(out, shapes, resnet)
     assert (again.summary, state(out)) == (first, before)
 
@@ -60,7 +60,7 @@ def test_what_is_gone_or_changed_is_written_again(out, shapes, resnet, name, spo
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
 def test_a_note_that_cannot_be_read_is_no_note(out, shapes, resnet, content):
-    (out / merging.WRITTEN).write_text(content)
+    (out / finish.WRITTEN).write_text(content)
     before = state(out)["summary.json"]
     go(out, shapes, resnet)
     assert state(out)["summary.json"][0] > before[0]
@@ -75,6 +75,6 @@ def test_another_question_or_other_code_is_written(out, shapes, resnet, tmp_path
     before = state(out)["report.html"]
     (tmp_path / "saliency_bench").mkdir()
     (tmp_path / "saliency_bench" / "words.py").write_text("changed = True")
-    monkeypatch.setattr(merging, "PACKAGE", tmp_path / "saliency_bench")
+    monkeypatch.setattr(finish, "PACKAGE", tmp_path / "saliency_bench")
     go(out, shapes, resnet)
     assert state(out)["report.html"][0] > before[0]

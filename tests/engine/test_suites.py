@@ -22,11 +22,12 @@ from test_golden_run import network
 
 import saliency_bench as sb
 from saliency_bench import cli
+from saliency_bench.engine.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
 from saliency_bench.engine.suites.drawing import plot_of
-from saliency_bench.engine.suites.jobs import Choice, jobs_of, selection
+from saliency_bench.engine.suites.jobs import Choice, Network, jobs_of, selection
 from saliency_bench.engine.suites.numbers import Results
-from saliency_bench.engine.suites.plan import passes_of, side_by_side
-from saliency_bench.engine.suites.schema import Suite, find_suite, read_suite
+from saliency_bench.engine.suites.plan import side_by_side
+from saliency_bench.engine.suites.schema import Suite, Training, find_suite, read_suite
 from saliency_bench.engine.suites.suite import planned, suite
 from saliency_bench.engine.suites.tables import make_table
 from saliency_bench.errors import UserError
@@ -65,7 +66,7 @@ SUITE = {
             "values": {"top": {"accuracy": "top1"}, "up": {"accuracy": "top1", "transform": "up"}},
         },
     },
-    "smoke": {"count": 120, "limit": 16, "options": {"saliency_insertion": {"steps": 8}}},
+    "smoke": {"drawings": 60, "passes": 1, "count": 120, "limit": 16, "options": {"saliency_insertion": {"steps": 8}}},
 }  # fmt: skip
 
 
@@ -486,9 +487,45 @@ def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
 def test_the_plan_counts_the_passes_that_a_run_takes():
     metrics = ("saliency_miou", "saliency_insertion:steps=8", "saliency_max_sensitivity:draws=3")
     pairs = [(one, other) for one in ("random", "rise:masks=30", "gradient") for other in metrics]
-    rise, gradient, curve = 30, 3, 9  # a pass with a gradient counts as three
-    assert passes_of(pairs) == 1 + curve + (rise + curve + 3 * rise) + (gradient + curve + 3 * gradient)
-    assert passes_of([]) == 0
+    rise, curve = 30, 9
+    cost = cost_of_image(pairs)
+    assert cost == Cost(images=1, forward=1 + curve + (rise + curve + 3 * rise) + curve, gradient=1 + 3)
+    assert cost.times(5) + Cost(steps=2) == Cost(images=5, forward=5 * cost.forward, gradient=20, steps=2)
+    assert cost_of_image([]) == Cost()
+
+
+def test_the_plan_counts_trainings_and_each_retraining_once():
+    recipe = Training(epochs=3, batch_size=8, limit=20)
+    network = Network("data", "start", "label", recipe, Path("out"))
+    assert cost_of_training(network, 100, 10, 7) == Cost(
+        images=37, forward=3 * 10 + 7, trained=60, steps=3 * 3, networks=1
+    )
+    assert cost_of_training(replace(network, recipe=Training(epochs=1)), 33, 0, 0).steps == 2
+    options = "trainings=2,epochs=4,images=16,batch_size=8"
+    roar, kar = f"saliency_roar:{options}", f"saliency_kar:{options}"
+    pairs = [("gradient", roar), ("gradient", "saliency_miou"), ("random", roar)]
+    cost = cost_of_retraining(pairs, 100, 10, 5)
+    # Seven exposures of the gradient, its blurred and random maps; whole and empty pictures belong to nobody.
+    trainings = 2 * (7 * 3 + 2)
+    assert cost == Cost(forward=trainings * (4 * 10 + 2 * 5), gradient=2 * (16 + 10 + 5), trained=trainings * 4 * 16,
+                        steps=trainings * 4 * 2, retrained=trainings)  # fmt: skip
+    both = [*pairs, ("gradient", kar), ("random", kar)]
+    assert cost_of_retraining(both, 100, 10, 5).retrained == 2 * (2 * 7 * 3 + 2)  # the ends are the same trainings
+
+
+def test_timing_a_network_leaves_it_as_it_was():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+                                torch.nn.Linear(4, 3))  # fmt: skip
+    classifier = sb.load_classifier(model, mean=0, std=1, size=32, device="cpu")
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    speed = speed_of(classifier, 2, rounds=2)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    for times in (speed.prepare, speed.forward, speed.gradient, speed.trained):
+        assert 0 < times[0] <= times[1] <= times[2]
+    low, middle, high = speed.seconds(Cost(forward=10, gradient=2))
+    assert middle == pytest.approx(10 * speed.forward[1] + 2 * speed.gradient[1])
+    assert low <= middle <= high
 
 
 @pytest.mark.parametrize(

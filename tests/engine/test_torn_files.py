@@ -116,7 +116,7 @@ def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(f
 @pytest.mark.sample(5, 4)
 @pytest.mark.parametrize("kind", TORN)
 @pytest.mark.parametrize(
-    "name", ["summary.json", "timings.json", "predictions.parquet", "records.parquet", "merged.json", "examples.npz"]
+    "name", ["summary.json", "timings.json", "predictions.parquet", "records.parquet", "written.json", "examples.npz"]
 )
 def test_what_follows_from_the_parts_is_made_again(name, kind, run, folder, shapes, resnet):
     tear(folder / name, kind)

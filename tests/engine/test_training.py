@@ -136,7 +136,7 @@ def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
     [
         ({"model": "./nowhere"}, r"\./nowhere"),
         ({"dataset": "nope"}, r"\bnope\b"),
-        ({"out": "exists"}, "already holds"),
+        ({"out": "exists"}, "already holds a model that was trained with other settings"),
         ({"model": "without_weights"}, r"no weights .* to start from random weights give .*config\.json"),
     ],
 )
@@ -209,6 +209,17 @@ def test_a_training_killed_after_its_last_rename_is_finished(trained, shapes, tm
     assert go(shapes, out, epochs=1, limit=32) == out
     assert not state.exists()
     assert (out / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_finished_training_started_again_says_so_and_writes_nothing(trained, shapes, capsys):
+    before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
+    assert go(shapes, trained) == trained
+    assert f"{trained} already holds the model of this training" in capsys.readouterr().err
+    with pytest.raises(UserError, match="trained with other settings"):
+        go(shapes, trained, seed=1)
+    with pytest.raises(UserError, match="trained with other settings"):
+        go(shapes, trained, model=ResNetConfig(**CONFIG | {"hidden_sizes": [8, 16]}))
+    assert {path: path.stat().st_mtime_ns for path in trained.iterdir()} == before
 
 
 def splits_of(shapes):

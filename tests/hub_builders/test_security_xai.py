@@ -101,6 +101,46 @@ def test_without_lists_the_xml_tells(source):
     assert ("P00004", "neither in a list nor with an XML") in [(e["id"], e["reason"]) for e in log.left_out]
 
 
+def first_counted(source, **files):
+    for name, content in files.items():
+        (source / f"Annotation/{name}.xml").write_text(content)
+    samples, log = built(source)
+    (remark,) = [entry["text"] for entry in log.remarks if entry["text"].startswith("pixels of the boxes")]
+    return samples, log, remark
+
+
+def test_boxes_count_from_0_or_1_by_what_all_of_them_show(source):
+    """A 0 cannot count from 1; an end at the width cannot count from 0. The same first box is two masks."""
+    samples, _, remark = first_counted(source, P00001=xml(("Gun", 3, 4, 10, 8), ("Knife", 5, 5, 40, 9)))
+    assert (
+        remark
+        == "pixels of the boxes are counted from 1: 0 boxes have a 0, 1 end at the width or height of their picture"
+    )
+    assert np.argwhere(samples["P00001"]["mask"])[0].tolist() == [3, 2]
+    other = {
+        "P00001": xml(("Gun", 3, 4, 10, 8)),
+        "P00002": xml(("Gun", 0, 7, 9, 9)),
+        "P00005": xml(("Gun", 0, 0, 39, 29)),
+    }
+    samples, _, remark = first_counted(source, **other)
+    assert "counted from 0: 2 boxes have a 0, 0 end" in remark
+    assert samples["P00001"]["objects"] == [{"name": "Gun", "box": [4, 5, 11, 9]}]
+    assert np.argwhere(samples["P00001"]["mask"])[[0, -1]].tolist() == [[4, 3], [8, 10]]
+    assert samples["P00005"]["mask"].all()
+
+
+@pytest.mark.parametrize("empty", ["<object/>", "<object><name>Gun</name><bndbox/></object>"])
+def test_an_object_without_a_box_is_skipped_and_counted(source, empty):
+    content = xml(("Gun", 3, 4, 10, 8)).replace("<object>", empty + "<object>", 1)
+    samples, log, _ = first_counted(source, P00001=content)
+    assert samples["P00001"]["objects"] == [{"name": "Gun", "box": [3, 4, 10, 8]}]
+    assert samples["P00001"]["mask"].sum() == 40
+    assert {"id": "P00001", "text": "without a box and skipped: 1 object"} in log.remarks
+    broken = content.replace("<xmin>3<", "<xmin>three<")
+    samples, log, _ = first_counted(source, P00001=broken)
+    assert samples["P00001"]["mask"] is None
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [("P00001,2,-1,-1,-1,-1", "'2' is neither 1 nor -1"), ("P00001,,,,,", "'' is neither 1 nor -1")],

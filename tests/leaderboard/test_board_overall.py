@@ -29,7 +29,7 @@ def of(found, name):
 
 def literal(own, reference, sign):
     """(S, low, high) sample by sample."""
-    means, errors, clusters = [], [], []
+    means, errors, freedoms = [], [], []
     for dataset in own:
         theirs = dict(zip(reference[dataset].ids, reference[dataset].scores, strict=True))
         pairs = [
@@ -44,9 +44,11 @@ def literal(own, reference, sign):
         count = len(sums)
         means.append(sign * mean)
         errors.append(sqrt(count / (count - 1) * sum(value**2 for value in sums.values())) / len(pairs))
-        clusters.append(count)
+        # Satterthwaite's degrees of freedom: the spread of squares says how many clusters the error rests on.
+        spread = sum(value**4 for value in sums.values()) / sum(value**2 for value in sums.values()) ** 2
+        freedoms.append(min(count - 1, 2 / (spread - 1 / count)))
     value = sum(means) / len(means)
-    half = stats.t.ppf(0.975, min(clusters) - 1) * sqrt(sum(error**2 for error in errors)) / len(errors)
+    half = stats.t.ppf(0.975, min(freedoms)) * sqrt(sum(error**2 for error in errors)) / len(errors)
     return value, value - half, value + half
 
 
@@ -120,7 +122,7 @@ def test_only_what_has_all_of_the_core_recomputed_is_ranked_and_nothing_is_avera
     assert told["full"] == ((1, 1), False, "")
     assert told["random"][0] == (2, 2)
     assert told["partial"] == (None, True, "no scores on b")
-    assert told["checked"] == (None, False, "not recomputed on b")
+    assert told["checked"] == (None, False, "not run by the board on b")
     assert told["elsewhere"] == (None, True, "no sample in common with random on b")
     assert [one.name for one in found][:2] == ["full", "random"]
     without = overall({name: own for name, own in rows.items() if name != "random"}, core, BASELINES, True)

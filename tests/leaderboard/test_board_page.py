@@ -159,7 +159,7 @@ def test_an_address_comes_back_as_it_is_kept(page):
 def test_a_row_opens_to_provenance_command_and_samples(page, archive):
     key = key_of(archive, "gradcam", "saliency_miou")
     said = " ".join(Outline(page.show(f"row={key}")["body"]).said)
-    for words in ("saliency-bench run", "a note", "8 samples computed again from the explainer", "Most disputed",
+    for words in ("saliency-bench run", "a note", "8 of 60 samples computed by the board", "Most disputed",
                   "beats centre, edges, random", "2 passes, 0.02 s per image on cpu", "accuracy 0.900"):  # fmt: skip
         assert words in said, words
 
@@ -205,7 +205,7 @@ def test_overall_tables_are_of_the_core_alone(page, archive, root):
     assert best.value == pytest.approx(np.mean(gains))
     mine = next(one for one in table.rows if one.name.startswith("mine ("))
     assert (mine.rank, mine.value, mine.unranked) == (
-        None, None, f"no scores on {SCENES[1][0]}; not recomputed on {SCENES[0][0]}"
+        None, None, f"no scores on {SCENES[1][0]}; not run by the board on {SCENES[0][0]}"
     )  # fmt: skip
     said = " ".join(Outline(page.show("tab=overall")["body"]).said)
     assert re.search(r"gradcam \d of 4 metrics", said)

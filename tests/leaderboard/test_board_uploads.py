@@ -1,14 +1,11 @@
 """Runs that strangers upload to the leaderboard: what is unfolded, what is refused, what becomes a pull request."""
 
-import io
 import json
 import shutil
 import struct
 import zipfile
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import HfApi
 from local_hub import FOUNDER, VISITOR
@@ -19,6 +16,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import Known, known_dataset
 from saliency_bench.leaderboard.published_maps import PUBLISHED, write_maps
 from saliency_bench.leaderboard.review import review
+from saliency_bench.leaderboard.submission import of_upload
 from saliency_bench.leaderboard.view import received
 from saliency_bench.leaderboard.view.page import preview
 from saliency_bench.leaderboard.view.received import WANTED, Limits, proposal, unfold
@@ -78,8 +76,7 @@ def without(run, name):
         (lambda run: without(run, "records.parquet"), "holds no records.parquet"),
         (lambda run: files_of(run) | files_of(run, "second/"), "holds several runs"),
         (lambda run: files_of(run) | {"first/summary.json": b"0" * 8_000_001}, "unfolds to more than 8,000,000"),
-        (lambda run: files_of(run) | {"first/records.parquet": b"PAR1" * 9}, "records.parquet cannot be read"),
-        (lambda run: {f"{number}": b"" for number in range(20_001)}, "lists 20,001 files"),
+        (lambda run: {f"{number}": b"" for number in range(20_001)}, "holds no summary.json"),
         (lambda run: files_of(run, "a/b/"), "holds no summary.json"),
     ],
 )  # fmt: skip
@@ -104,7 +101,7 @@ def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
                                      b"PK\x06\x07" + bytes(16) + b"PK\x05\x06" + bytes(18)])  # fmt: skip
 def test_what_is_no_zip_is_refused(tmp_path, folder, content):
     (tmp_path / "run.zip").write_bytes(content)
-    with pytest.raises(UserError, match=r"not a zip archive|zip64|holds no summary.json|cannot be read"):
+    with pytest.raises(UserError, match=r"not a zip archive|holds no summary.json"):
         unfold(tmp_path / "run.zip", folder)
 
 
@@ -127,13 +124,10 @@ def test_an_encrypted_archive_is_refused(run, tmp_path, folder):
         unfold(path, folder)
 
 
-@pytest.mark.slow
-def test_a_parquet_file_that_unpacks_to_gigabytes_is_not_unpacked(run, tmp_path, folder):
-    buffer = io.BytesIO()
-    pq.write_table(pa.table({"cell_id": ["x" * 1000] * 200_000}), buffer, compression="zstd", use_dictionary=False)
-    files = files_of(run) | {"first/records.parquet": buffer.getvalue()}
-    with pytest.raises(UserError, match=r"records.parquet cannot be read: .*unpack to more than"):
-        unfold(packed(tmp_path / "run.zip", files), folder)
+def test_damaged_records_of_an_upload_are_refused_in_one_line(run, tmp_path, folder):
+    unfold(packed(tmp_path / "run.zip", files_of(run) | {"first/records.parquet": b"PAR1" * 9}), folder)
+    with pytest.raises(UserError, match=r"records\.parquet is damaged"):
+        of_upload(folder, "ada")
 
 
 @pytest.fixture
@@ -202,6 +196,8 @@ def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run,
     ],
 )
 def test_maps_of_an_upload_are_bounded_and_checked(run, tmp_path, folder, monkeypatch, edit, limits, words):
+    if limits:  # the child would not see them
+        monkeypatch.setattr(received, "bounded", lambda function, *args, **bounds: function(*args))
     for name, value in limits.items():
         monkeypatch.setattr(received, name, value)
     archive = packed(tmp_path / "run.zip", files_of(run) | edit(maps_of(tmp_path)))
@@ -225,7 +221,7 @@ def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tm
     summary["cells"][0]["value"] += 0.1
     (copy / "summary.json").write_text(json.dumps(summary))
     unfold(packed(tmp_path / "run.zip", files_of(copy)), folder)
-    with pytest.raises(UserError, match="value of cell") as error:
+    with pytest.raises(UserError, match="whose scores have the mean") as error:
         proposal(folder, BOARD, api, Known())
     assert str(tmp_path) not in str(error.value)
     known = known_dataset(str(shapes))

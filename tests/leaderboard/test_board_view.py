@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saliency_bench import registry
+from saliency_bench.leaderboard.known import RUN
 from saliency_bench.leaderboard.view import export, plots
 from saliency_bench.leaderboard.view.choice import (
     PER_PAGE,
@@ -44,7 +45,7 @@ def row(explainer="gradcam", value=0.5, metric="saliency_miou", dataset="pets", 
             f"{explainer}-{metric}-{dataset}-{model}", f"{metric}-{dataset}-{model}", "", dataset, model, explainer,
             metric, family_of(metric), metric != "saliency_deletion", value, None if value is None else value - 0.1,
             None if value is None else value + 0.1, 60, 60, False, False, None, None, "", False, explainer in BASELINES,
-            False, "recomputed", "", (), (), "", False, None, None, "cpu", ("ada",),
+            False, RUN, "", 16, (), (), "", False, None, None, "cpu", ("ada",),
             f"{explainer} {metric} {dataset} {model} ada",
         ),
         **more,
@@ -113,7 +114,7 @@ def test_what_an_address_does_not_say_as_it_should_is_as_usual():
     )  # fmt: skip
     assert View.read("metric=a").metric == ("a",)  # as addresses were before a filter had several values
     assert View.read("metric=a&metric=&metric=b&metric=a").metric == ("a", "b")
-    assert View.read("status=claimed&status=best&status=recomputed").status == ("recomputed", "claimed")
+    assert View.read("status=claimed&status=best&status=run+by+the+board").status == (RUN, "claimed")
     assert len(View.read("&".join(f"model={number}" for number in range(300))).model) == MOST_CHOSEN
     assert View.read("a=1&" * 1000 + "metric=a") == View()
     assert View.read("search=" + "x" * 9999).search == "x" * 200
@@ -173,7 +174,7 @@ def test_choices_are_those_that_the_other_filters_leave():
     found = choices(ROWS, View(metric=("saliency_miou",)))
     assert found["metric"] == ["saliency_deletion", "saliency_miou"]
     assert found["family"] == ["alignment"]
-    assert found["status"] == ["recomputed"]
+    assert found["status"] == [RUN]
     assert found["dataset"] == ["pets", "shapes"]
     assert only_known(View(dataset=("gone",), model=("net",)), ROWS) == View(model=("net",))
     assert only_known(View(dataset=("gone", "pets")), ROWS) == View(dataset=("pets",))
@@ -248,7 +249,7 @@ def test_csv_holds_all_columns_in_full_and_no_formula():
 def test_latex_is_a_table_whose_texts_are_no_commands():
     text = export.as_tex([STRANGE, row("random", -0.25)], "http://here/?a=b\n\\input{x}")
     assert r"=1+1 \& 50\% of \{x\}\_y \textbackslash{} é & \textbf{0.500} & [0.400, 0.600] & 60 & 1--3 \\" in text
-    assert r"\textit{random} & $-$0.250 & [$-$0.350, $-$0.150] & 60 & recomputed \\" in text
+    assert r"\textit{random} & $-$0.250 & [$-$0.350, $-$0.150] & 60 & run by the board \\" in text
     assert r"\multicolumn{5}{l}{miou, pets, net $\uparrow$} \\" in text
     assert [line for line in text.splitlines() if "input" in line] == ["% http://here/?a=b \\input{x}"]
     assert text.count("\n\\midrule") == 2

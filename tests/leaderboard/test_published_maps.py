@@ -44,8 +44,9 @@ def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monk
     monkeypatch.setattr(files, "PER_SHARD", 2)
     write_maps(tmp_path, "mine", MAPS.items())
     unpacked = []
-    plain = files._read
-    monkeypatch.setattr(files, "_read", lambda path: unpacked.append(path.name) or plain(path))
+    plain = files._checked
+    monkeypatch.setattr(files, "_checked", lambda path: unpacked.append(path.name) or plain(path))
+    monkeypatch.setattr(files, "bounded", lambda function, *args: function(*args))  # in this process
     found = find_maps(tmp_path, "mine", ["image 3", "image 6", "no image"])
     assert set(found) == {"image 3", "image 6"}
     assert (found["image 3"] == as_published(MAPS["image 3"])).all()
@@ -53,5 +54,6 @@ def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monk
     assert find_maps(tmp_path, "other", list(MAPS)) == {}
     assert find_maps(tmp_path / "none", "mine", list(MAPS)) == {}
     (tmp_path / "maps-00000.npz").write_bytes(b"PK")
+    monkeypatch.undo()
     with pytest.raises(UserError, match=r"maps-00000\.npz cannot be read"):
         find_maps(tmp_path, "mine", ["image 3"])

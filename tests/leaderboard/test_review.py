@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from local_hub import FOUNDER, VISITOR
 from submissions import know, submission, write
 from test_submitting import other_run
@@ -18,7 +20,7 @@ from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import review as review_module
 from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
-from saliency_bench.leaderboard.recompute import recompute, vouch
+from saliency_bench.leaderboard.recompute import _all_the_same, _like_masks, recompute, vouch
 from saliency_bench.leaderboard.review import comment, merge, review
 from saliency_bench.leaderboard.submission import of_run, shown_cells
 
@@ -79,8 +81,8 @@ def test_a_pull_request_may_hold_several_submissions(board):
     assert len(verdict.submissions) == 2
     wrong = both | {f"{own[1].result.folder}/cells.parquet": shown_cells(own[0].result)}
     verdict = review(BOARD, propose(board, wrong))
-    assert verdict.problems == [f"{own[1].result.folder}/cells.parquet does not say what result.json says; submit it "
-                                "again with this version"]  # fmt: skip
+    assert verdict.problems == [f"{own[1].result.folder}/cells.parquet: it does not say what result.json says; submit "
+                                "it again with this version"]  # fmt: skip
     lacking = {path: data for path, data in both.items() if path != f"{own[1].result.folder}/records.parquet"}
     assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
 
@@ -106,7 +108,7 @@ def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board,
 def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypatch):
     number = propose(board, files(submission(SCORES, "visitor")))
     verdict = review(BOARD, number)
-    reviewed = review_module._trees(board.api(), BOARD, number)
+    reviewed = review_module._pulled(board.api(), BOARD, number)
     further = CommitOperationAdd("README.md", b"mine")
     board.api(VISITOR).create_commit(BOARD, [further], repo_type="dataset", commit_message="more",
                                      revision=f"refs/pr/{number}")  # fmt: skip
@@ -114,9 +116,58 @@ def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypa
         merge(verdict)
     assert main(["review", BOARD, str(number), "--merge"]) == 1
     assert board.files("datasets", BOARD)["README.md"] == b"# Board"
-    monkeypatch.setattr(review_module, "_trees", lambda *_: reviewed)  # it changes between the look and the merge
+    monkeypatch.setattr(review_module, "_pulled", lambda *_: reviewed)  # it changes between the look and the merge
     with pytest.raises(UserError, match=r"README\.md on main is not what was reviewed"):
         merge(verdict)
+
+
+@pytest.mark.slow
+def test_a_pull_request_that_merges_states_of_main_is_refused(board, monkeypatch):
+    """As git lists such a merge: an older state of main comes before a newer one."""
+    number = propose(board, files(submission(SCORES, "visitor")))
+    board.api().upload_file(path_or_fileobj=b"x", path_in_repo="a.txt", repo_id=BOARD, repo_type="dataset")
+    main_now = board.api().list_repo_commits(BOARD, repo_type="dataset")[0].commit_id
+    plain = HfApi.list_repo_commits
+
+    def listed(api, repo, *, revision, **more):
+        commits = plain(api, repo, revision=revision, **more)
+        newer = [SimpleNamespace(commit_id=main_now)] if revision.startswith("refs/pr/") else []
+        return [*commits[:2], *newer, *commits[2:]]
+
+    assert review(BOARD, number).fine
+    monkeypatch.setattr(HfApi, "list_repo_commits", listed)
+    with pytest.raises(UserError, match="is not based on its main branch"):
+        review(BOARD, number)
+
+
+@pytest.mark.slow
+def test_deletions_behind_a_forged_history_are_noticed(board):
+    """The pull request says that it started before a submission came, and its merge deletes that submission."""
+    repo = board.repo("datasets", BOARD)
+    old = repo.refs["refs/heads/main"]
+    others = files(submission(SCORES, "founder"))
+    board.api().create_commit(BOARD, [CommitOperationAdd(path, data) for path, data in others.items()],
+                              repo_type="dataset", commit_message="a submission")  # fmt: skip
+    number = propose(board, files(submission(SCORES, "visitor")), *map(CommitOperationDelete, others))
+    assert f"it deletes {min(others)}" in review(BOARD, number).problems
+    repo = board.repo("datasets", BOARD)
+    forged = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=old)
+    repo.commits[forged.id()] = forged
+    repo.refs[f"refs/pr/{number}"] = forged.id()
+    verdict = review(BOARD, number)
+    assert verdict.fine  # the Hub shows no more than this
+    with pytest.raises(UserError, match=f"{min(others)} on main is not what was reviewed"):
+        merge(verdict)
+
+
+def test_a_pull_request_that_is_not_based_on_main_is_refused(board):
+    number = propose(board, files(submission(SCORES, "visitor")))
+    repo = board.repo("datasets", BOARD)
+    pull = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=None)
+    repo.commits[pull.id()] = pull
+    repo.refs[f"refs/pr/{number}"] = pull.id()
+    with pytest.raises(UserError, match="is not based on its main branch"):
+        review(BOARD, number)
 
 
 @pytest.mark.slow
@@ -159,7 +210,7 @@ def test_main_may_have_gone_on_since(board):
         (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
         (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
         (lambda own: {path: data for path, data in files(own).items() if "cells" not in path}, (), "/cells.parquet"),
-        (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": b"PAR1"}, (), "cells.parquet cannot be read"),
+        (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": b"PAR1"}, (), "cells.parquet: ArrowInvalid"),
         (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": shown_cells(None)}, (), "does not say what"),
         (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, of"),
         (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
@@ -203,7 +254,7 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     assert main([*line, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
     rows = sb.load_results(tmp_path).rows
-    assert [row.status for row in rows] == ["recomputed"] * 4
+    assert [row.status for row in rows] == ["run by the board"] * 4
     assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
 
 
@@ -235,7 +286,7 @@ def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
     assert lines[-1].startswith("written: ")
     there = board.files("datasets", BOARD)
     assert json.loads(there[f"status/{status.content}.json"])["refused"] is None
-    assert {row.status for row in sb.load_results(BOARD).rows} == {"recomputed"}
+    assert {row.status for row in sb.load_results(BOARD).rows} == {"run by the board"}
 
 
 @pytest.mark.slow
@@ -259,7 +310,7 @@ def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(
     assert not any("is listed as" in line for line in lines)
     assert [path.read_bytes() for path in listed] == before
     (row,) = sb.load_results(root).rows
-    assert (row.dataset, row.model, row.status) == (str(shapes), str(resnet), "recomputed")
+    assert (row.dataset, row.model, row.status) == (str(shapes), str(resnet), "run by the board")
     _, lines = vouch(str(root), folder, dataset=str(tmp_path / "official.parquet"), **settings)
     assert [line for line in lines if "listed" in line] == ["  the dataset is listed as folder:official.parquet"]
     (row,) = sb.load_results(root).rows
@@ -300,10 +351,29 @@ def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_boar
     assert [one.folder for one in board.refused] == [sent]
 
 
+def test_maps_that_no_explainer_makes_are_named():
+    """`recompute` tells the owner of maps that are nearly the masks, and of one map for all images."""
+    cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
+    values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
+    (line,) = _like_masks(SimpleNamespace(cells=cells, values=values))
+    assert line == "maps of masks match the mask almost exactly in 75% of the images"
+    some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
+    maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
+    assert _all_the_same(maps) == ["one map of prior is that of 75% of the images, whatever their classes"]
+
+
 def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", VISITOR.token)
     with pytest.raises(UserError, match="visitor may not write"):
         vouch(BOARD, "a/b/c")
+
+
+@pytest.mark.parametrize("words", [["review", "a/b", "0"], ["leaderboard", "--results", "x", "--port", "-1"]])
+def test_numbers_that_cannot_be_are_one_line(words, capsys):
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert words[-1] in told
 
 
 @pytest.mark.parametrize("words", [["recompute", "x", "a/b/c"], ["leaderboard", "--results", "x"]])
@@ -351,6 +421,6 @@ def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_pat
     ((_, again),) = status.cells.items()
     assert (again.samples, again.by, again.largest) == (len(ids), "maps", 0)
     (row,) = sb.load_results(BOARD).rows
-    assert (row.status, row.own_method, row.submitters) == ("recomputed", True, ("visitor",))
+    assert (row.status, row.own_method, row.submitters) == ("scored by the board", True, ("visitor",))
     with pytest.raises(UserError, match="with_maps is for maps"):
         sb.submit(tmp_path / "mine" / f"scored-mine-{row.cell.explainer_version}", with_maps=True)

@@ -536,13 +536,12 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     ("name", "value", "words"),
     [
         (
-            "bounds.LARGEST",
+            "submission.LARGEST",
             {"records.parquet": 100},
             r"records\.parquet has [0-9,]+ bytes, of which at most 100 are read",
         ),
-        ("bounds.MOST", 0, "it adds 1 submissions, of which at most 0 are read; send a part of the runs at a time"),
-        ("recorded.MOST_ROWS", 3, r"no board reads records\.parquet of this run: it has 24 rows"),
-        ("schema.LARGEST", 100, r"no board reads this run: result\.json cannot be read: it has [0-9,]+ bytes"),
+        ("submission.MOST", 0, "it adds 1 submissions, of which at most 0 are read; send a part of the runs at a time"),
+        ("submit.MOST_ROWS", 3, r"no board reads records\.parquet of .*first: it has 24 rows"),
     ],
 )
 def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
@@ -558,6 +557,6 @@ def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, mon
 def test_too_many_files_of_maps_are_not_sent(hub, here, run, tmp_path, monkeypatch):
     write_maps(tmp_path / "copy" / PUBLISHED, "random", [("a", np.ones((8, 8), np.float32))])
     shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
-    monkeypatch.setattr("saliency_bench.leaderboard.bounds.MOST_SHARDS", 0)
+    monkeypatch.setattr("saliency_bench.leaderboard.submission.MOST_SHARDS", 0)
     with pytest.raises(UserError, match="has 1 files of maps, of which at most 0 are read"):
         plan(tmp_path / "copy", with_maps=True)

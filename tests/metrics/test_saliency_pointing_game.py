@@ -4,10 +4,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.metrics.saliency_pointing_game import score as module
 from saliency_bench.metrics.saliency_pointing_game.score import saliency_pointing_game
 
@@ -49,14 +51,14 @@ def test_by_hand():
     assert saliency_pointing_game(maps, masks, tolerance=2).tolist() == [1]
 
 
-def test_maxima_that_are_equal_in_theory_share_whatever_their_last_digits():
-    """The corner of an enlarged map: 3 x 3 equal pixels, of which one last digit would choose one."""
-    maps, masks = np.zeros((1, 8, 8)), np.zeros((1, 8, 8))
-    maps[0, :3, :3], masks[0, :3, :1] = 1, 1
-    noisy = maps + 1e-6 * np.random.default_rng(0).uniform(-1, 1, maps.shape)
-    assert saliency_pointing_game(noisy, masks).tolist() == [1 / 3]
-    apart = maps - 4e-5 * np.arange(64).reshape(1, 8, 8)  # values that differ by more than 1/32768 do not tie
-    assert saliency_pointing_game(apart, masks).tolist() == [1]
+def test_maxima_that_are_equal_in_theory_share():
+    """The corner of an enlarged map: equal pixels; of an exact map the last digit decides."""
+    cells = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
+    maps, masks = enlarge(cells, torch.empty(1, 3, 12, 12)).numpy(), np.zeros((1, 12, 12))
+    masks[0, :3, :1] = 1
+    assert saliency_pointing_game(maps, masks).tolist() == [1 / 3]
+    maps[0, 1, 0] = np.nextafter(maps[0, 1, 0], np.float32(2))
+    assert saliency_pointing_game(maps, masks).tolist() == [1]
 
 
 def test_a_maximum_at_exactly_the_tolerance_is_a_hit():

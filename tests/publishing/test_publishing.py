@@ -9,6 +9,7 @@ import sys
 import traceback
 from dataclasses import replace
 from hashlib import sha256
+from importlib.metadata import version
 
 import datasets
 import numpy as np
@@ -35,6 +36,7 @@ from saliency_bench.hub_builders import pet_xai
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.models import model_publication
+from saliency_bench.publishing.package import wheel
 from saliency_bench.publishing.spaces import space_publication
 
 TOKENS = [user.token for user in (FOUNDER, VISITOR, READER)]
@@ -206,10 +208,40 @@ def test_a_metric_stands_alone_as_a_space(hub):
     assert card["python_version"] == "3.11"
     assert b'evaluate.load("visitor/saliency_miou")' in files["README.md"]
     assert hub.api().space_info("visitor/saliency_miou").sdk == "gradio"
+    assert f"evaluate=={version('evaluate')}\n" in files["requirements.txt"].decode()
+    assert not any(path.endswith(".whl") for path in files)  # it needs no more than evaluate
     assert not publish(metric_publication("saliency_miou", "visitor"), api=hub.api(VISITOR)).changed
     assert done.plan.publication.license == "apache-2.0"
     with pytest.raises(UserError, match=r"saliency_mio\b.*saliency_miou"):
         metric_publication("saliency_mio", "visitor")
+
+
+def test_a_metric_that_needs_the_package_installs_its_own_wheel_by_its_hash():
+    """Nothing is installed under the name `saliency-bench`, which somebody else could register."""
+    files = metric_publication("saliency_road", "visitor").files
+    (name,) = (path for path in files if path.endswith(".whl"))
+    lines = files["requirements.txt"].decode().splitlines()
+    address = f"https://huggingface.co/spaces/visitor/saliency_road/resolve/main/{name}"
+    assert lines[-1] == f"saliency-bench @ {address}#sha256={sha256(files[name]).hexdigest()}"
+    assert all("==" in line or "@" in line for line in lines[1:])
+    assert f"torch=={version('torch').partition('+')[0]}+cpu" in lines
+    assert wheel() == (name, files[name])  # the same bytes again, so that pushing again sends nothing
+
+
+@pytest.mark.slow
+@pytest.mark.wheel
+def test_the_wheel_for_spaces_is_installed_by_pip(tmp_path):
+    name, content = wheel()
+    (tmp_path / name).write_bytes(content)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target"]
+    subprocess.run([*command, tmp_path / "site", tmp_path / name], check=True)
+    code = f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}]; import saliency_bench as sb; print(sb.__file__)"
+    code += "; print(*sb.list_metrics())"
+    shown = subprocess.run([sys.executable, "-S", "-c", f"import sys; sys.path += {sys.path!r}; {code}"],
+                           capture_output=True, text=True, cwd=tmp_path, check=True)  # fmt: skip
+    place, metrics = shown.stdout.splitlines()
+    assert place.startswith(str(tmp_path))
+    assert metrics.split() == list_metrics()
 
 
 @pytest.mark.slow
@@ -223,6 +255,7 @@ def test_an_app_with_the_package_as_a_space(hub, tmp_path):
     needed = files["requirements.txt"].decode().splitlines()
     assert {re.split(r"[<>=\[]", line)[0] for line in needed} >= {"torch", "gradio", "huggingface_hub"}
     assert not any("extra ==" in line for line in needed)
+    assert all("==" in line for line in needed[1:])
     assert not publish(publication, api=hub.api(VISITOR)).changed
     assert done.plan.publication.license == "apache-2.0"
     with pytest.raises(UserError, match=r"leaderbord.*leaderboard"):

@@ -1,20 +1,25 @@
 """`saliency-bench check`: a run against bounds and against an earlier run, with exit codes for a gate."""
 
 import json
+import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from test_reporting import make_run
+from scipy import stats
+from test_reporting import _key, _result, make_run
 
 from saliency_bench.analysis.requirements import Checked, Requirement, check, find_cell
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.paired_test import FLIPS
-from saliency_bench.results.run_folder import read_run
+from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.results.summary import summarise
 from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import sha256_of
 
 MIOU = {"gradcam": 0.55, "random": 0.22}
 
@@ -169,9 +174,80 @@ def test_options_are_told_from_names_by_the_cells_of_the_run(run):
 def test_equal_scores_without_an_interval_say_so(run):
     cell = find_cell("gradcam:saliency_miou", read_run(run))
     requirement = Requirement.read("gradcam:saliency_miou>=0.01")
-    assert "no interval" not in Checked(requirement, cell).line("")
+    assert "no interval" not in Checked(requirement, cell, cell, 0.95).line("")
     constant = cell.model_copy(update={"low": None, "high": None})
-    assert "no interval: all scores are equal" in Checked(requirement, constant).line("")
+    assert "no interval: all scores are equal" in Checked(requirement, constant, constant, 0.95).line("")
+
+
+def at_their_bounds(seed, count, samples):
+    """A run of 0/1 scores of known share, and requirements that say so: each is true."""
+    rng = np.random.default_rng(seed)
+    shares = rng.uniform(0.3, 0.7, count)
+    cells, values = [], {}
+    for number, share in enumerate(shares):
+        key = _key(f"method{number}", "saliency_miou", 0)
+        values[key.cell_id] = (rng.random(samples) < share) * 1.0
+        cells.append(_result(key, samples, float(values[key.cell_id].mean()), 0.0, 1.0))
+    ids = [f"i{number:04d}" for number in range(samples)]
+    run = RunData(Path("run"), cells, ids, [None] * samples, values, {"seed": 0})
+    return run, [Requirement(f"method{number}:saliency_miou", True, share) for number, share in enumerate(shares)]
+
+
+def test_true_requirements_fail_no_more_often_because_there_are_many():
+    """Each by itself, 20 true requirements at their bound fail a run in 40 % of the cases."""
+    failed = [any(not one.passed for one in check(*at_their_bounds(seed, 20, 200))) for seed in range(120)]
+    assert sum(failed) <= 120 * (0.05 + 2 * (0.05 * 0.95 / 120) ** 0.5)
+    alone = [any(not check(run, [one])[0].passed for one in several)
+             for run, several in (at_their_bounds(seed, 20, 200) for seed in range(40))]  # fmt: skip
+    assert sum(alone) > 8
+
+
+def test_each_requirement_says_by_which_interval_it_was_judged():
+    """Holm by hand: three are judged at 1 - .05 / 3; once one is decided, the others at 1 - .05 / 2."""
+    run, _ = at_their_bounds(1, 3, 400)
+    means = [cell.value for cell in run.cells]
+    rules = [Requirement("method0:saliency_miou", True, means[0] - 0.2), *(
+        Requirement(f"method{number}:saliency_miou", True, means[number]) for number in (1, 2))]  # fmt: skip
+    first, second, third = check(run, rules)
+    assert [round(one.level, 6) for one in (first, second, third)] == [round(1 - 0.05 / 3, 6), 0.975, 0.975]
+    for one, level in ((first, 1 - 0.05 / 3), (second, 0.975)):
+        hits = int(run.values[one.cell.cell_id].sum())
+        theirs = stats.binomtest(hits, 400).proportion_ci(level, "wilson")
+        assert one.interval.ends == pytest.approx((theirs.low, theirs.high))
+    assert [one.verdict for one in (first, second, third)] == ["met", "undecided", "undecided"]
+    assert "interval of 98.33 %" in first.line("")
+    assert "too few samples to pass or fail" in third.line("")
+    (lone,) = check(run, [Requirement("method0:saliency_miou", True, means[0] + 0.02)])
+    assert lone.level == 0.95
+    # The bound is .02 above the mean, the end of the interval further: n grows with the square of their ratio.
+    assert lone.needed == math.ceil(400 * ((lone.interval.high - means[0]) / 0.02) ** 2)
+
+
+def test_an_edited_summary_is_not_believed(run, tmp_path, capsys):
+    edited = tmp_path / "edited"
+    shutil.copytree(run, edited)
+    summary = read_json(edited / "summary.json")
+    cell = next(
+        cell for cell in summary["cells"] if (cell["explainer"], cell["metric"]) == ("gradcam", "saliency_miou")
+    )
+    cell.update(value=0.9, low=0.89, high=0.91)
+    write_json(edited / "summary.json", summary)
+    for command in (["check", str(edited), "--require", "gradcam:saliency_miou>=0.8"], ["report", str(edited)],
+                    ["analyse", str(edited), "--what", "rank"]):  # fmt: skip
+        assert main(command) == 2
+        assert "summary.json says 0.9 of gradcam by saliency_miou" in capsys.readouterr().err
+
+
+def test_a_summary_of_another_hash_than_the_run_noted_is_refused(run, tmp_path):
+    edited = tmp_path / "edited"
+    shutil.copytree(run, edited)
+    write_json(edited / "written.json", {"files": {"summary.json": sha256_of(edited / "summary.json")}})
+    assert read_run(edited).cells == read_run(run).cells
+    summary = read_json(edited / "summary.json")
+    summary["cells"][0].update(scored=0.5)
+    write_json(edited / "summary.json", summary)
+    with pytest.raises(UserError, match=r"summary\.json was changed since the run wrote it; start the run again"):
+        read_run(edited)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -453,10 +454,18 @@ def other(tmp_path_factory) -> Path:
 
 
 def change_records(folder: Path, change) -> None:
-    """`change` gets the rows, in their order."""
+    """`change` gets the rows, in their order; the summary says their means."""
     rows = pq.read_table(folder / "records.parquet").to_pylist()
     change(rows)
     records.write(folder / "records.parquet", rows, records.SCHEMA)
+
+    def follow(summary):
+        for cell in summary["cells"]:
+            values = [row["value"] for row in rows if row["cell_id"] == cell["cell_id"] and row["value"] is not None]
+            if values and cell["value"] is not None:
+                cell["value"] = float(np.mean(values))
+
+    change_summary(folder, follow)
 
 
 def slow_differences(first: Path, second: Path) -> list[dict]:
@@ -471,7 +480,10 @@ def slow_differences(first: Path, second: Path) -> list[dict]:
         there = {key[2]: value for key, value in scores[1].items() if key[:2] == (cell["explainer"], cell["metric"])}
         both = [i for i in here if here[i] is not None and there.get(i) is not None]
         gaps = [there[i] - here[i] for i in both]
-        low, high = stats.ttest_1samp(gaps, 0).confidence_interval()
+        squares = [(gap - sum(gaps) / len(gaps)) ** 2 for gap in gaps]
+        freedom = min(len(gaps) - 1, 2 / (sum(s**2 for s in squares) / sum(squares) ** 2 - 1 / len(gaps)))
+        half = stats.t.ppf(0.975, freedom) * stats.sem(gaps)  # Satterthwaite's degrees of freedom
+        low, high = sum(gaps) / len(gaps) - half, sum(gaps) / len(gaps) + half
         up, down = sum(gap > 0 for gap in gaps) / len(gaps), sum(gap < 0 for gap in gaps) / len(gaps)
         most = sorted((i for i in both if there[i] != here[i]), key=lambda i: -abs(there[i] - here[i]))[:5]
         found.append(
@@ -720,8 +732,9 @@ def test_score_against_gap_and_other_mean_are_conflicts(folder, copied):
 
     change_records(copied, lose)
     change_summary(copied, lambda summary: summary["cells"][0].update(n=59, clusters=59))
-    change_summary(copied, lambda summary: summary["cells"][1].update(value=0.9))
-    gap, mean = conflicts(read_run(folder), read_run(copied))
+    read = read_run(copied)
+    cells = [read.cells[0], read.cells[1].model_copy(update={"value": 0.9, "high": 0.9}), *read.cells[2:]]
+    gap, mean = conflicts(read_run(folder), replace(read, cells=cells))
     assert gap.largest.second is None
     assert (mean.samples, mean.largest) == (0, None)
 

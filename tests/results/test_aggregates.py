@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import saliency_bench as sb
@@ -16,8 +17,10 @@ from saliency_bench.analysis.differences import conflicts, differences
 from saliency_bench.analysis.pairs import explainer_pairs
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.checks import checked
+from saliency_bench.leaderboard.recorded import recorded
 from saliency_bench.leaderboard.schema import Result
-from saliency_bench.leaderboard.submission import check_records, of_run
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.reasons import PARTS_ONLY
 from saliency_bench.reports.comparison import difference_verdict
 from saliency_bench.reports.samples import sample_groups
@@ -84,7 +87,9 @@ def literal(columns):
 
 def drawn(statistic):
     bits = random_bits(seed_of(0, "bootstrap", SAMPLES, 0), 2000 * SAMPLES).reshape(2000, SAMPLES)
-    return np.percentile([statistic((row % np.uint64(SAMPLES)).astype(int)) for row in bits], [2.5, 97.5])
+    tail = 100 * stats.norm.cdf(-np.sqrt(SAMPLES / (SAMPLES - 1)) * stats.t.ppf(0.975, SAMPLES - 1))
+    values = [statistic((row % np.uint64(SAMPLES)).astype(int)) for row in bits]
+    return np.percentile(values, [tail, 100 - tail])
 
 
 def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank(done):
@@ -164,8 +169,9 @@ def test_a_submission_is_checked_against_the_parts_of_its_records(done):
     for change in ({"value": content["cells"][place]["value"] + 1e-3}, {"high": 1.0}, {"aggregate": False}):
         changed = json.loads(json.dumps(content))
         changed["cells"][place] |= change
+        result = Result.model_validate_json(json.dumps(changed))
         with pytest.raises(UserError, match=f"{next(iter(change))} of cell"):
-            check_records(Result.model_validate_json(json.dumps(changed)), submission.records, done.folder)
+            checked(result, recorded(result, submission.records, done.folder), done.folder)
 
 
 def test_cells_of_earlier_versions_have_no_aggregate(done):

@@ -6,8 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from saliency_bench.errors import UserError
+from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH
 from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, best, read_cells
-from saliency_bench.results.summary import table
+from saliency_bench.results.summary import table, warnings
 
 LATER = {
     "parts",
@@ -16,6 +17,8 @@ LATER = {
     "aggregate",
     "note",
     "asked_for",
+    "effective",
+    "trainings",
 }  # results made before them are still read
 KEY = {
     "cell_id": "0123456789abcdef",
@@ -43,15 +46,17 @@ RESULT = KEY | {
     "high": 0.75,
     "n": 30,
     "clusters": 15,
+    "effective": None,
     "rank": [1, 2],
     "unranked": None,
     "scored": 0.9,
     "median": None,
-    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1}},
+    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1, "effective": None}},
     "left_out": {"no mask": 1},
     "flat": 0,
     "marked": {},
     "forward_passes": {"explain": 30, "metric": 0},
+    "trainings": None,
 }
 
 
@@ -146,6 +151,33 @@ def test_the_table_shows_rank_interval_and_fewer_samples():
     assert json.loads(json.dumps(as_json(cells))) == as_json(cells)
 
 
+def test_few_effective_clusters_and_few_trainings_are_said():
+    cells = read_cells([RESULT | {"clusters": 30, "effective": 12.4, "trainings": 2}])
+    assert "few samples few trainings (2)" in table(cells, 30)
+    assert table(read_cells([RESULT | {"effective": 12.4}]), 30).splitlines()[-1].endswith("C=15 (12 effective)")
+    assert "trainings" not in table(read_cells([RESULT | {"trainings": 5}]), 30)
+
+
+def test_two_releases_of_a_package_s_metric_have_a_column_each():
+    cells = [RESULT | {"metric_version": f"1 of their-package {release}"} for release in ("1.2.0", "1.3.0")]
+    header, *_ = table(read_cells(cells), 30).splitlines()
+    assert "(version 1 of their-package 1.2.0)" in header
+    assert "(version 1 of their-package 1.3.0)" in header
+
+
+def test_explainers_that_leak_or_depend_on_their_batch_are_named():
+    found = warnings(read_cells([
+        RESULT | {"marked": {DEPENDS_ON_BATCH: 4}},
+        RESULT | {"explainer_id": "b" * 16, "explainer_text": "leaky", "left_out": {CHANGES_NETWORK: 7}},
+        RESULT | {"explainer_id": "c" * 16, "explainer_text": "sound"},
+    ]))  # fmt: skip
+    assert [line.partition(": ")[0] for line in found] == [
+        f"{RESULT['explainer_text']} depends on its batch", "leaky changes the network"
+    ]  # fmt: skip
+    assert "4 samples" in found[0]
+    assert "7 of its scores" in found[1]
+
+
 def test_two_functions_of_one_name_have_a_row_each():
     cells = [RESULT | {"explainer_id": key * 16, "explainer_version": key * 8} for key in "ab"]
     *_, first, second = table(read_cells(cells), 4).splitlines()
@@ -161,6 +193,7 @@ def test_two_functions_of_one_name_have_a_row_each():
         ({"clusters": 20, "median": 0.5}, "1-2", False, True),
         ({"n": 500, "clusters": 500, "median": 0.5}, "1-2", False, False),
         ({"low": None, "high": None, "median": 0.5}, "1-2", False, False),
+        ({"n": 500, "clusters": 500, "effective": 19.9}, "1-2", True, False),
     ],
 )
 def test_what_follows_from_a_cell(changes, ranks, few, approximate):

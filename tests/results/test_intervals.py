@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.clusters import Matched, cluster_codes, summable
+from saliency_bench.results.clusters import Matched, cluster_codes, effective_clusters, summable
 from saliency_bench.results.intervals import (
     aggregate_interval,
     bootstrap_t,
     bounded,
     check_range,
     cluster_bootstrap,
+    cluster_error,
     difference,
     interval,
     intervals,
@@ -30,7 +31,7 @@ POSITIVE = (0.0, math.inf)
 def test_a_share_has_wilson_s_interval_as_scipy_gives_it(hits, n):
     theirs = stats.binomtest(hits, n).proportion_ci(method="wilson")
     own = interval(np.array([1.0] * hits + [0.0] * (n - hits)), np.arange(n), UNIT)
-    assert own == pytest.approx((hits / n, theirs.low, theirs.high, n, n))
+    assert own == pytest.approx((hits / n, theirs.low, theirs.high, n, n, n, math.inf))
 
 
 def literal_wilson(values, clusters, low, high):
@@ -39,21 +40,29 @@ def literal_wilson(values, clusters, low, high):
     n = len(u)
     m = sum(u) / n
     count = len(set(clusters))
+    se, freedom = literal_error(u, clusters)
+    n_e = count if se < 1e-15 else m * (1 - m) / se**2
+    z = stats.t.ppf(0.975, freedom)
     if count == n:
         v = sum((x - m) ** 2 for x in u) / (n - 1)
         n_e = n / (1 if v < 1e-30 else min(1, v / (m * (1 - m))))
-        z = stats.norm.ppf(0.975) if set(u) <= {0, 1} else stats.t.ppf(0.975, n - 1)
-    else:
-        total = 0.0
-        for c in set(clusters):
-            own = [x for x, d in zip(u, clusters, strict=True) if d == c]
-            total += (sum(own) - m * len(own)) ** 2
-        se2 = count / (count - 1) * total / n**2
-        n_e = count if se2 < 1e-30 else m * (1 - m) / se2
-        z = stats.t.ppf(0.975, count - 1)
+        z = stats.norm.ppf(0.975) if set(u) <= {0, 1} else z
     middle = m + z**2 / (2 * n_e)
     half = z * math.sqrt(m * (1 - m) / n_e + z**2 / (4 * n_e**2))
     return [low + (middle + side * half) / (1 + z**2 / n_e) * (high - low) for side in (-1, 1)]
+
+
+def literal_error(values, clusters):
+    """(The jackknife's standard error, Satterthwaite's degrees of freedom): every cluster is left out once."""
+    count, mean = len(set(clusters)), sum(values) / len(values)
+    moves = []
+    for c in set(clusters):
+        others = [x for x, d in zip(values, clusters, strict=True) if d != c]
+        moves.append((sum(others) / len(others) - mean) ** 2)
+    if (total := sum(moves)) < 1e-25:
+        return 0.0, count - 1
+    concentration = sum(move**2 for move in moves) / total**2 - 1 / count
+    return math.sqrt((count - 1) / count * total), min(count - 1, 2 / concentration if concentration > 0 else math.inf)
 
 
 @pytest.mark.parametrize("limits", [UNIT, (-1.0, 1.0)])
@@ -77,7 +86,32 @@ def test_ten_clusters_by_hand():
     n_e = 0.25 / (10 / 9 * 10 * 1 / 20**2)  # every cluster sum is 1 from 2 m
     assert n_e == pytest.approx(9)
     half = t * math.sqrt(0.25 / 9 + t**2 / (4 * 81)) / (1 + t**2 / 9)
-    assert own == pytest.approx((0.5, 0.5 - half, 0.5 + half, 20, 10), abs=1e-6)
+    assert own == pytest.approx((0.5, 0.5 - half, 0.5 + half, 20, 10, 10, 9), abs=1e-6)
+
+
+def test_uneven_clusters_by_hand():
+    """Ten clusters of one row and two of ten: 30 rows that say as much as 900 / 210 = 4.3 clusters of equal size."""
+    sizes = [1] * 10 + [10] * 2
+    codes = np.repeat(np.arange(12), sizes)
+    assert effective_clusters(np.bincount(codes)) == pytest.approx(900 / 210)
+    own = bounded(np.arange(30) / 30, codes, UNIT)
+    assert (own.n, own.clusters, own.effective) == pytest.approx((30, 12, 900 / 210))
+    assert math.isnan(own.low)
+    # Left out, a row that is 1 moves the mean 0.4 by 0.6 / 29, one that is 0 by 0.4 / 29; ten by 4 or 6 / 20.
+    ones = [1.0] * 2 + [0.0] * 8 + [1.0] * 10 + [0.0] * 10
+    moves = np.array([0.6 / 29] * 2 + [0.4 / 29] * 8 + [6 / 20, 4 / 20])
+    error, freedom = cluster_error(np.bincount(codes, ones), np.bincount(codes), 0.4)
+    assert error == pytest.approx(math.sqrt(11 / 12 * sum(moves**2)))
+    assert freedom == pytest.approx(2 / (sum(moves**4) / sum(moves**2) ** 2 - 1 / 12))
+    assert freedom < 5
+
+
+def test_a_rare_score_has_fewer_degrees_of_freedom():
+    """Of a hundred clusters five have a score above zero: the variance follows from these five."""
+    rare = np.where(np.arange(300) < 15, 0.5, 0.0)
+    codes = np.arange(300) // 3
+    assert bounded(rare, codes, UNIT).freedom == pytest.approx(literal_error(rare.tolist(), codes.tolist())[1])
+    assert bounded(rare, codes, UNIT).freedom < 12
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -93,10 +127,13 @@ def test_few_clusters_have_a_value_alone():
             own = interval(np.linspace(0, 1, n), np.arange(n), limits)
             assert np.isnan([own.low, own.high]).all()
             assert own.clusters == n
-        assert not np.isnan(interval(np.linspace(0, 1, 10), np.arange(10), limits)).any()
-        assert np.isnan(interval(np.full(3, np.nan), np.arange(3), limits)).tolist() == [True, True, True, False, False]
+        assert not np.isnan(interval(np.linspace(0, 1, 10), np.arange(10), limits)[:6]).any()
+        assert np.isnan(interval(np.full(3, np.nan), np.arange(3), limits)[:3]).all()
     # 40 rows of 9 patients are nine
     assert math.isnan(interval(np.linspace(0, 1, 40), np.arange(40) % 9, UNIT).low)
+    # and one patient with most of the rows counts less than the others say
+    lopsided = np.concatenate([np.arange(12), np.zeros(60, int)])
+    assert math.isnan(interval(np.linspace(0, 1, 72), lopsided, UNIT).low)
 
 
 def test_a_difference_of_single_samples_is_scipy_s_t_interval():
@@ -105,8 +142,13 @@ def test_a_difference_of_single_samples_is_scipy_s_t_interval():
     columns[3, 0] = columns[7, 1] = np.nan
     own = difference(Matched(list(columns.T), np.arange(40)), 0, 1)
     gaps = (columns[:, 0] - columns[:, 1])[np.isfinite(columns).all(axis=1)]
-    theirs = stats.ttest_1samp(gaps, 0).confidence_interval()
-    assert own == pytest.approx((gaps.mean(), theirs.low, theirs.high, 38, 38))
+    kurtosis = 38 * sum((gaps - gaps.mean()) ** 4) / sum((gaps - gaps.mean()) ** 2) ** 2
+    freedom = min(37, 2 * 38 / (kurtosis - 1))
+    half = stats.t.ppf(0.975, freedom) * stats.sem(gaps)
+    assert own == pytest.approx((gaps.mean(), gaps.mean() - half, gaps.mean() + half, 38, 38, 38, freedom))
+    even = difference(Matched([np.tile([0.0, 1.0], 20), np.zeros(40)], np.arange(40)), 0, 1)
+    theirs = stats.ttest_1samp(np.tile([0.0, 1.0], 20), 0).confidence_interval()
+    assert even[1:3] == pytest.approx((theirs.low, theirs.high))  # no sample makes up more of the variance than another
 
 
 def test_a_difference_of_clusters_by_hand():
@@ -114,7 +156,7 @@ def test_a_difference_of_clusters_by_hand():
     first = np.repeat([0.0, 1.0] * 6, 2)
     own = difference(Matched([first, np.zeros(24)], np.repeat(np.arange(12), 2)), 0, 1)
     error = math.sqrt(12 / 11 * 12 / 24**2)
-    assert own == pytest.approx((0.5, 0.5 - 2.200985 * error, 0.5 + 2.200985 * error, 24, 12), abs=1e-6)
+    assert own == pytest.approx((0.5, 0.5 - 2.200985 * error, 0.5 + 2.200985 * error, 24, 12, 12, 11), abs=1e-6)
 
 
 @pytest.mark.parametrize("clusters", [9, 10])
@@ -138,6 +180,8 @@ def literal_bootstrap_t(values, clusters, seed):
     bits = random_bits(seed_of(seed, "bootstrap", count, 0), 2000 * count).reshape(2000, count)
     t = [(m - mean) / se for m, se in (of([groups[int(bit) % count] for bit in row]) for row in bits)]
     low, high = np.percentile(t, [2.5, 97.5])
+    _, freedom = literal_error(values, clusters)
+    error *= stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975)
     return mean, max(0.0, mean - high * error), mean - low * error
 
 
@@ -161,7 +205,7 @@ def test_columns_are_as_each_alone_whatever_is_missing():
     for limits in (UNIT, POSITIVE):
         together = intervals(columns, np.arange(40) // 2, limits)
         for own, column in zip(together, columns.T, strict=True):
-            assert own == pytest.approx(interval(column, np.arange(40) // 2, limits))
+            assert own == pytest.approx(interval(column, np.arange(40) // 2, limits), nan_ok=True)
 
 
 def test_an_aggregate_is_made_anew_in_each_draw():
@@ -179,7 +223,9 @@ def test_an_aggregate_is_made_anew_in_each_draw():
     for row in bits:
         rows = np.concatenate([np.flatnonzero(codes == int(bit) % 20) for bit in row])
         drawn.append(pseudo_f1(np.nanmean(columns[rows], axis=0)))
-    assert own[:3] == pytest.approx((pseudo_f1(np.nanmean(columns, axis=0)), *np.percentile(drawn, [2.5, 97.5])))
+    tail = 100 * stats.norm.cdf(-math.sqrt(20 / 19) * stats.t.ppf(0.975, 19))
+    ends = np.percentile(drawn, [tail, 100 - tail])
+    assert own[:3] == pytest.approx((pseudo_f1(np.nanmean(columns, axis=0)), *ends))
 
 
 def test_a_statistic_of_weights_leaves_out_draws_that_have_none():

@@ -14,7 +14,7 @@ from scipy import stats
 
 from saliency_bench.results import paired_test
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.paired_test import adjusted_p, step_down
+from saliency_bench.results.paired_test import adjusted_p, step_down, with_another_cluster
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -48,13 +48,19 @@ def literal(columns, codes, flips, seed=0):
         norm = math.sqrt(sum(d * d for d in own))
         return abs(sum(s * d for s, d in zip(sign, own, strict=True))) / norm if norm > 1e-12 else 0.0
 
+    def share(others, value):
+        reached = sum(max(t(sums[other], sign) for other in others) >= value * (1 - 1e-9) for sign in signs)
+        return (1 + reached) / (flips + 1)
+
     seen = {pair: t(own, [1] * clusters) for pair, own in sums.items()}
     order = sorted(seen, key=lambda pair: -seen[pair])
     p, greatest_p = {}, 0.0
     for rank, pair in enumerate(order):
-        reached = sum(max(t(sums[other], sign) for other in order[rank:]) >= seen[pair] * (1 - 1e-9) for sign in signs)
-        greatest_p = max(greatest_p, (1 + reached) / (flips + 1))
-        p[pair] = greatest_p
+        greatest_p = max(greatest_p, share(order[rank:], seen[pair]))
+        # One more cluster, as large as the largest, that speaks against the sum of the others.
+        another = -math.copysign(max(map(abs, sums[pair])), sum(sums[pair]))
+        again = share(order[rank:], t([*sums[pair], another], [1] * (clusters + 1))) / 2
+        p[pair] = again if greatest_p < 0.05 <= again else greatest_p
     return p
 
 
@@ -118,6 +124,25 @@ def test_forty_explainers_can_be_told_apart():
     p = p_of(columns, flips=999)
     assert p[0, 39] == 1 / 1000
     assert sum(value < 0.05 for value in p.values()) > 700
+
+
+def test_scores_that_were_never_one_may_still_be():
+    """60 zeros of a 0/1 score against a constant .02: that no event was seen says little of a share of 2 %."""
+    zeros, constant = np.zeros(60), np.full(60, 0.02)
+    assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
+    p = adjusted_p([Matched([zeros, constant], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
+    # |60 x -.02| - 1 = .2, over sqrt(60 x .02^2 + 1)
+    assert with_another_cluster(np.full(60, -0.02), 1.0) == pytest.approx(0.2 / math.sqrt(1.024))
+    assert 0.3 < p < 0.6
+    many = Matched([np.zeros(600), np.full(600, 0.02)], np.arange(600), (0.0, 1.0))
+    assert adjusted_p([many], [[(0, 1)]], flips=999)[0][0, 1] == 0.001  # 11 / sqrt(1.24)
+
+
+def test_two_rare_scores_are_compared_by_their_samples_alone():
+    """Both are 0 or 1: under equal means their differences are as likely to have the other sign."""
+    first, second = np.zeros(60), np.zeros(60)
+    first[:9] = 1
+    assert p_of(np.stack([first, second], axis=1), flips=999)[0, 1] < 0.05
 
 
 def test_rows_of_a_cluster_are_no_independent_samples():

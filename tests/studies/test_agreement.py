@@ -92,3 +92,22 @@ def test_consensus_is_what_at_least_half_marked(given):
 def test_masks_of_different_sizes_are_refused():
     with pytest.raises(UserError, match="different sizes"):
         consensus([LEFT, LEFT.T])
+
+
+def test_rules_of_the_consensus_by_hand():
+    first, second = np.array([[1, 1, 0, 0]], bool), np.array([[1, 0, 1, 0]], bool)
+    assert consensus([first, second]).tolist() == [[True, True, True, False]], "at least half of two is the union"
+    assert consensus([first, second], "majority").tolist() == [[True, False, False, False]]
+    assert consensus([first], "majority").tolist() == first.tolist()
+    with pytest.raises(UserError, match="consensus rule"):
+        consensus([first], "most")
+
+
+def test_staple_trusts_those_who_agree():
+    """Three people of whom one marks at random: STAPLE follows the two, as a vote does; of two it is no plain union."""
+    pytest.importorskip("SimpleITK")
+    truth = np.zeros((40, 40), bool)
+    truth[10:30, 10:30] = True
+    careless = np.random.default_rng(0).random((40, 40)) < 0.5
+    np.testing.assert_array_equal(consensus([truth, truth, careless], "staple"), truth)
+    assert not consensus([~truth & False] * 2, "staple").any()

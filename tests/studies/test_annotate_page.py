@@ -218,7 +218,7 @@ def test_a_click_marks_the_pixels_of_a_piece_and_undo_takes_them_away(browser, t
             saved(page)
         stored = answers(served)
     for answer, (x, y) in zip(stored, [(20, 15), (20, 15), (40, 30)], strict=True):
-        pieces = superpixels(images.shown(answer.unit).content)
+        pieces = superpixels(images.shown(answer.unit).path)
         np.testing.assert_array_equal(answer.pixels, pieces == pieces[y, x])
         assert 1 < answer.pixels.sum() < answer.pixels.size / 4
 

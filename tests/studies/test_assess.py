@@ -2,6 +2,7 @@
 
 import csv
 from collections import Counter
+from dataclasses import replace
 from io import BytesIO
 from itertools import count
 
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.assess import protocol
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
 from saliency_bench.studies.assess.results import export, ordinal_alpha, results
@@ -87,11 +87,11 @@ def test_the_order_is_of_each_person_and_image_and_is_kept(study, tmp_path):
         assert [stored[one.unit] for one in maps] == [0, 1, 2, 3]
 
 
-def test_those_who_leave_are_replaced(study, monkeypatch):
+def test_those_who_leave_are_replaced(study):
     for _ in range(6):
         rate(study, study.study.join().name, lambda *about: 3, most=6)
     assert study.state(study.study.join().name)["total"] == 0
-    monkeypatch.setattr(protocol, "STALE_HOURS", 0.0)
+    study = replace(study, lease_hours=0.0)
     for _ in range(6):
         rate(study, study.study.join().name, lambda *about: 3)
     counts = Counter(one.unit for one in study.study.answers())

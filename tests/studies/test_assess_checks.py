@@ -115,21 +115,23 @@ def test_the_picture_of_a_check_is_of_the_other_image_and_without_its_map_of_the
 
 
 @pytest.mark.slow
-def test_who_failed_is_reported_and_left_out_on_request_alone(tmp_path):
+def test_who_failed_is_left_out_of_the_means_and_reported(tmp_path):
     study = start(tmp_path, run_images(), checks=1, raters=4, per_person=11)
     people = [rate(study, kind) for kind in (LOOKING, LOOKING, LOOKING, STRAIGHT)]
     found = rated(study.study)
     assert found.checks == {person: [person != people[3]] for person in people}
     assert len(found.ratings) == 4 * 11 * 4  # without those of the check
-    whole = results(study.study)
+    whole = results(study.study, with_failed=True)
     means = {row["explainer"]: row["mean"] for row in whole.data["ratings"] if row["question"] == "complete"}
     assert means == {"good": 4.5, "half": 3.75, "noise": 3.0, "bad": 2.25}
     line = "1 of 4 people failed an attention check: their ratings"
-    assert f"{line} count; --without-failed leaves them out." in whole.notes
-    less = results(study.study, without_failed=True)
+    assert f"{line} count." in whole.notes
+    less = results(study.study)
     means = {row["explainer"]: row["mean"] for row in less.data["ratings"] if row["question"] == "complete"}
     assert means == {"good": 5, "half": 4, "noise": 3, "bad": 2}
-    assert f"{line} are left out." in less.notes
+    everyone = {row["explainer"]: row["with everyone"] for row in less.data["ratings"] if row["question"] == "complete"}
+    assert everyone == {"good": 4.5, "half": 3.75, "noise": 3.0, "bad": 2.25}
+    assert f"{line} are left out; --with-failed counts them." in less.notes
     assert {row["krippendorff's alpha"] for row in less.data["agreement"]} == {1.0}
     by_person = {row["person"]: row for row in whole.data["people"]}
     assert {person: row["checks right"] for person, row in by_person.items()} == {
@@ -139,8 +141,8 @@ def test_who_failed_is_reported_and_left_out_on_request_alone(tmp_path):
     assert by_person[people[3]]["mean rating"] == 3.0
     hidden = results(study.study, people=False).data["people"]
     assert {row["person"] for row in hidden} == {"1", "2", "3", "4"}
-    assert export(study.study, tmp_path / "all.csv") == 4 * 44 * 3
-    assert export(study.study, tmp_path / "some.csv", without_failed=True) == 3 * 44 * 3
+    assert export(study.study, tmp_path / "all.csv", with_failed=True) == 4 * 44 * 3
+    assert export(study.study, tmp_path / "some.csv") == 3 * 44 * 3
     assert people[3] not in (tmp_path / "some.csv").read_text()
 
 

@@ -2,25 +2,33 @@
 
 import csv
 from collections import Counter
+from dataclasses import replace
 from io import BytesIO
 from itertools import count
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
 from saliency_bench.analysis.agreement import read_answers
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
-from saliency_bench.scoring.exposures import SHOWN
+from saliency_bench.scoring.exposures import SHOWN, judgement_areas
 from saliency_bench.scoring.perturbation import fraction_counts
 from saliency_bench.studies.peekaboom import protocol
+from saliency_bench.studies.peekaboom.chance import (
+    LIKE_GUESSING,
+    corrected,
+    evidence_of_guessing,
+    guessing_area,
+)
 from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration, revealed
 from saliency_bench.studies.peekaboom.results import export, judged, results
 from saliency_bench.studies.run_images import pair_of, unit_of
 from saliency_bench.studies.store import Store
 
-from .crowd import PLANTED, Worker, run_images, work
+from .crowd import PLANTED, Clicker, Worker, run_images, work
 
 
 def start(store, images=None, name="s", **options):
@@ -188,28 +196,28 @@ def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_
         work(game, Worker(f"w{number}", careless=number % 6 == 0))
     assert game.state(game.study.join().name)["place"] is None  # nothing is left
     found = judged(game.study)
-    counts = Counter((one.image, one.explainer) for one in found.judgements)
+    counts = Counter(zip(found.judgements["image"], found.judgements["explainer"], strict=True))
     assert len(counts) == 10 * 4
     assert set(counts.values()) == {3}
-    seen = Counter((one.person, one.image) for one in found.judgements)
+    seen = Counter(zip(found.judgements["person"], found.judgements["image"], strict=True))
     assert set(seen.values()) == {1}
-    data = results(game.study).data
-    assert [row["explainer"] for row in data["crowd"]] == PLANTED
+    data = results(game.study, with_failed=True).data
+    assert [row["explainer"] for row in data["crowd"]] == [*PLANTED, "guessing"]
     areas = [row["saliency_crowd_auc"] for row in data["crowd"]]
     assert areas[0] > areas[1] + 0.03 > areas[2] + 0.06 > areas[3] + 0.3
-    assert {row["judgements"] for row in data["crowd"]} == {30}
+    assert {row["judgements"] for row in data["crowd"][:-1]} == {30}
 
 
 @pytest.mark.slow
-def test_those_who_leave_are_replaced(tmp_path, monkeypatch):
+def test_those_who_leave_are_replaced(tmp_path):
     game = start(Store(tmp_path / "study.db"), judgements=1)
     people = [work(game, Worker(f"w{number}"), most=7 if number % 2 else None) for number in range(8)]
     assert game.state(game.study.join().name)["place"] is None  # the others may come back
-    monkeypatch.setattr(protocol, "STALE_HOURS", 0.0)
+    game = replace(game, lease_hours=0.0)
     for number in range(8):
         work(game, Worker(f"x{number}"))
     found = judged(game.study)
-    counts = Counter((one.image, one.explainer) for one in found.judgements)
+    counts = Counter(zip(found.judgements["image"], found.judgements["explainer"], strict=True))
     assert set(counts.values()) == {1}
     assert len(counts) == 40
     assert found.unfinished > 0
@@ -241,12 +249,13 @@ def by_hand(game):
 
 def test_results_by_hand(by_hand):
     game, image = by_hand
-    findings = results(game.study)
+    findings = results(game.study, with_failed=True)
     curve = {row["exposure"]: row["accuracy"] for row in findings.data["accuracies"] if row["explainer"] == "good"}
     third = 1 / 3
     assert curve == pytest.approx({0.05: third, 0.1: third} | dict.fromkeys(SHOWN[2:], 2 * third))
     # The trapezoid rule from (0, 0): right at 5 %: .05 / 2 + .95; at 15 %: .05 / 2 + .85; never: 0.
-    good, bad = findings.data["crowd"]
+    good, bad, guessing = findings.data["crowd"]
+    assert guessing["explainer"] == "guessing"
     assert good["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875 + 0) / 3)
     assert bad["saliency_crowd_auc"] == pytest.approx(0.25 / 2)
     assert (good["judgements"], good["never right"], good["images"]) == (3, 1, 1)
@@ -260,18 +269,112 @@ def test_results_by_hand(by_hand):
     assert (people["c"]["checks right"], people["c"]["checks"]) == (0, 1)
     assert people["c"]["median seconds"] == 16.0
     assert "d" not in people
-    numbered = results(game.study, people=False).data["people"]
+    numbered = results(game.study, people=False, with_failed=True).data["people"]
     assert {row["person"] for row in numbered} == {"1", "2", "3"}
     assert sorted(row["mean exposure"] for row in numbered) == sorted(row["mean exposure"] for row in people.values())
     assert "have not ended, and are left out: 1." in " ".join(findings.notes)
 
 
-def test_attention_checks_are_reported_and_applied_only_when_asked(by_hand):
+def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside_it(by_hand):
     game, _ = by_hand
-    assert "1 of 2 people failed an attention check: their judgements count" in " ".join(results(game.study).notes)
-    findings = results(game.study, without_failed=True)
-    assert [row["judgements"] for row in findings.data["crowd"]] == [2]
-    assert findings.data["crowd"][0]["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875) / 2)
+    findings = results(game.study)
+    assert "1 of 2 people failed an attention check: their judgements are left out" in " ".join(findings.notes)
+    good = findings.data["crowd"][0]
+    assert (good["explainer"], good["judgements"]) == ("good", 2)
+    assert good["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875) / 2)
+    assert good["with everyone"] == pytest.approx((0.975 + 0.875 + 0) / 3)
+    assert {row["person"] for row in findings.data["people"]} == {"a", "b", "c"}, "nobody is hidden"
+    assert "their judgements count" in " ".join(results(game.study, with_failed=True).notes)
+
+
+def test_people_are_excluded_by_name(by_hand):
+    game, _ = by_hand
+    named = game.study.join().name
+    make(game, named, unit_of(game.study.configuration["images"][1], "good"), [(0.05, True)])
+    before, after = results(game.study), results(game.study, exclude=[named])
+    assert [one.data["crowd"][0]["judgements"] for one in (before, after)] == [3, 2]
+    assert f"Excluded by name: {named}." in after.notes
+    with pytest.raises(UserError, match="--exclude p-nobody"):
+        results(game.study, exclude=["p-nobody"])
+
+
+@pytest.mark.parametrize(("choices", "strike"), [(4, True), (4, False), (2, False), (9, True)])
+def test_the_area_of_guessing_is_that_of_simulated_blind_clickers(choices, strike):
+    """A literal second writing: 20,000 clickers, each label with equal chance among those that can be chosen."""
+    draw = np.random.default_rng(0)
+    areas = []
+    for _ in range(20_000):
+        left, curve = list(range(choices)), [0.0]
+        for _ in SHOWN:
+            choice = left[draw.integers(len(left))] if curve[-1] == 0 else None
+            curve.append(1.0 if choice == 0 or curve[-1] else 0.0)
+            if strike and choice:
+                left.remove(choice)
+        areas.append(np.trapezoid(curve, [0, *SHOWN]))
+    error = np.std(areas) / np.sqrt(len(areas))
+    assert abs(guessing_area(choices, SHOWN, strike) - np.mean(areas)) < 4 * error
+
+
+def test_striking_out_made_guessing_better_than_honest_people():
+    assert guessing_area(4, SHOWN, strike=True) == pytest.approx(0.900)
+    assert guessing_area(4, SHOWN, strike=False) == pytest.approx(0.744, abs=0.0015)
+    assert judgement_areas(np.array([0.2]))[0] == pytest.approx(0.825)
+
+
+def test_the_corrected_area_is_0_for_guessing_and_1_at_the_first_exposure(by_hand):
+    guessing = guessing_area(4, SHOWN, strike=False)
+    assert corrected(guessing, guessing, SHOWN) == 0
+    assert corrected(0.975, guessing, SHOWN) == pytest.approx(1)
+    assert corrected(None, guessing, SHOWN) is None
+    good, row = results(by_hand[0].study).data["crowd"]
+    assert row["saliency_crowd_auc"] == pytest.approx(guessing)
+    assert good["corrected"] == pytest.approx((0.925 - guessing) / (0.975 - guessing))
+
+
+def test_the_evidence_of_guessing_by_hand():
+    """Two others were right 3 times of 4 where "a" was right once and wrong once: (3 + 1) / (4 + 2) = 2 / 3."""
+    answers = [("a", True), ("a", False), ("b", True), ("b", True), ("c", True), ("c", False)]
+    rows = pd.DataFrame(
+        [(person, "good", 0.3, right, 0.25) for person, right in answers],
+        columns=["person", "explainer", "exposure", "right", "chance"],
+    )
+    ratio = (0.25 / (2 / 3)) * (0.75 / (1 / 3))
+    assert evidence_of_guessing(rows)["a"] == pytest.approx(np.log10(ratio))
+
+
+@pytest.mark.slow
+def test_guessers_are_named_and_nobody_else(tmp_path):
+    """12 people with an error of 5 %, two of whom click blindly."""
+    game = start(Store(tmp_path / "study.db"), run_images(22), judgements=3, pairs=20)
+    workers = [Clicker(f"w{number}") if number % 6 == 0 else Worker(f"w{number}") for number in range(12)]
+    clickers = {work(game, worker) for worker in workers if isinstance(worker, Clicker)}
+    for worker in workers:
+        if not isinstance(worker, Clicker):
+            work(game, worker)
+    findings = results(game.study)
+    evidence = {row["person"]: row["like guessing"] for row in findings.data["people"]}
+    assert {person for person, ratio in evidence.items() if ratio >= LIKE_GUESSING} == clickers
+    assert max(ratio for person, ratio in evidence.items() if person not in clickers) < -2
+    assert all(person in " ".join(findings.notes) for person in clickers)
+    assert not any(person in " ".join(results(game.study, people=False).notes) for person in clickers)
+
+
+def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_path):
+    for strike in (False, True):
+        game = start(Store(tmp_path / f"{strike}.db"), checks=0, strike=strike)
+        person = game.study.join().name
+        state = game.state(person)
+        wrong = next(
+            label for label in state["choices"] if label != game.images.labels[pair_of(game.question(person).unit)[0]]
+        )
+        game.save(person, {"place": 0, "step": 0, "choice": wrong})
+        sent = {"place": 0, "step": 1, "choice": wrong}
+        assert game.state(person)["strike"] is strike
+        if strike:
+            with pytest.raises(UserError, match="tried before"):
+                game.save(person, sent)
+        else:
+            assert game.save(person, sent) == {"right": False}
 
 
 def test_ranks_are_those_of_the_paired_test(tmp_path):
@@ -282,6 +385,7 @@ def test_ranks_are_those_of_the_paired_test(tmp_path):
         for name, own in firsts.items():
             make(game, f"p {name}", unit_of(image, name), [(own[number % 2], True)])
     rows = {row["explainer"]: row for row in results(game.study).data["crowd"]}
+    assert rows.pop("guessing")["rank"] == ""
     assert {name: row["rank"] for name, row in rows.items()} == {"good": "1", "half": "2-3", "noise": "2-3"}
     assert rows["good"]["low"] < rows["good"]["saliency_crowd_auc"] == pytest.approx(0.975)  # though all are equal
     assert rows["half"]["low"] < rows["half"]["saliency_crowd_auc"] < rows["half"]["high"]
@@ -290,17 +394,17 @@ def test_ranks_are_those_of_the_paired_test(tmp_path):
 def test_export_is_what_analyse_reads(by_hand, tmp_path):
     game, image = by_hand
     for name in ("answers.csv", "answers.parquet"):
-        assert export(game.study, tmp_path / name) == 1 + 3 + 8 + 8
+        assert export(game.study, tmp_path / name, with_failed=True) == 1 + 3 + 8 + 8
         found = read_answers(tmp_path / name).judgements
         assert sorted(found["good"][image], key=str) == pytest.approx([0.05, 0.15, np.nan], nan_ok=True)
         assert found["bad"][image] == [1.0]
-    assert export(game.study, tmp_path / "nobody.csv", people=False) == 20
+    assert export(game.study, tmp_path / "nobody.csv", people=False, with_failed=True) == 20
     with (tmp_path / "nobody.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["person"] for row in rows} == {"1", "2", "3"}
     found = read_answers(tmp_path / "nobody.csv").judgements
     assert sorted(found["good"][image], key=str) == pytest.approx([0.05, 0.15, np.nan], nan_ok=True)
-    assert export(game.study, tmp_path / "passed.csv", without_failed=True) == 4
+    assert export(game.study, tmp_path / "passed.csv") == 4
     with pytest.raises(UserError, match="neither"):
         export(game.study, tmp_path / "answers.txt")
 
@@ -311,7 +415,7 @@ def test_fewer_judgements_are_drawn_from_all(tmp_path):
     for number in range(16):
         work(game, Worker(f"w{number}", noise=0.2))
     data = results(game.study).data
-    whole = {row["explainer"]: row["saliency_crowd_auc"] for row in data["crowd"]}
+    whole = {row["explainer"]: row["saliency_crowd_auc"] for row in data["crowd"][:-1]}
     assert {row["judgements per pair"] for row in data["judgements"]} == {0.3, 0.5, 1.0}
     for row in data["judgements"]:
         assert row["2.5 %"] <= row["saliency_crowd_auc"] <= row["97.5 %"]

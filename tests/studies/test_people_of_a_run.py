@@ -117,18 +117,19 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
                 sent = {"place": state["place"], "step": state["step"], "choice": left[0]}
                 state = server.call("api/answer", own, sent)["state"]
     out = tmp_path / "out"
-    assert main(["peekaboom", "results", "--store", str(store), "--out", str(out)]) == 0
+    assert main(["peekaboom", "results", "--store", str(store), "--out", str(out), "--with-failed"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"people failed an attention check|of 6 people", text)
     data = json.loads((out / "peekaboom.json").read_text())
-    assert {row["explainer"]: row["judgements"] for row in data["crowd"]} == dict.fromkeys(EXPLAINERS, 11)
+    assert {row["explainer"]: row["judgements"] for row in data["crowd"][:-1]} == dict.fromkeys(EXPLAINERS, 11)
     assert (out / "peekaboom.svg").read_text().startswith("<?xml")
     answers = tmp_path / "answers.csv"
-    assert main(["peekaboom", "export", "--store", str(store), "--out", str(answers), "--without-people"]) == 0
+    assert main(["peekaboom", "export", "--store", str(store), "--out", str(answers), "--without-people",
+                 "--with-failed"]) == 0  # fmt: skip
     assert main(["analyse", str(done), "--what", "agreement", "--answers", str(answers), "--json"]) == 0
     found = json.loads(capsys.readouterr().out.partition("\n")[2])
     areas = {row["explainer"]: row["saliency_crowd_auc"] for row in found["people"]}
-    assert areas == pytest.approx({row["explainer"]: row["saliency_crowd_auc"] for row in data["crowd"]})
+    assert areas == pytest.approx({row["explainer"]: row["saliency_crowd_auc"] for row in data["crowd"][:-1]})
 
 
 @pytest.mark.slow
@@ -145,14 +146,17 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
                     assert server.call(f"api/map?place={one['place']}", key)[:4] == b"\x89PNG"
                     sent = {"place": one["place"], "ratings": {"good": 2}, "request": f"{number} {one} {'x' * 20}"}
                     server.call("api/answer", key, sent)
-    assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out")]) == 0
+    assert main(["assess", "results", "--store", str(store)]) == 2
+    assert "all people failed an attention check; --with-failed counts them" in capsys.readouterr().err
+    assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out"), "--with-failed"]) == 0
     assert "2.000" in capsys.readouterr().out
     data = json.loads((tmp_path / "out/assess.json").read_text())
     assert {row["explainer"]: (row["mean"], row["ratings"]) for row in data["ratings"]} == dict.fromkeys(
         EXPLAINERS, (2.0, 8)
     )
     assert (tmp_path / "out/assess.svg").exists()
-    assert main(["assess", "export", "--store", str(store), "--out", str(tmp_path / "ratings.csv"), "--json"]) == 0
+    assert main(["assess", "export", "--store", str(store), "--out", str(tmp_path / "ratings.csv"), "--json",
+                 "--with-failed"]) == 0  # fmt: skip
     assert json.loads(capsys.readouterr().out)["answers"] == 24
 
 

@@ -112,11 +112,12 @@ def know(root, ids=IDS, groups=None):
     return write_known(root, known)
 
 
-def vouch(root, folder, refused=None):
+def vouch(root, folder, refused=None, by="explainer", suspicions=()):
     """The owner of the board in `root` has recomputed a submission."""
     cells = json.loads((folder / "result.json").read_text())["cells"]
-    one = Recomputed(samples=8, largest=0.0, by="explainer")
+    one = Recomputed(samples=8, largest=0.0, by=by)
     return write_known(root, Status(
         content=content_of(folder), folder=folder.relative_to(root).as_posix(), refused=refused,
+        suspicions=list(suspicions),
         cells={cell["cell_id"]: one for cell in cells}, saliency_bench="0", date="2026-11-22", device="cpu",
     ))  # fmt: skip

@@ -187,3 +187,60 @@ def test_the_map_of_voc_follows_the_names_of_dataset_and_model():
         known_maps.resolved("voc_to_imagenet", ["cat", "fox"], None, 1000)
     assert known_maps.resolved({"cat": 1}, ["cat"], MODEL, 4) == {"cat": 1}
     assert known_maps.resolved("mine.json", ["cat"], MODEL, 4) == "mine.json"
+
+
+def members_of(name, dataset):
+    """{class of a dataset: names of the classes of ImageNet that a known map gives it}."""
+    members = match(dataset, imagenet(), 1000, known_maps.resolved(name, dataset, imagenet(), 1000))
+    return {label: {imagenet()[place] for place in places} for label, places in zip(dataset, members, strict=True)}
+
+
+def listed(name):
+    return json.loads((HERE / f"labels_{name}.json").read_text())["members"]
+
+
+def test_breeds_of_pets_have_their_class_of_imagenet_or_none():
+    breeds = json.loads((HERE / "groups_pets.json").read_text())["classes"]
+    members = members_of("pets_to_imagenet", breeds)
+    assert list(listed("pets_to_imagenet")) == breeds
+    assert members["Siamese"] == {"Siamese_cat"}
+    assert members["english_cocker_spaniel"] == {"cocker_spaniel"}
+    assert members["american_pit_bull_terrier"] == {"American_Staffordshire_terrier"}
+    assert members["staffordshire_bull_terrier"] == {"Staffordshire_bullterrier"}
+    without = {breed for breed, classes in members.items() if not classes}
+    assert len(without) == 12
+    assert {"Abyssinian", "american_bulldog", "havanese", "shiba_inu", "Sphynx"} < without
+    assert sum(map(len, members.values())) == 25
+
+
+def test_classes_of_coco_have_classes_of_imagenet_of_their_own_or_none():
+    names = list(listed("coco_to_imagenet"))
+    members = members_of("coco_to_imagenet", names)
+    assert len(names) == 80
+    taken = [name for classes in members.values() for name in classes]
+    assert len(set(taken)) == len(taken)
+    assert members["kite"] == set()  # ImageNet's is a bird
+    assert members["mouse"] == {"mouse"}
+    assert members["elephant"] == {"Indian_elephant", "African_elephant", "tusker"}
+    assert "fire_engine" in members["truck"]
+    for shared, other in (("airplane", "aeroplane"), ("tv", "tvmonitor"), ("couch", "sofa"), ("dog", "dog")):
+        assert listed("coco_to_imagenet")[shared] == listed("voc_to_imagenet")[other]
+
+
+def test_a_label_map_may_say_that_the_model_does_not_have_a_class():
+    assert match(["cat", "fox"], MODEL, 4, {"cat": 0, "fox": []}) == [[0], []]
+    assert match(["cat", "fox"], MODEL, 4, {"cat": 0, "fox": None}) == [[0], []]
+    with pytest.raises(UserError, match="no entry for fox"):
+        match(["cat", "fox"], MODEL, 4, {"cat": 0})
+    with pytest.raises(UserError, match="names no class for cat"):
+        match(["cat", "fox"], MODEL, 4, {"cat": [], "fox": []})
+
+
+def test_the_label_map_that_fits_is_found():
+    pets = list(listed("pets_to_imagenet"))
+    assert known_maps.fitting(pets, imagenet(), 1000) == "pets_to_imagenet"
+    assert known_maps.fitting(pets, None, 1000) == "pets_to_imagenet"
+    assert known_maps.fitting(["bicycle", "tv"], imagenet(), 1000) == "coco_to_imagenet"
+    assert known_maps.fitting(["fox"], imagenet(), 1000) == ""
+    assert known_maps.fitting(pets, MODEL, 4) == ""
+    assert known_maps.fitting(None, imagenet(), 1000) == ""

@@ -16,7 +16,7 @@ from saliency_bench.data.fingerprints import column_of
 from saliency_bench.engine.checkpoint_writing import base_of
 from saliency_bench.engine.context import RunContext, starts_from_base
 from saliency_bench.engine.loaded import Data, Question, Retraining
-from saliency_bench.engine.loading.question import class_names, logits_of, question_of
+from saliency_bench.engine.loading.question import class_names, explainable, logits_of, question_of
 from saliency_bench.engine.loading.table import Table, table_of
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
@@ -61,6 +61,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         activation=spec.activation,
     )
     question = question_of(spec, objects, table, metrics, classifier)
+    table = replace(table, selection=explainable(question, table))
     precomputed = _precomputed(spec, objects, classifier, table)
     retraining = [metric for metric in metrics if metric.declaration.keeps]
     controls = _controls(explainers) if retraining else []

@@ -1,5 +1,6 @@
 """What a run asks: which classes of the model stand for those of the dataset, and the target of each sample."""
 
+from dataclasses import replace
 from typing import Any
 
 import datasets
@@ -48,17 +49,46 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
         rule = load_rule(spec.target, model.labels, classes, groups)
         check_known(rule, table.ids)
         check_ids(rule, table.ordered.ids[: table.samples])
-    _check_samples(rule, table, members)
+    _check_samples(rule, table, members if classes == 1 else None)
     return Question(names, classes, model.activation, members, unlabelled, groups, rule)
 
 
+def explainable(question: Question, table: Table) -> Selection | None:
+    """Return the selection of a run, less the labels that a label map says the model has no class for.
+
+    They are predicted and not explained where the run explains labels, which a line says.
+
+    Raises:
+        UserError: No sample is left.
+    """
+    without = frozenset(index for index, member in enumerate(question.members or []) if not member)
+    if question.rule.name != "label" or question.classes < 2 or not without:
+        return table.selection
+    labels, names = table.ordered.rows["label"][: table.samples], table.names or []
+    chosen = None if table.selection is None else table.selection.values.get("label")
+    wanted = [label for label in labels if label is not None and (chosen is None or names[label] in chosen)]
+    if set(wanted) <= without:
+        shown = ", ".join(sorted({names[label] for label in wanted})[:3])
+        raise UserError(f"no sample shows what the model has a class for ({shown}); give --target predicted")
+    if count := sum(label in without for label in wanted):
+        complain(f"{count} of {len(labels)} samples show what the model has no class for: predicted, not explained")
+    return replace(table.selection or Selection(False, False, {}, table.names), without=without)
+
+
 def _check_samples(rule: TargetRule, table: Table, members: Members | None) -> None:
-    """Raise UserError unless the samples of the run have a target, and the selection takes some of them."""
+    """Raise UserError unless the samples of the run have a target, and the selection takes some of them.
+
+    Args:
+        rule: The rule.
+        table: The samples.
+        members: Of a single logit, the classes of each label; of more, those without a class are left out elsewhere.
+    """
     samples, ids, rows = table.samples, table.ordered.ids, table.ordered.rows
     if rule.name == "label":
         labels = dict(zip(ids[:samples], rows["label"][:samples], strict=True))
         _check_labelled(labels)
-        _check_explainable(labels, table.names or [], members or [], table.selection)
+        if members is not None:
+            _check_explainable(labels, table.names or [], members, table.selection)
     if samples < len(rows):
         selection_of(table.spec.only, rows.select(range(samples)), table.names)
 
@@ -83,10 +113,12 @@ def _members(
     except UserError as error:
         if label_map is not None:
             raise
+        if fitting := known_maps.fitting(label_names(rows), model, classes):
+            error = UserError(f"{str(error).partition(';')[0]}; --label-map {fitting} says which of them are the same")
         if needed:
             fix = "--target predicted needs none" if target == "label" and not asking else "leave it out"
             raise UserError(f"{error}; {needed} needs labels, {fix}") from error
-        return None, str(error).partition(";")[0]
+        return None, str(error) if fitting else str(error).partition(";")[0]
 
 
 def class_names(rows: datasets.Dataset) -> list[str]:

@@ -32,21 +32,21 @@ ABREAST = 3  # panels
 
 
 def write_page(
-    path: Path, title: str, paper: str, tables: Sequence[SuiteTable], steps: Sequence[Step],
+    path: Path, title: str, paper: str, sections: Sequence[Section], steps: Sequence[Step],
     settings: Sequence[Sequence[str]], failed: Mapping[Path, str], smoke: bool,
 ) -> None:  # fmt: skip
-    """Write suite.html: tables, plots, plan, and links to the reports of the runs."""
+    """Write suite.html: tables, plots, pictures, plan, and links to the reports of the runs."""
     folders = {step.job.folder for step in steps}
     reports = {folder.name: folder / "report.html" for folder in folders}
     links = {name: str(page.relative_to(path.parent)) for name, page in reports.items() if page.is_file()}
     SuitePage(
-        title=title, paper=paper, smoke=smoke, sections=[_section(table) for table in tables], plan=plan_rows(steps),
+        title=title, paper=paper, smoke=smoke, sections=sections, plan=plan_rows(steps),
         plan_notes=plan_notes(steps), settings=settings, runs=links,
         failed={folder.name: why for folder, why in failed.items()},
     ).write(path)  # fmt: skip
 
 
-def _section(table: SuiteTable) -> Section:
+def section_of(table: SuiteTable) -> Section:
     """Return a table as the page shows it."""
     shown = {
         place: Shown(words.number(record["value"]) + FEW * rests_on_few(record), interval_of(record), record["best"],

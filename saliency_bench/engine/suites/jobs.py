@@ -12,13 +12,22 @@ from pathlib import Path
 
 from saliency_bench import options
 from saliency_bench.analysis.agreement import Answers
-from saliency_bench.engine.suites.schema import DatasetEntry, ModelEntry, RunEntry, Suite, Training, fill, identity_of
+from saliency_bench.engine.suites.schema import (
+    CROWD,
+    DatasetEntry,
+    RunEntry,
+    Suite,
+    Training,
+    fill,
+    identity_of,
+)
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.own_files import is_in_file
 from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.utils.hashing import hash_of
 
 AXES = ("dataset", "model", "explainer", "metric")
+DRAWINGS = "drawings"  # folder of what small networks are first trained on
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Network:
-    """A network to train: `start` is a Hub id, folder or config.json, `label` the column it is trained for."""
+    """A network to train.
+
+    Attributes:
+        dataset: What it is trained on.
+        start: A Hub id, folder or config.json that it starts from; maybe the folder of a network that comes before.
+        label: The column that it is trained for.
+        recipe: How it is trained.
+        out: Its folder.
+    """
 
     dataset: str
     start: str
@@ -121,13 +138,13 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
     """Return the metrics that tables ask of a run, and its own, as the command line writes them."""
-    texts = _texts_for(suite, tables, run, "metric", "against")
+    texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 
 def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
     """Yield these fields of all values that tables take from a run, for each variant; repeats included."""
-    for table in (suite.tables[name] for name in tables):
+    for table in (suite.items[name] for name in tables):
         for variant in table.variants.values() or ({},):
             for value in table.values.values():
                 if run in table.runs and value.run in ("", run):
@@ -140,14 +157,16 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
     _check_selection(suite, tables, choice)
     jobs = []
     for name, run in suite.runs.items():
-        if not any(name in suite.tables[table].runs for table in tables):
+        items = [suite.items[table] for table in tables if name in suite.items[table].runs]
+        if not items:
             continue
         metrics = [text for text in metrics_of(suite, tables, name) if choice.takes("metric", text)]
-        explainers = [text for text in run.explainers if choice.takes("explainer", text)]
+        shown = [text for text in run.explainers if any(item.needs(explainer=text) for item in items)]
+        explainers = [text for text in shown if choice.takes("explainer", text)]
         transforms = tuple(dict.fromkeys(_texts_for(suite, tables, name, "transform")))
         for dataset in filter(lambda dataset: choice.takes("dataset", dataset), run.datasets):
             for model in filter(lambda model: choice.takes("model", model), run.models):
-                if metrics and explainers:
+                if metrics and explainers and any(item.needs(dataset=dataset, model=model) for item in items):
                     spec, networks = _spec(suite, choice, run, dataset, model, explainers, metrics)
                     build = _build_command(suite.datasets[dataset], choice)
                     jobs.append(Job(name, dataset, model, spec, networks, build, transforms))
@@ -200,7 +219,8 @@ def _spec(
     settings |= {"dataset": data_of(dataset_entry, dataset, choice),
                  "model": str(networks[0].out) if networks else model_entry.name}  # fmt: skip
     if naming := _naming_model(suite, dataset, run):
-        named = _networks(suite, choice, run, dataset, naming, str(settings.get("label_column", "label")))[:1]
+        label, alone = str(settings.get("label_column", "label")), run.model_copy(update={"other": None})
+        named = _networks(suite, choice, alone, dataset, naming, label)
         source = str(named[0].out) if named else suite.models[naming].name
         # What the model that names the classes explains itself is its own prediction.
         settings |= {"target": "predicted" if naming == model else f"{PREDICTED_BY}{source}"}
@@ -243,7 +263,7 @@ def _run_name(
 
 
 def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, label: str) -> tuple[Network, ...]:
-    """Return the networks that a run needs trained: its model and, where it has one, the other."""
+    """Return the networks that a run needs trained: its model, the other if it has one, and what these start from."""
     entry = suite.models[model]
     recipe = entry.train if not choice.smoke else suite.smoke.recipe
     if recipe is None:
@@ -252,13 +272,24 @@ def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: 
                 f"the run compares model {model} with one trained for {run.other.label}, so add train to {model}"
             )
         return ()
-    start = str(smoke_config(choice, entry)) if choice.smoke else entry.name
+    columns = [label] if run.other is None else [label, run.other.label]
+    pretrained = {column: _pretrained(suite, choice, model, column) for column in columns} if choice.smoke else {}
     networks = []
-    for column in [label] if run.other is None else [label, run.other.label]:
-        key = hash_of([entry.family if choice.smoke else start, dataset, column, recipe.model_dump()])[:8]
+    for column in columns:
+        start = str(pretrained[column].out) if pretrained else entry.name
+        of_start = pretrained[column].out.name if pretrained else start  # wherever --out lies
+        key = hash_of([of_start, dataset, column, recipe.model_dump()])[:8]
         out = choice.out / "models" / _slug(dataset) / f"{_slug(model)}-{key}"
         networks.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
-    return tuple(networks)
+    return (*networks, *pretrained.values())
+
+
+def _pretrained(suite: Suite, choice: Choice, model: str, column: str) -> Network:
+    """Return the small network that takes the place of a model's pretrained weights under --smoke."""
+    recipe, family = suite.smoke.pretraining(model), suite.models[model].family
+    key = hash_of([family, suite.smoke.drawings, column, recipe.model_dump()])[:8]
+    out = choice.out / "models" / "pretrained" / f"{_slug(model)}-{key}"
+    return Network(str(choice.out / "data" / DRAWINGS), str(smoke_config(choice, model)), column, recipe, out)
 
 
 def data_of(entry: DatasetEntry, name: str, choice: Choice) -> str:
@@ -274,9 +305,9 @@ def _build_command(entry: DatasetEntry, choice: Choice) -> str:
     return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
 
 
-def smoke_config(choice: Choice, entry: ModelEntry) -> Path:
+def smoke_config(choice: Choice, model: str) -> Path:
     """Return the config of the small network that takes a model's place under --smoke."""
-    return choice.out / "data" / "networks" / entry.family / "config.json"
+    return choice.out / "data" / "networks" / _slug(model) / "config.json"
 
 
 def smoke_text(suite: Suite, text: str) -> str:

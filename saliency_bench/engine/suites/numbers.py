@@ -14,17 +14,20 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import kendalltau, spearmanr
 
-from saliency_bench.analysis.agreement import Answers, crowd_auc
+from saliency_bench.analysis.agreement import Answers
 from saliency_bench.analysis.correlations import FEWEST, pearson
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
+from saliency_bench.engine.suites.crowd import crowd_number, drawn_answers
 from saliency_bench.engine.suites.jobs import Choice, Job, smoke_text
-from saliency_bench.engine.suites.schema import Suite, Table, Value, fill, matching_parts
+from saliency_bench.engine.suites.number import NoNumberError, Number, number_of
+from saliency_bench.engine.suites.schema import CROWD, Suite, Table, Value, fill, matching_parts
 from saliency_bench.engine.suites.transforms import accuracies_of
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult, Interval
-from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.clusters import cluster_codes, effective_clusters
 from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error
 from saliency_bench.results.run_folder import RunData, read_run
 
@@ -32,39 +35,6 @@ NOT_RUN = "not run"
 AXES = ("dataset", "model", "explainer", "variant", "value")
 explainer_text = cache(lambda text: str(as_explainer(text)))  # as cells call it
 metric_text = cache(lambda text: str(as_metric(text)))
-
-
-class NoNumberError(Exception):
-    """There is no number; the message says why."""
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number of a table.
-
-    Attributes:
-        value: The number, or None if it is missing.
-        low: Lower end of its interval, or None.
-        high: Upper end of its interval, or None.
-        n: Images; of a mean over datasets their sum.
-        least: Images of the smallest run behind it.
-        best: Whether its explainer is among the best by its metric in its run.
-        missing: Why there is no number, or "".
-        cell: Id of its cell, or "" for a number made of several.
-        runs: Folders of the runs behind it, below --out.
-        samples: The run and cell whose mean score it is, if it is one.
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
-    least: int | None = None
-    best: bool = False
-    missing: str = ""
-    cell: str = ""
-    runs: tuple[str, ...] = ()
-    samples: tuple[RunData, CellResult] | None = None
 
 
 @dataclass
@@ -107,8 +77,9 @@ class Results:
             numbers = [self.number(table, place) for place in places]
             if value.against:
                 others = [self.number(table, place, "against") for place in places]
-                metrics = (as_metric(fill(text, variant)) for text in (value.metric, value.against))
-                return correlation(numbers, others, [1 if metric.higher_is_better else -1 for metric in metrics])
+                signs = [1 if text == CROWD or as_metric(fill(text, variant)).higher_is_better else -1
+                         for text in (value.metric, value.against)]  # fmt: skip
+                return correlation(numbers, others, signs, value.correlation)
         except NoNumberError as error:
             return Number(missing=str(error))
         number = numbers[0] if len(numbers) == 1 else mean(list(group["dataset"]), numbers)
@@ -128,14 +99,15 @@ class Results:
             NoNumberError: It is missing.
         """
         value, variant = table.values[place["value"]], table.variants.get(place["variant"], {})
-        # An accuracy depends on the explainer only where the table has that axis, as different runs may have them.
-        has_explainer = not value.accuracy or "explainer" in (*table.rows, *table.columns, *table.over)
+        # What has no explainer depends on it only where the table has that axis, as different runs may have them.
+        has_explainer = value.has_explainer or "explainer" in (*table.rows, *table.columns, *table.over)
         job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
         explainer = explainer_text(self.sized(place["explainer"]))
         if value.accuracy:
             number = _accuracy(job, run, value, fill(value.transform, variant))
-        elif value.crowd:
-            number = crowd_area(self.choice.answers, run, explainer)
+        elif value.crowd or (column, value.against) == ("against", CROWD):
+            asked = {name: fill(getattr(value, name), variant) for name in ("exposure", "judgements", "bin")}
+            number = crowd_number(self._answers(job, run), run, explainer, value.model_copy(update=asked))
         else:
             metric = metric_text(self.sized(fill(getattr(value, column), variant)))
             number = _score(run, explainer, metric, None if value.part is None else fill(value.part, variant))
@@ -150,6 +122,20 @@ class Results:
                     return job, run
                 raise NoNumberError(run)
         raise NoNumberError(NOT_RUN)
+
+    def _answers(self, job: Job, run: RunData) -> Sequence[Answers]:
+        """Return the answers of people; drawn ones at smoke size, unless some are given."""
+        if self.choice.answers or not self.choice.smoke:
+            return self.choice.answers
+        if job.folder not in self._drawn:
+            texts = [explainer_text(self.sized(text)) for text in self.suite.runs[job.name].explainers]
+            self._drawn[job.folder] = [drawn_answers(run, texts)]
+        return self._drawn[job.folder]
+
+    @cached_property
+    def _drawn(self) -> dict[Path, list[Answers]]:
+        """Answers that are drawn, by the folder of their run."""
+        return {}
 
     def sized(self, text: str) -> str:
         """Return an explainer or metric of the suite with the options that it was run with."""
@@ -175,11 +161,6 @@ def places_of(suite: Suite, table: Table) -> pd.DataFrame:
     return frame.loc[positions].reset_index(drop=True)
 
 
-def _number(interval: Interval) -> Number:
-    """Return an interval of a run as a number."""
-    return Number(interval.value, interval.low, interval.high, interval.n)
-
-
 def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Number:
     """Return the mean score of an explainer by a metric, or of one of its parts; NoNumberError if there is none."""
     cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric)), None)
@@ -190,7 +171,7 @@ def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Numbe
         raise NoNumberError(f"no part {part}")
     if interval.value is None:
         raise NoNumberError(next(iter(cell.left_out), "no score"))
-    number = replace(_number(interval), cell=cell.cell_id)
+    number = replace(number_of(interval), cell=cell.cell_id)
     return number if part is not None else replace(number, best=cell.cell_id in run.best, samples=(run, cell))
 
 
@@ -214,23 +195,7 @@ def _accuracy(job: Job, run: RunData, value: Value, transform: str) -> Number:
     content = accuracies["accuracy" if value.accuracy == "top1" else "top5"]
     if content is None or content["value"] is None:
         raise NoNumberError(model.get("no_accuracy") or "no accuracy")
-    return _number(Interval.model_validate(content))
-
-
-def crowd_area(answers: Sequence[Answers], run: RunData, explainer: str) -> Number:
-    """Return `saliency_crowd_auc` of an explainer on the images of a run; NoNumberError without answers."""
-    firsts: dict[str, list[float]] = {}
-    for source in answers:
-        for image_id, exposures in source.judgements.get(explainer, {}).items():
-            if image_id in run.position:
-                firsts.setdefault(image_id, []).extend(exposures)
-    if not firsts:
-        raise NoNumberError("no answers of people about these images (--answers)")
-    ids = sorted(firsts)
-    codes = cluster_codes(ids, [run.groups[run.position[image_id]] for image_id in ids])
-    area = crowd_auc([np.array(firsts[image_id]) for image_id in ids], codes, run.summary.get("seed", 0))
-    value, low, high = (float(end) if np.isfinite(end) else None for end in area[:3])
-    return Number(value, low, high, len(firsts))
+    return number_of(Interval.model_validate(content))
 
 
 def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
@@ -254,18 +219,20 @@ def _standard_error(numbers: Sequence[Number]) -> float:
     run = samples[0][0]
     codes = cluster_codes(list(scores.index), [run.groups[run.position[image_id]] for image_id in scores.index])
     means = scores.to_numpy().mean(axis=1)
-    if len(set(codes)) < INTERVAL_FROM:
+    counts = np.bincount(codes)
+    if effective_clusters(counts) < INTERVAL_FROM:
         return inf
-    return cluster_error(np.bincount(codes, means), np.bincount(codes), float(means.mean()))
+    return cluster_error(np.bincount(codes, means), counts, float(means.mean()))[0]
 
 
-def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int]) -> Number:
-    """Return Pearson's correlation of two metrics over places, without interval.
+def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:
+    """Return a correlation of two metrics over places, without interval.
 
     Args:
         first: Numbers of one metric.
         second: Numbers of the other metric at the same places.
         signs: -1 for a metric of which lower is better, else 1.
+        kind: "pearson", "spearman" or "kendall" (tau-b).
 
     Raises:
         NoNumberError: There are too few places, or one of the two is constant.
@@ -276,9 +243,12 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
         sign * np.array([number.value for number in numbers], float)
         for sign, numbers in zip(signs, (first, second), strict=True)
     )
-    value = float(pearson(x - x.mean(), y - y.mean(), np.ones((1, len(x))))[0])
-    if not isfinite(value):
+    if min(np.ptp(x), np.ptp(y)) == 0:
         raise NoNumberError("one of the two is constant")
+    if kind == "pearson":
+        value = float(pearson(x - x.mean(), y - y.mean(), np.ones((1, len(x))))[0])
+    else:
+        value = float((spearmanr if kind == "spearman" else kendalltau)(x, y).statistic)
     return Number(value, n=len(x), runs=_runs_of(first))
 
 

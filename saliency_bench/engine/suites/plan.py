@@ -1,37 +1,37 @@
 """What a suite is going to do: what is there, what is missing and how to get it, and what it costs on this device.
 
-Passes are images put through a network, at most: `passes()` of explainers and metrics, and one to predict. One with a
-gradient counts as three, as a backward pass costs about two forward ones. Metrics without `passes` count as none: most
-classify nothing; randomisation and those of pasted regions depend on the network and the images, and retraining says
-for itself how long it takes. Hours are passes times the seconds that this network takes for an image of a batch now,
-measured where the network is there already.
+Costs are counted (`costs.py`) and multiplied by what a batch takes now on this machine: of the network, or of an
+untrained one of its structure. Not counted are the start of each run, the reading of pictures and the making of
+reports; the range is that of a few rounds of timing. A network that several runs use is trained with the first of them.
 """
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
 from pathlib import Path
-from statistics import median
-
-import torch
-from PIL import Image
 
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
-from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.loading import find
 from saliency_bench.engine.preflight import check_model, check_start
+from saliency_bench.engine.suites.costs import (
+    Cost,
+    Speed,
+    cost_of_image,
+    cost_of_retraining,
+    cost_of_training,
+    network_like,
+    speed_of,
+)
 from saliency_bench.engine.suites.jobs import Choice, Job
 from saliency_bench.errors import UserError
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.utils.messages import complain
 
-WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as
-SIDE = 224  # of images whose size is not known before the network is there
-ROUNDS = 3
+WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as, to compare runs that are not timed
 BYTES = 300  # of a record, about
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class Step:
         images: Images of the split, up to the limit.
         cells: Cells of the run.
         done: Cells that are there.
-        passes: Passes that the other cells take.
-        hours: Hours that they take.
+        cost: What the other cells cost, with the trainings of networks that no earlier step has.
+        seconds: How long that takes here: at the least, probably, at the most.
+        memory: Bytes of memory that a batch of it took, at the most.
         missing: Sources that are not there, each with how to get it.
     """
 
@@ -56,9 +57,21 @@ class Step:
     images: int | None
     cells: int
     done: int
-    passes: int | None
-    hours: float | None
+    cost: Cost | None
+    seconds: tuple[float, float, float] | None = None
+    memory: int | None = None
     missing: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> int | None:
+        """The cost in forward passes, about."""
+        cost = self.cost
+        return None if cost is None else cost.forward + WITH_GRADIENT * (cost.gradient + cost.trained)
+
+    @property
+    def hours(self) -> float | None:
+        """How long it probably takes."""
+        return None if self.seconds is None else self.seconds[1] / 3600
 
     @property
     def megabytes(self) -> float | None:
@@ -67,27 +80,56 @@ class Step:
 
 
 def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[Step]:
-    """Return a step per run; `measured` says whether networks that are there are loaded and timed."""
+    """Return a step per run; `measured` says whether networks are loaded, or made untrained, and timed."""
     # The caches live as long as this plan: a training or a build may change both before the next one.
-    dataset, seconds = cache(_dataset), cache(_seconds_per_image)
+    dataset, speeds, trained = cache(_dataset), dict[tuple, Speed | None](), set[Path]()
     steps = []
     for job in jobs:
-        about, images, missing = dataset(str(job.spec.dataset), job.spec.split, job.build)
+        about, sizes, missing = dataset(str(job.spec.dataset), job.spec.split, job.build)
+        images = sizes.get(job.spec.split)
         if images is not None and job.spec.limit is not None:
             images = min(images, job.spec.limit)
         pairs = [(str(explainer), str(metric)) for explainer in job.spec.explainers for metric in job.spec.metrics]
         done = _cells_done(job, images)
         left = [pair for pair in pairs if (str(as_explainer(pair[0])), str(as_metric(pair[1]))) not in done]
-        passes = None if images is None else images * passes_of(left)
-        hours = 0.0 if passes == 0 else None
-        if passes and measured and Path(str(job.spec.model)).is_dir():
-            hours = passes * seconds(str(job.spec.model), job.spec.batch_size, choice.device) / 3600
+        cost = None if images is None else _cost(job, left, images, sizes, dataset, trained)
         missing_model = _missing_model(job)
+        key = job.networks[0].recipe.size if job.networks else None, job.model, job.spec.batch_size
+        if measured and cost not in (None, Cost()) and not missing_model and key not in speeds:
+            network = network_like(job, choice.device)
+            speeds[key] = None if network is None else speed_of(network, job.spec.batch_size)
+        speed = speeds.get(key)
+        seconds = (0.0, 0.0, 0.0) if cost == Cost() else None if speed is None or cost is None else speed.seconds(cost)
         steps.append(Step(
-            job, about, "missing" if missing_model else _model(job), images, len(pairs), len(pairs) - len(left),
-            passes, hours, tuple(filter(None, (missing, missing_model))),
+            job, about, "missing" if missing_model else _model(job), images, len(pairs), len(pairs) - len(left), cost,
+            seconds, None if speed is None else speed.memory, tuple(filter(None, (missing, missing_model))),
         ))  # fmt: skip
     return steps
+
+
+def _cost(
+    job: Job, left: Sequence[tuple[str, str]], images: int, sizes: Mapping[str, int],
+    dataset: Callable[[str, str, str], tuple[str, dict[str, int], str]], trained: set[Path],
+) -> Cost:  # fmt: skip
+    """Return what the missing cells of a run cost, with the trainings of networks that are not in `trained` yet.
+
+    Args:
+        job: The run.
+        left: (explainer, metric) of the missing cells.
+        images: Images of the run.
+        sizes: {split of its dataset: images}.
+        dataset: As `_dataset`, for what networks are trained on.
+        trained: Networks that are counted already; those of this run are added.
+    """
+    total = cost_of_image(left).times(images)
+    total += cost_of_retraining(left, sizes.get("train", 0), sizes.get("validation", 0), images)
+    for network in job.networks:
+        if not network.is_done and network.out not in trained:
+            trained.add(network.out)
+            _, of_network, _ = dataset(network.dataset, "test", "")
+            train, validation, test = (of_network.get(split, 0) for split in SPLITS)
+            total += cost_of_training(network, train, validation, test)
+    return total
 
 
 def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:
@@ -130,25 +172,34 @@ def missing_of(steps: Sequence[Step]) -> list[str]:
 
 def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
     """Return the plan as a table: header, then a row per run."""
-    rows = [["run", "dataset", "model", "images", "cells", "done", "passes", "hours"]]
+    counts = ("forward", "gradient", "trained", "networks", "retrained")
+    rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "hours"]]
     for step in steps:
-        numbers = [_count(step.images), str(step.cells), str(step.done), _count(step.passes), _hours(step.hours)]
-        rows.append([step.job.folder.name, step.dataset, step.model, *numbers])
+        numbers = [_count(None if step.cost is None else getattr(step.cost, name)) for name in counts]
+        rows.append([step.job.folder.name, step.dataset, step.model, _count(step.images), str(step.cells),
+                     str(step.done), *numbers, _hours(step.seconds)])  # fmt: skip
     return rows
 
 
 def plan_notes(steps: Sequence[Step]) -> list[str]:
     """Return the sums, what is missing, and how to read the plan."""
     cells, done = sum(step.cells for step in steps), sum(step.done for step in steps)
-    passes = sum(step.passes or 0 for step in steps)
-    networks = {network.out for step in steps for network in step.job.networks if not network.is_done}
+    cost = sum((step.cost for step in steps if step.cost), Cost())
     disk = sum(step.megabytes or 0 for step in steps)
+    networks = {network.out for step in steps for network in step.job.networks if not network.is_done}
     lines = [
-        f"{len(steps)} runs, {cells} cells, {done} of them done; {len(networks)} networks to train; "
-        f"{_count(passes)} passes, {disk:,.0f} MB of records"
+        f"{len(steps)} runs, {cells} cells, {done} of them done; {len(networks)} networks to train, "
+        f"{_count(cost.retrained)} retrainings; {_count(cost.forward)} images forward, {_count(cost.gradient)} with "
+        f"gradients, {_count(cost.trained)} trained on in {_count(cost.steps)} steps; {disk:,.0f} MB of records"
     ]
-    if hours := sum(step.hours or 0 for step in steps):
-        lines[0] += f", {_hours(hours)} hours as measured here"
+    known = [step.seconds for step in steps if step.seconds is not None]
+    if any(seconds[1] for seconds in known):
+        low, middle, high = (sum(seconds[place] for seconds in known) for place in range(3))
+        lines[0] += f"; {_hours((low, middle, high))} hours as measured here"
+        memory = max((step.memory for step in steps if step.memory), default=0)
+        lines[0] += f", {memory / 1e9:.1f} GB of memory" * bool(memory)
+        if len(known) < len(steps):
+            lines[0] += f", without the {len(steps) - len(known)} runs whose network is not on this machine"
     if uncounted := sum(step.images is None for step in steps):
         lines.append(f"{uncounted} runs are not counted: their dataset is missing")
     return lines + [f"missing: {text}" for text in missing_of(steps)]
@@ -159,20 +210,30 @@ def _count(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
 
 
-def _hours(hours: float | None) -> str:
-    """Return hours as text, "?" if unknown."""
-    return "?" if hours is None else f"{hours:.1f}" if hours >= 0.1 else f"{hours:.3f}"
+def _hours(seconds: tuple[float, float, float] | None) -> str:
+    """Return seconds as hours with their range, "?" if unknown."""
+    if seconds is None:
+        return "?"
+    low, middle, high = (f"{each / 3600:.1f}" if seconds[1] >= 360 else f"{each / 3600:.3f}" for each in seconds)
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
-def _dataset(name: str, split: str, build: str) -> tuple[str, int | None, str]:
-    """Return where a dataset is, the images of the split if known, and what is missing."""
+def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], str]:
+    """Return where a dataset is, {split: images} as far as known, and what is missing."""
     try:
         source = find(name)
         if source.folder is None:
-            return "on the Hub", None, ""
-        return "there", len(source.load(split)), ""
+            return "on the Hub", {}, ""
+        sizes = {}
+        for part in dict.fromkeys((split, *SPLITS)):
+            try:
+                sizes[part] = len(source.load(part))
+            except UserError:  # not every dataset has all splits
+                if part == split:
+                    raise
+        return "there", sizes, ""
     except UserError as error:
-        return "missing", None, f"{name}: {build or error}"
+        return "missing", {}, f"{name}: {build or error}"
 
 
 def _missing_model(job: Job) -> str:
@@ -182,9 +243,10 @@ def _missing_model(job: Job) -> str:
     """
     left = [network for network in job.networks if not network.is_done]
     try:
-        if left:
-            check_start(left[0].start)  # all networks of a job start from the same weights
-        elif not job.networks:
+        made = {str(network.out) for network in job.networks}
+        for start in {network.start for network in left} - made:
+            check_start(start)
+        if not job.networks:
             check_model(str(job.spec.model))
     except UserError as error:
         return f"model {job.model}: {error}"
@@ -219,35 +281,3 @@ def _cells_done(job: Job, images: int | None) -> set[tuple[str, str]]:
     if images is not None and summary["dataset"]["used"] < images:
         return set()
     return {(cell.explainer_text, cell.metric_text) for cell in cells}
-
-
-def passes_of(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> int:
-    """Return the passes of these explainers and metrics for one image of this side."""
-    total = 1 if pairs else 0
-    for text in dict.fromkeys(explainer for explainer, _ in pairs):
-        explainer = as_explainer(text)
-        weight = WITH_GRADIENT if "gradients" in explainer.declaration.needs else 1
-        passes = explainer.declaration.passes_of(dict(explainer.options), side, side) * weight
-        metrics = [_metric_passes(metric, side) for other, metric in pairs if other == text]
-        total += passes + sum(pictures + maps * passes for pictures, maps in metrics)
-    return total
-
-
-def _metric_passes(text: str, side: int) -> tuple[int, int]:
-    """Return (pictures that a metric classifies, maps that it asks for) for each image."""
-    metric = as_metric(text)
-    return metric.declaration.passes_of(dict(metric.options), side, side)
-
-
-def _seconds_per_image(model: str, batch_size: int, device: str | None) -> float:
-    """Return the median seconds per image of a forward pass at this batch size."""
-    classifier = load_classifier(model, device=device)
-    images = classifier.prepare([{"image": Image.new("RGB", (SIDE, SIDE))}] * batch_size).images
-    times = []
-    with torch.no_grad():
-        classifier(images)  # the first pass is slower
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            classifier(images).sum().item()  # which waits for the device
-            times.append(time.perf_counter() - start)
-    return median(times) / batch_size

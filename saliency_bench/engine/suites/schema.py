@@ -20,10 +20,13 @@ from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.spec import RunSpec, check_names
 from saliency_bench.utils.files import parse_yaml
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.seeds import seed_of
 
 Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
 Scalar = str | int | float | bool
+PictureAxis = Literal["dataset", "model", "explainer", "image", "view"]
+CROWD = "crowd"  # as the second metric of a correlation
 # Settings of a run that the suite itself fills in, so that `settings` must not.
 RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
 # Settings that add to a run or leave its scores alone: runs that differ only in these share a folder.
@@ -112,9 +115,14 @@ class Value(Strict):
     Attributes:
         metric: The metric whose mean score is shown.
         part: Part of the metric instead of its score; with *, as in `0.05 training *`, the mean of all matching parts.
-        against: A second metric: the correlation of both over the axes in `over` is shown.
+        against: A second metric, or `crowd`: the correlation of both over the axes in `over` is shown.
+        correlation: Which correlation.
         accuracy: Accuracy of the classifier instead of a metric.
         crowd: Area under the accuracy of people instead of a metric, from the answers that --answers gives.
+        exposure: Accuracy of people at this exposure, instead of the area.
+        judgements: The area that so many judgements per image would give, drawn from all of them.
+        count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
+        bin: Two exposures, as in "0.1 0.2".
         transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
         run: The run of the table that holds the value, where not all do.
         scale: Factor that turns the value into the paper's unit.
@@ -123,8 +131,13 @@ class Value(Strict):
     metric: str = ""
     part: str | None = None
     against: str = ""
+    correlation: Literal["pearson", "spearman", "kendall"] = "pearson"
     accuracy: Literal["", "top1", "top5"] = ""
     crowd: bool = False
+    exposure: str = ""
+    judgements: str = ""
+    count: Literal["", "image", "person"] = ""
+    bin: str = ""
     transform: str = ""
     run: str = ""
     scale: float = 1.0
@@ -134,11 +147,20 @@ class Value(Strict):
         """Check that it is exactly one kind of quantity."""
         if sum(map(bool, (self.metric, self.accuracy, self.crowd))) != 1 or (self.against and not self.metric):
             raise ValueError("a value needs either metric (with against, for a correlation), accuracy or crowd")
+        if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
+            raise ValueError("exposure, judgements and count go with crowd")
+        if bool(self.count) != bool(self.bin):
+            raise ValueError('count and bin go together, as in count: image, bin: "0.1 0.2"')
         if self.part and not self.metric:
             raise ValueError("part goes with metric")
         if self.transform and not self.accuracy:
             raise ValueError("transform goes with accuracy, not with a metric")
         return self
+
+    @property
+    def has_explainer(self) -> bool:
+        """Whether it depends on the explainer."""
+        return not (self.accuracy or self.count)
 
 
 class Note(Strict):
@@ -208,23 +230,122 @@ class Table(Strict):
             raise ValueError("variants and the axis variant go together: give both or neither")
         return self
 
+    def needs(self, **names: str) -> bool:
+        """Return whether the table takes what a run has with these names: all of its runs."""
+        return True
+
     def shows(self, axis: str, name: str) -> bool:
         """Return whether the paper's table has this name on an axis; the others are added by the suite."""
         return all(axis != shown_axis or name in names for shown_axis, names in self.show.items())
 
 
+class View(Strict):
+    """What a cell of a picture shows of an image.
+
+    Attributes:
+        kind: The picture; the picture where its mask is; the map; the `top` share of the pixels by the map alone; the
+            `rest` without it; or the salient `region` alone, above half of the map's range.
+        share: Share of the pixels of `top` and `rest`.
+        target: What the map explains, instead of the run's target; a contrast is the likeliest class against the
+            runner-up of its group.
+        other: Whether the run's other model is explained, for its own label.
+        without: Whether the picture is that without the object, the column image_without_object.
+        scores: Whether the picture's values stand below; by default below maps for the run's target.
+    """
+
+    kind: Literal["picture", "mask", "map", "top", "rest", "region"] = "map"
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    target: Literal["", "most likely", "least likely", "contrast", "class against group", "group"] = ""
+    other: bool = False
+    without: bool = False
+    scores: bool | None = None
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the picture's values stand below it."""
+        return self.kind == "map" and not self.target if self.scores is None else self.scores
+
+
+class Images(Strict):
+    """The images of a picture, by id, by file or by rule.
+
+    Attributes:
+        ids: Their ids.
+        file: A file with an id per line, or a CSV file with the column image_id.
+        rule: The `first` of each run; the first `per class`; by the mean score over explainers of the picture's first
+            value the `lowest` or `highest`, the best being high; or the most `disputed`, with the widest spread of it.
+        count: How many, of each class with `per class`.
+    """
+
+    ids: tuple[str, ...] = ()
+    file: str = ""
+    rule: Literal["first", "per class", "lowest", "highest", "disputed"] = "first"
+    count: Annotated[int, Field(ge=1)] = 3
+
+
+class Picture(Strict):
+    """A picture of a paper: images of runs, in rows and columns.
+
+    Attributes:
+        title: Its title.
+        runs: Names of the runs whose images it shows.
+        rows: Axes of the rows; the first one changes slowest.
+        columns: Axes of the columns.
+        views: {name of a view: what it shows}.
+        values: {name below a map: score of the sample}.
+        images: Which images.
+        show: {axis: names}: only these datasets, models and explainers, in this order.
+    """
+
+    title: str
+    runs: tuple[str, ...] = Field(min_length=1)
+    rows: tuple[PictureAxis, ...] = Field(min_length=1)
+    columns: tuple[PictureAxis, ...] = Field(min_length=1)
+    views: dict[str, View] = Field(min_length=1)
+    values: dict[str, Value] = {}
+    images: Images = Images()
+    show: dict[PictureAxis, tuple[str, ...]] = {}
+
+    @model_validator(mode="after")
+    def _check_axes(self) -> Self:
+        """Check that each axis stands once and that values are scores of samples."""
+        axes = [*self.rows, *self.columns]
+        if len(set(axes)) < len(axes):
+            raise ValueError("an axis may stand only once, in rows or columns")
+        if any(not value.metric or value.part or value.against for value in self.values.values()):
+            raise ValueError("a value of a picture is the score of a metric, without part or against")
+        if len(self.views) > 1 and "view" not in axes:
+            raise ValueError("with several views, rows or columns need the axis view")
+        return self
+
+    @property
+    def variants(self) -> dict[str, dict[str, Scalar]]:
+        """None, as tables may have."""
+        return {}
+
+    def needs(self, **names: str) -> bool:
+        """Return whether the picture shows what a run has with these names, {axis: name}."""
+        return all(name in self.show.get(axis, (name,)) for axis, name in names.items())  # type: ignore[call-overload]
+
+
 class Smoke(Strict):
     """What takes the place of datasets and models under --smoke: drawn pictures, small networks, few steps.
 
+    A network is first trained on drawings that all datasets share, as pretrained ones are, and then on each dataset.
+
     Attributes:
         size: Side of the images in pixels.
+        drawings: Drawings that networks are first trained on, of the same classes as those of the datasets.
+        passes: Epochs of this first training.
         count: Images of a dataset.
         limit: Samples of a run.
-        epochs: Epochs of a training.
+        epochs: Epochs of the training on a dataset.
         options: {explainer or metric: {option: value}}, which replace those of the runs and tables.
     """
 
     size: Annotated[int, Field(ge=32)] = 32
+    drawings: Annotated[int, Field(ge=30)] = 1600
+    passes: Annotated[int, Field(ge=1)] = 16
     count: Annotated[int, Field(ge=30)] = 60
     limit: Annotated[int, Field(ge=1)] = 10
     epochs: Annotated[int, Field(ge=1)] = 1
@@ -232,8 +353,13 @@ class Smoke(Strict):
 
     @property
     def recipe(self) -> Training:
-        """How the small networks are trained."""
-        return Training(epochs=self.epochs, learning_rate=0.01, batch_size=8, size=self.size)
+        """How the small networks are trained on a dataset."""
+        return Training(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
+
+    def pretraining(self, model: str) -> Training:
+        """Return how a small network is first trained; each has weights of its own."""
+        seed = seed_of("smoke", model) % 1000
+        return Training(epochs=self.passes, learning_rate=0.003, batch_size=16, size=self.size, seed=seed)
 
 
 class Suite(Strict):
@@ -245,6 +371,7 @@ class Suite(Strict):
         models: Models.
         runs: Runs.
         tables: Tables.
+        pictures: Pictures.
         names: {name of a dataset, model or explainer: what the paper calls it}.
         decisions: What the paper leaves open, and what was chosen.
         smoke: What takes the place of datasets and models under --smoke.
@@ -255,6 +382,7 @@ class Suite(Strict):
     models: dict[str, ModelEntry] = Field(min_length=1)
     runs: dict[str, RunEntry] = Field(min_length=1)
     tables: dict[str, Table] = Field(min_length=1)
+    pictures: dict[str, Picture] = {}
     names: dict[str, str] = {}
     decisions: tuple[Decision, ...] = ()
     smoke: Smoke = Smoke()
@@ -272,13 +400,35 @@ class Suite(Strict):
         for name, table in self.tables.items():
             _check_names(f"tables.{name}.runs", table.runs, self.runs)
             self._check_table(name, table)
+        for name, picture in self.pictures.items():
+            _check_names(f"pictures.{name}.runs", picture.runs, self.runs)
+            self._check_picture(name, picture)
+            if name in self.tables:
+                raise ValueError(f"{name} is the name of a table and of a picture")
         return self
+
+    @property
+    def items(self) -> dict[str, Table | Picture]:
+        """Tables and pictures."""
+        return {**self.tables, **self.pictures}
+
+    def _check_picture(self, name: str, picture: Picture) -> None:
+        """Check that each cell of a picture has one place, and that its runs have something to compute."""
+        runs = [self.runs[run] for run in picture.runs]
+        for axis in ("dataset", "model", "explainer"):
+            names = {text for run in runs for text in getattr(run, f"{axis}s") if picture.needs(**{axis: text})}
+            if len(names) > 1 and axis not in (*picture.rows, *picture.columns):
+                raise ValueError(
+                    f"pictures.{name}: its runs have {len(names)} names of {axis}; give rows or columns that axis"
+                )
+        if not picture.values and not all(run.metrics for run in runs):
+            raise ValueError(f"pictures.{name} has no values, so its runs need metrics of their own")
 
     def _check_table(self, name: str, table: Table) -> None:
         """Check that each number of a table belongs to exactly one place of its runs."""
         runs = [self.runs[run] for run in table.runs]
         names = {axis: {entry for run in runs for entry in getattr(run, f"{axis}s")} for axis in ("dataset", "model")}
-        if any(not value.accuracy for value in table.values.values()):
+        if any(value.has_explainer for value in table.values.values()):
             names["explainer"] = {text for run in runs for text in run.explainers}
         for axis, several in names.items():
             if len(several) > 1 and axis not in (*table.rows, *table.columns, *table.over):
@@ -309,17 +459,17 @@ def list_suites() -> list[str]:
     names: list[str] = []
     for suite, path in suite_files().items():
         try:
-            names += [suite, *read_suite(path).tables]
+            names += [suite, *read_suite(path).items]
         except UserError as error:  # of another package
             complain(f"suite {suite} cannot be used: {error}")
     return names
 
 
 def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
-    """Find a suite by the name of a suite or table, or by FILE.yaml or FILE.yaml:TABLE.
+    """Find a suite by the name of a suite, table or picture, or by FILE.yaml or FILE.yaml:TABLE.
 
     Returns:
-        The file, the suite and the names of the selected tables.
+        The file, the suite and the names of the selected tables and pictures.
 
     Raises:
         UserError: The name is unknown, or the file is not a suite.
@@ -328,13 +478,13 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
         path, table = Path(match[1]), match[2]
         suite = read_suite(path)
         if table:
-            _check_names(str(path), [table], suite.tables)
-        return path, suite, (table,) if table else tuple(suite.tables)
+            _check_names(str(path), [table], suite.items)
+        return path, suite, (table,) if table else tuple(suite.items)
     for stem, path in suite_files().items():
         if name == stem or name.startswith(f"{stem}-"):
             suite = read_suite(path)
-            if name == stem or name in suite.tables:
-                return path, suite, tuple(suite.tables) if name == stem else (name,)
+            if name == stem or name in suite.items:
+                return path, suite, tuple(suite.items) if name == stem else (name,)
     raise unknown("suite", name, list_suites())
 
 

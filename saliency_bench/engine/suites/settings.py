@@ -20,7 +20,7 @@ SILENT = "says nothing"
 
 def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
     """Return the list for these tables of a suite."""
-    runs = {run for table in tables for run in suite.tables[table].runs}
+    runs = {run for table in tables for run in suite.items[table].runs}
     rows = [_row(suite, *entry) for entry in _entries(suite, runs)]
     rows += [("", entry.paper, entry.run) for entry in suite.decisions if not entry.about]
     return Printed(HEADER, list(rows), f"{name}.settings")
@@ -52,7 +52,7 @@ def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
     explainers = (text for run in chosen for text in run.explainers)
     for name, several in _options_by_name(as_explainer(text) for text in explainers).items():
         yield name, _pairs(several), ""
-    metrics = [as_metric(text) for run in sorted(runs) for text in metrics_of(suite, suite.tables, run)]
+    metrics = [as_metric(text) for run in sorted(runs) for text in metrics_of(suite, suite.items, run)]
     for name, several in _options_by_name(metrics).items():
         metric = next(metric for metric in metrics if metric.name == name)
         left_out = f"left out: {metric.declaration.undefined}" if metric.declaration.undefined else ""

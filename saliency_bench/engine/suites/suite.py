@@ -16,9 +16,10 @@ from saliency_bench.analysis.agreement import read_answers
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import start
 from saliency_bench.engine.suites import smoke as smoke_data
-from saliency_bench.engine.suites.drawing import write_page
+from saliency_bench.engine.suites.drawing import section_of, write_page
 from saliency_bench.engine.suites.jobs import Choice, Job, Network, jobs_of, selection
 from saliency_bench.engine.suites.numbers import Results
+from saliency_bench.engine.suites.pictures import draw_picture
 from saliency_bench.engine.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows, side_by_side
 from saliency_bench.engine.suites.schema import Suite, find_suite
 from saliency_bench.engine.suites.settings import settings_table
@@ -28,6 +29,7 @@ from saliency_bench.engine.suites.transforms import measure
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError, described
 from saliency_bench.reports import words
+from saliency_bench.reports.suite import Section
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.results.summary import aligned
 from saliency_bench.spec import PREDICTED_BY
@@ -46,12 +48,14 @@ class SuiteResult:
         tables: The tables that were written.
         jobs: The runs.
         failed: {folder of a network or run: why it failed}.
+        pictures: Names of the pictures that were drawn, into the folder `pictures`.
     """
 
     folder: Path
     tables: list[SuiteTable]
     jobs: list[Job]
     failed: dict[Path, str] = field(default_factory=dict)
+    pictures: list[str] = field(default_factory=list)
 
     @property
     def page(self) -> Path:
@@ -77,8 +81,13 @@ class Plan:
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return the plan as the command prints it."""
-        names = ("dataset", "model", "images", "cells", "done", "passes", "hours", "megabytes", "missing")
-        return [{"run": step.job.folder.name} | {name: getattr(step, name) for name in names} for step in self.steps]
+        names = ("dataset", "model", "images", "cells", "done", "passes", "hours", "seconds", "memory", "megabytes",
+                 "missing")  # fmt: skip
+        return [
+            {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
+            | {"cost": None if step.cost is None else vars(step.cost)}
+            for step in self.steps
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return "\n".join([aligned(plan_rows(self.steps)), "", *plan_notes(self.steps)])
@@ -142,14 +151,16 @@ def suite(
     if train_only or not is_main:
         return SuiteResult(choice.out, [], jobs, failed)
     written = write_tables(content, tables, choice, failed, compare)
+    pictures = draw_pictures(content, tables, choice, failed)
     settings = settings_table(name, content, tables)
     write_text(choice.out / "tables" / f"{path.stem}.settings.md", settings.markdown())
     title = f"{name}, smoke size" if smoke else name
     page = choice.out / "suite.html"
     write_page(
-        page, title, content.paper, written, plan_of(jobs, choice, measured=False), settings.texts(), failed, smoke
-    )
-    return SuiteResult(choice.out, written, jobs, failed)
+        page, title, content.paper, [*map(section_of, written), *pictures],
+        plan_of(jobs, choice, measured=False), settings.texts(), failed, smoke,
+    )  # fmt: skip
+    return SuiteResult(choice.out, written, jobs, failed, [section.name for section in pictures if section.plot])
 
 
 def _choose(
@@ -195,7 +206,8 @@ def work(
     """
     jobs = [item.job for item in steps]
     accelerator = accelerator_on(choice.device)
-    networks = {network.out: network for job in jobs for network in job.networks}
+    # Those that others start from come last in a job, and are trained first.
+    networks = {network.out: network for job in jobs for network in reversed(job.networks)}
     untrained = [network for network in networks.values() if not network.is_done]
     if untrained and accelerator.num_processes > 1:
         raise UserError(
@@ -205,6 +217,9 @@ def work(
     failed: dict[Path, str] = {}
     for number, network in enumerate(untrained, 1):
         say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}")
+        if (start := Path(network.start)) in failed:
+            failed[network.out] = f"its start {start.name} was not trained"
+            continue
         _attempt(partial(_train, network, choice, progress), network.out, failed)
     if train_only:
         return failed
@@ -269,7 +284,7 @@ def write_tables(
     jobs = jobs_of(content, tables, replace(choice, select={}))
     results = Results(content, jobs, choice, failed)
     written = []
-    for name in tables:
+    for name in (name for name in tables if name in content.tables):
         about = _remarks(content, results, content.tables[name].runs)
         if content.tables[name].t_test:
             compared = t_tests(results, name)
@@ -279,6 +294,16 @@ def write_tables(
         written.append(make_table(name, results, compare, about))
         written[-1].write(choice.out / "tables")
     return written
+
+
+def draw_pictures(content: Suite, names: Iterable[str], choice: Choice, failed: dict[Path, str]) -> list[Section]:
+    """Draw the pictures of what is there, each as PDF, SVG and PNG; return them as the page shows them."""
+    sections = []
+    for name in (name for name in names if name in content.pictures):
+        results = Results(content, jobs_of(content, [name], replace(choice, select={})), choice, failed)
+        svg, notes = draw_picture(results, name, choice.out / "pictures")
+        sections.append(Section(name, content.pictures[name].title, [], [], [], notes, svg))
+    return sections
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:

@@ -165,7 +165,8 @@ def figures_of(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
 def check_figures(suite: Suite, tables: Iterable[str]) -> None:
     """Raise UserError if the paper's figures have another shape than what a table shows of the paper."""
     for name in tables:
-        table = suite.tables[name]
+        if (table := suite.tables.get(name)) is None:
+            continue  # a picture
         rows, columns = _shown(table, places_of(suite, table).rename(columns={"value": QUANTITY}))
         if len(table.figures) > len(rows) or any(len(line) != len(columns) for line in table.figures):
             shape = " or ".join(map(str, sorted({len(line) for line in table.figures})))

@@ -1,12 +1,12 @@
 """A board with what its page shows of it: its rows, and scores and maps of single samples, read when needed."""
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from huggingface_hub import DatasetInfo
@@ -15,13 +15,14 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client
 from saliency_bench.leaderboard.board import Board, Row, load_results
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.known import RUN, Known
 from saliency_bench.leaderboard.published_maps import find_maps
 from saliency_bench.leaderboard.schema import RECORDS
 from saliency_bench.leaderboard.source import Source, asking, read_folder, source_at
 from saliency_bench.leaderboard.view.overall import Scored
 from saliency_bench.leaderboard.view.pictures import Pictured, Pictures, drawn
 from saliency_bench.leaderboard.view.rows import ShownRow, shown
+from saliency_bench.utils.bounded import bounded
 
 KEPT = 8  # submissions whose scores are kept in memory
 
@@ -85,7 +86,7 @@ class Archive:
         if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
             raise UserError(f"{row.folder} no longer holds this row")
         recorded = submission.recorded
-        return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == "recomputed")
+        return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN)
 
     def _read(self, folder: str) -> Checked:
         """Return the submission in a folder, and forget the oldest of those that are in memory."""
@@ -115,11 +116,15 @@ class Archive:
 
     def labels_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return {image id: {"label", "prediction", "target"}} of these samples, as the records say."""
-        columns = ["image_id", "label", "prediction", "target"]
-        wanted = (pc.field("cell_id") == row.cell.cell_id) & pc.field("part").is_null()
-        table = pq.read_table(self.root / row.folder / RECORDS, columns=columns, filters=wanted)
-        chosen = table.filter(pc.is_in(table["image_id"], value_set=pa.array(list(ids), pa.string())))
-        return {labels.pop("image_id"): labels for labels in chosen.to_pylist()}
+        return json.loads(bounded(labels_in, str(self.root / row.folder / RECORDS), row.cell.cell_id, list(ids)))
+
+
+def labels_in(path: str, cell_id: str, ids: Sequence[str]) -> bytes:
+    """Return `Archive.labels_of` as JSON, of records that a stranger wrote: called in a bounded child process."""
+    columns = ["image_id", "label", "prediction", "target"]
+    wanted = (pc.field("cell_id") == cell_id) & pc.field("part").is_null() & pc.field("image_id").isin(list(ids))
+    table = pq.read_table(path, columns=columns, filters=wanted)
+    return json.dumps({labels.pop("image_id"): labels for labels in table.to_pylist()}).encode()
 
 
 def commit_of(repo: str) -> str:

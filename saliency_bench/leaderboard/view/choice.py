@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from saliency_bench.leaderboard.known import STATUSES
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow
-from saliency_bench.leaderboard.view.state import FILTERS, STATUSES, View
+from saliency_bench.leaderboard.view.state import FILTERS, View
 
 PER_PAGE = 100  # rows of a long table
 ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that are not sorted by the alphabet
@@ -14,6 +15,8 @@ ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that are no
 @dataclass(frozen=True)
 class Group:
     """Rows of the same dataset, model and metric, which can be compared, under a heading.
+
+    Methods that are not part of the package have a group of their own: where their maps come from is not known.
 
     Attributes:
         baselines: all that can be compared with them, whether they are shown or not.
@@ -55,7 +58,7 @@ def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 def _heading(row: ShownRow) -> tuple:
     """Return what sorts the headings."""
-    return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question)
+    return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question, row.own_method)
 
 
 def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:
@@ -100,9 +103,10 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
             baselines.setdefault(row.question, []).append(row)
     groups: list[Group] = []
     for row in rows:
-        if not groups or groups[-1].rows[0].question != row.question:
+        if not groups or _heading(groups[-1].rows[0]) != _heading(row):
             shown = sorted(baselines.get(row.question, []), key=lambda baseline: _by_score(baseline, False))
-            groups.append(Group([], shown, before is not None and before.question == row.question and not groups))
+            is_more = before is not None and _heading(before) == _heading(row) and not groups
+            groups.append(Group([], shown, is_more))
         groups[-1].rows.append(row)
     return groups
 

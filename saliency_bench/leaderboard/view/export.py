@@ -15,8 +15,8 @@ from saliency_bench.results.cell import RankSet, rank_text
 KINDS = {"csv": "text/csv", "tex": "application/x-tex", "bib": "application/x-bibtex"}  # {ending: media type}
 FIELDS = (
     "dataset", "model", "asks", "metric", "family", "higher_is_better", "explainer", "baseline", "own_method", "value",
-    "low", "high", "n", "clusters", "rank", "rank_if_true", "unranked", "best", "status", "why", "beats", "not_beaten",
-    "beats_if_true", "not_beaten_if_true", "passes", "seconds", "device", "submitters", "key",
+    "low", "high", "n", "clusters", "rank", "rank_if_true", "unranked", "best", "status", "recomputed", "why", "beats",
+    "not_beaten", "beats_if_true", "not_beaten_if_true", "passes", "seconds", "device", "submitters", "key",
 )  # fmt: skip
 OWN = r"$^\dagger$"  # follows the name of a method that is not part of the package
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes what begins with these

@@ -7,8 +7,8 @@
     ranks     sets, by the paired test of `results.paired_test` over all pairs, cluster sums weighted by 1 / (D n_d);
               n_d: the samples of d that `random` has scored
 
-Only recomputed rows are ranked, and only explainers that have one for each dataset of the core; others get a line that
-says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
+Only rows that the board has run are ranked, and only explainers that have one for each dataset of the core; others get
+a line that says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
-from saliency_bench.results.clusters import Matched, cluster_codes
+from saliency_bench.results.clusters import Matched, cluster_codes, effective_clusters
 from saliency_bench.results.intervals import Estimate, difference, t_quantile
 from saliency_bench.results.paired_test import Pair, adjusted_p
 from saliency_bench.results.ranking import ALONE, RANKED_FROM, TOO_FEW, rank_sets, sign_of
@@ -34,7 +34,7 @@ class Scored:
     Attributes:
         groups: of the samples `ids`, None for a sample in no group.
         scores: (n,) of these samples, NaN where there is none.
-        official: whether the row is recomputed.
+        official: whether the board has run the explainer.
     """
 
     ids: Sequence[str]
@@ -119,8 +119,10 @@ def _without_rank(
     missing = [f"no scores on {dataset}" for dataset in core if dataset not in scores]
     missing += [f"no sample in common with {REFERENCE} on {dataset}" for dataset in core
                 if dataset in scores and dataset not in means]  # fmt: skip
-    pending = [f"not recomputed on {dataset}" for dataset in core if dataset in scores and not scores[dataset].official]
-    pending += [f"{REFERENCE} is not recomputed on {dataset}" for dataset in core
+    pending = [
+        f"not run by the board on {dataset}" for dataset in core if dataset in scores and not scores[dataset].official
+    ]
+    pending += [f"{REFERENCE} is not run by the board on {dataset}" for dataset in core
                 if dataset in reference and not reference[dataset].official and name != REFERENCE]  # fmt: skip
     unranked = "; ".join([*missing, *pending])
     if missing:
@@ -153,9 +155,9 @@ def _mean(estimates: Sequence[Estimate], sign: int) -> tuple[float, float | None
     if any(np.isnan(estimate.low) for estimate in estimates):
         return value, None, None
     # The standard error of each dataset follows from the width of its interval.
-    errors = [(estimate.high - estimate.low) / 2 / t_quantile(estimate.clusters - 1) for estimate in estimates]
+    errors = [(estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom) for estimate in estimates]
     error = float(np.sqrt(np.square(errors).sum())) / len(errors)
-    half = error * t_quantile(min(estimate.clusters for estimate in estimates) - 1)
+    half = error * t_quantile(min(estimate.freedom for estimate in estimates))
     return value, value - half, value + half
 
 
@@ -185,7 +187,7 @@ def _ranked(
             column.append(weight * values)
         codes.append(dataset_codes + clusters)
         clusters += int(dataset_codes.max(initial=-1)) + 1
-        if int(dataset_codes.max(initial=-1)) + 1 < RANKED_FROM:
+        if effective_clusters(np.bincount(dataset_codes)) < RANKED_FROM:
             return {}, TOO_FEW
     if len(names) < 2:
         return {}, ALONE

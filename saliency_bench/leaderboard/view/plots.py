@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 
+from saliency_bench.leaderboard.known import RUN, STATUSES
 from saliency_bench.leaderboard.view.rows import ShownRow, amount, short
-from saliency_bench.leaderboard.view.state import STATUSES, View
+from saliency_bench.leaderboard.view.state import View
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 52  # margins
@@ -32,6 +33,7 @@ class Dot:
         across: ends of its horizontal interval.
         up: ends of its vertical interval.
         on_front: whether it is on the Pareto front.
+        official: whether the board has run the explainer for all that the dot shows.
         title: text for the pointer and screen readers.
         label: (x, y, anchor) of its name.
         is_named: whether there is room for its name.
@@ -46,6 +48,7 @@ class Dot:
     baseline: bool
     on_front: bool
     title: str
+    official: bool = True
     label: tuple[float, float, str] = (0.0, 0.0, "start")
     is_named: bool = True
 
@@ -182,7 +185,8 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
         title = f"{name}: {short(x)} {_score_text(first)}, {short(y)} {_score_text(second)}"
         place = horizontal(_value(first)), vertical(_value(second))
         spans = _span(first, horizontal), _span(second, vertical)
-        dots.append(Dot(name, first.key, *place, *spans, first.baseline, False, title))
+        official = first.status == second.status == RUN
+        dots.append(Dot(name, first.key, *place, *spans, first.baseline, False, title, official))
     return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]),
                 labelled(dots), horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
 
@@ -212,7 +216,8 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
     costs = [float(getattr(costed[name], kind)) for name in names]
     first = costed[names[0]]
     gains = [_value(costed[name]) * (1 if first.higher_is_better else -1) for name in names]
-    front = pareto(costs, gains)
+    run = [index for index, name in enumerate(names) if costed[name].status == RUN]
+    front = [run[index] for index in pareto([costs[index] for index in run], [gains[index] for index in run])]
     horizontal = Axis(costs, LEFT, WIDTH - RIGHT, log=True)
     vertical = Axis(_ends(costed.values()), HEIGHT - BOTTOM, TOP, turned=_turned(first))
     dots = []
@@ -221,7 +226,7 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
         title = f"{name}: {amount(costs[index])} {kind} per image{device_note}, {short(y)} {_score_text(row)}"
         place = horizontal(costs[index]), vertical(_value(row))
         spans = None, _span(row, vertical)
-        dots.append(Dot(name, row.key, *place, *spans, row.baseline, index in front, title))
+        dots.append(Dot(name, row.key, *place, *spans, row.baseline, index in front, title, index in run))
     dots = labelled(dots)
     line = [(dots[index].x, dots[index].y) for index in front]
     return Plot(f"{short(y)} against {kind} per image", f"{kind} per image{device_note}, less is better",
@@ -268,7 +273,7 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
 
 
 def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
-    """Return (the rows of at most `MOST` explainers, recomputed ones and baselines first; how many are left out)."""
+    """Return (the rows of at most `MOST` explainers, best statuses and baselines first; how many are left out)."""
     order = sorted(rows, key=lambda row: (STATUSES.index(row.status) - row.baseline, row.explainer.casefold()))
     names = list(dict.fromkeys(row.explainer for row in order))
     kept = set(names[:MOST])

@@ -4,8 +4,6 @@ Names in the archive decide no path: files are written under fixed names into a 
 code that reads the board (`source.read_folder`), as `saliency-bench review` does.
 """
 
-import struct
-import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,31 +14,27 @@ from threading import Lock
 from time import time
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
-import pyarrow as pa
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.leaderboard.known import Known
-from saliency_bench.leaderboard.parquet import check_table
 from saliency_bench.leaderboard.published_maps import LARGEST_SHARD, MOST_SHARDS, PUBLISHED, SHARD, maps_in
-from saliency_bench.leaderboard.recorded import MOST_ROWS
 from saliency_bench.leaderboard.source import asking, read_folder
+from saliency_bench.leaderboard.submission import of_upload
 from saliency_bench.leaderboard.submit import SubmissionPlan, plan
+from saliency_bench.utils.bounded import ReaderDiedError, bounded
 
 MOST_PACKED = 100_000_000  # bytes of an archive
-MOST_ENTRIES = 20_000
-MOST_LISTED = 4_000_000  # bytes of the list of its entries
 # {file of a run: its largest size in bytes}; nothing else is unpacked
 WANTED = {"summary.json": 8_000_000, "run.json": 8_000_000, "timings.json": 1_000_000, "records.parquet": 200_000_000}
 OPTIONAL = ("timings.json",)
 MOST_MAPS = 400_000_000  # bytes of all maps, unpacked
-END, END64 = b"PK\x05\x06", b"PK\x06\x07"  # signatures of the records at the end of a zip, and of a zip64
 UPLOADS, PULLS = 20, 5  # of one account in 24 hours
 DAY = 24 * 3600.0
 
 
 def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
-    """Unpack the files of a run from a zip into a folder, and return the folder.
+    """Unpack the files of a run from a zip into a folder, in a bounded child process, and return the folder.
 
     Args:
         archive: the zip.
@@ -50,23 +44,35 @@ def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
     Raises:
         UserError: The file is not a zip of one run, or larger than it may be.
     """
+    if (size := archive.stat().st_size) > MOST_PACKED:
+        raise UserError(f"the archive has {size:,} bytes, of which at most {MOST_PACKED:,} are read")
+    largest = max(*WANTED.values(), LARGEST_SHARD)
     try:
-        _check_listing(archive)
+        bounded(_unfold, str(archive), str(folder), with_maps, files=largest, memory=2**30, seconds=60)
+        maps_in(folder / PUBLISHED)
+    except ReaderDiedError as error:
+        raise UserError(f"the archive cannot be read: {error}") from error
+    except UserError as error:
+        raise UserError(str(error).replace(f"{folder / PUBLISHED}/", "")) from error
+    return folder
+
+
+def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
+    """Unpack a run; called in a bounded child process."""
+    try:
         with ZipFile(archive) as packed:
             place, entries = _entries(packed)
             for name, entry in entries.items():
-                (folder / name).write_bytes(_content(packed, entry, WANTED[name]))
+                Path(folder, name).write_bytes(_content(packed, entry, WANTED[name]))
             if with_maps:
-                _unfold_maps(packed, place, folder / PUBLISHED)
+                _unfold_maps(packed, place, Path(folder, PUBLISHED))
+    except BadZipFile as error:
+        raise UserError(f"the file is not a zip archive ({one_line(error)}); zip the folder of a run") from error
     except UserError:
         raise
-    except (BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, struct.error) as error:
+    except Exception as error:  # whatever a damaged file makes the decoder raise
         raise UserError(f"the archive cannot be read: {one_line(error)}") from error
-    try:
-        check_table(folder / "records.parquet", WANTED["records.parquet"], MOST_ROWS)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise UserError(f"records.parquet cannot be read: {one_line(error)}") from error
-    return folder
+    return b""
 
 
 def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
@@ -89,32 +95,6 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
         content = _content(packed, entry, min(LARGEST_SHARD, bytes_left))
         bytes_left -= len(content)
         (folder / name).write_bytes(content)
-    try:
-        maps_in(folder)
-    except UserError as error:
-        raise UserError(str(error).replace(f"{folder}/", "")) from error
-
-
-def _check_listing(archive: Path) -> None:
-    """Raise UserError for a zip with too many entries, before `ZipFile` makes an object of each.
-
-    The record at the end of a zip (22 bytes and a comment of at most 65,535) has the number of entries and the size of
-    their list at bytes 10 to 16.
-    """
-    size = archive.stat().st_size
-    if size > MOST_PACKED:
-        raise UserError(f"the archive has {size:,} bytes, of which at most {MOST_PACKED:,} are read")
-    with archive.open("rb") as file:
-        file.seek(max(0, size - 70_000))
-        end = file.read()
-    place = end.rfind(END)
-    if place < 0 or len(end) < place + 22:
-        raise UserError("the file is not a zip archive; zip the folder of a run (its --out)")
-    if end.rfind(END64, 0, place) >= 0:
-        raise UserError("the archive is of the kind for very large files (zip64); zip the folder of a run alone")
-    entries, listed = struct.unpack("<HI", end[place + 10 : place + 16])
-    if entries > MOST_ENTRIES or listed > MOST_LISTED:
-        raise UserError(f"the archive lists {entries:,} files, of which at most {MOST_ENTRIES:,} are read")
 
 
 def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
@@ -167,7 +147,8 @@ def proposal(
         UserError: The submission is invalid, or the Hub refuses it.
     """
     try:
-        proposed = plan(run, namespace=repo.partition("/")[0], note=note, link=link, with_maps=with_maps, api=api)
+        proposed = plan(run, namespace=repo.partition("/")[0], note=note, link=link, with_maps=with_maps, api=api,
+                        read=of_upload)  # fmt: skip
     except UserError as error:
         raise UserError(str(error).replace(f"{run}/", "").replace(str(run), "the run")) from error
     if proposed.create or proposed.bare:

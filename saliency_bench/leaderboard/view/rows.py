@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from saliency_bench import registry
+from saliency_bench.leaderboard.known import RUN
 from saliency_bench.results.cell import RankSet
 from saliency_bench.utils.hashing import hash_of
 
@@ -32,7 +33,8 @@ class ShownRow:
         approximate: whether the interval is that of an unbounded score over too few clusters to be exact.
         passes: images put through the network to explain one image; None if the submission does not say.
         seconds: to explain one image on `device`, as the submitter says; None if the submission does not say.
-        beats: baselines, like `not_beaten`; those of a row that is not recomputed are in the fields `..._if_true`.
+        recomputed: how many samples the board has computed again.
+        beats: baselines, like `not_beaten`; those of a row that the board has not run are in the fields `..._if_true`.
         text: lower-case text that the search looks through.
     """
 
@@ -60,6 +62,7 @@ class ShownRow:
     own_method: bool
     status: str
     why: str
+    recomputed: int
     beats: tuple[str, ...]
     not_beaten: tuple[str, ...]
     not_comparable: str
@@ -72,6 +75,7 @@ class ShownRow:
     beats_if_true: tuple[str, ...] = ()
     not_beaten_if_true: tuple[str, ...] = ()
     same_as: tuple[str, ...] = ()
+    suspicions: tuple[str, ...] = ()
 
 
 def shown(row: "Row") -> ShownRow:
@@ -80,14 +84,16 @@ def shown(row: "Row") -> ShownRow:
     used = result.dataset.used
     passes = cell.forward_passes.explain
     against, nothing = (row.beats, row.not_beaten), ((), ())
-    official, if_true = (against, nothing) if row.status == "recomputed" else (nothing, against)
+    official, if_true = (against, nothing) if row.status == RUN else (nothing, against)
     return ShownRow(
         key=key_of(row), question=row.question, asks=_asks(row), dataset=row.dataset, model=row.model,
         explainer=cell.explainer_text, metric=cell.metric_text, family=family_of(cell.metric),
         higher_is_better=cell.higher_is_better, value=cell.value, low=cell.low, high=cell.high, n=cell.n,
         clusters=cell.clusters, few=cell.few, approximate=cell.approximate, rank=row.rank,
         rank_if_true=row.rank_if_true, unranked=row.unranked, best=row.best, baseline=cell.baseline,
-        own_method=row.own_method, status=row.status, why=row.why, beats=official[0], not_beaten=official[1],
+        own_method=row.own_method, status=row.status, why=row.why,
+        recomputed=row.recomputed.samples if row.recomputed else 0, suspicions=row.suspicions,
+        beats=official[0], not_beaten=official[1],
         beats_if_true=if_true[0], not_beaten_if_true=if_true[1], not_comparable=row.not_comparable,
         conflict=row.conflict, same_as=row.same_as,
         passes=passes / used if passes and used else None,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from saliency_bench.leaderboard.board import Row
+from saliency_bench.leaderboard.known import CHECKED, RUN
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.core import Core, CoreCell, not_fixed
 from saliency_bench.leaderboard.view.overall import Overall, Scored, overall
@@ -62,7 +63,7 @@ class Standings:
     def _compute(self, metric: str) -> OverallTable:
         """Compute the table of a metric."""
         rows_of_metric = [
-            entry for entry in self._in_core if entry[1].metric == metric and entry[1].status != "claimed"
+            entry for entry in self._in_core if entry[1].metric == metric and entry[1].status in (RUN, CHECKED)
         ]
         first = next(shown for _, shown, _ in self._in_core if shown.metric == metric)
         cells = self.core.of_family(first.family) if self.core else []
@@ -77,7 +78,7 @@ class Standings:
     def _scored(self, core_rows: list[tuple[CoreCell, ShownRow, Row]]) -> tuple[dict[str, dict[str, Scored]], set[str]]:
         """Return ({explainer: {dataset: its scores}}, the baselines).
 
-        If rows contradict each other, only a recomputed one counts.
+        If rows contradict each other, only one that the board has run counts. Maps of unknown origin never do.
         """
         scored: dict[str, dict[str, Scored]] = {}
         baselines = set()
@@ -85,7 +86,7 @@ class Standings:
         for cell, shown, row in core_rows:
             rivals.setdefault((_name(shown, row), cell.dataset), []).append((shown, row))
         for (name, dataset), rows in rivals.items():
-            official = [pair for pair in rows if pair[0].status == "recomputed"]
+            official = [pair for pair in rows if pair[0].status == RUN]
             if len(official or rows) > 1:
                 continue
             shown, row = (official or rows)[0]

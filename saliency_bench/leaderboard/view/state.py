@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
+from saliency_bench.leaderboard.known import STATUSES
+
 LONGEST = 12_000  # characters of an address
 LONGEST_VALUE = 200
 MOST_FIELDS = 400
@@ -29,7 +31,6 @@ COLUMNS: Final = {
 }
 ALWAYS: Final = ("explainer", "score")
 USUAL: Final = ("explainer", "score", "rank", "n", "status", "passes", "submitters")
-STATUSES: Final = ("recomputed", "checked", "claimed")
 FILTERS: Final = ("dataset", "model", "family", "metric", "explainer", "status")
 SORTS: Final = tuple(name for name in COLUMNS if name != "device")
 

@@ -19,9 +19,8 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.studies.assess.questions import CLASS
 from saliency_bench.studies.attention_checks import insert_checks
-from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.run_images import HUMAN, RunImages, pair_of, unit_of
-from saliency_bench.studies.study import Assignment, Study
+from saliency_bench.studies.study import LEASE_HOURS, Assignment, Study
 from saliency_bench.utils.overlays import overlay
 from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
@@ -29,7 +28,6 @@ from saliency_bench.utils.seeds import seed_of
 KIND = "assess"
 MAPS = 5  # of an image at once
 RATERS, PER_PERSON, CHECKS = 3, 20, 1
-STALE_HOURS = 24.0  # after which what was given to somebody who left is given to others
 
 
 def configuration(
@@ -112,6 +110,7 @@ class Assess:
 
     study: Study
     images: RunImages
+    lease_hours: float = LEASE_HOURS
 
     # what a person is asked
 
@@ -123,13 +122,13 @@ class Assess:
     def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
         """Return maps of the images that the fewest people rate, none by more than `raters`, and of the checks."""
         settings, seed = self.study.configuration, self.study.seed
-        since = hours_ago(STALE_HOURS)
+        active = self.study.active(self.lease_hours)
         rated = {(entry.person, entry.unit) for entry in self.study.answers(masks=False)}
         raters: dict[str, int] = dict.fromkeys(settings["images"], 0)
         by_image = groupby(everyone, key=lambda entry: (entry.person, pair_of(entry.unit)[0]))
         for (_, image), maps in by_image:
             if image in raters:
-                raters[image] += all(entry.created >= since or (entry.person, entry.unit) in rated for entry in maps)
+                raters[image] += all(entry.person in active or (entry.person, entry.unit) in rated for entry in maps)
         left = [image for image in settings["images"] if raters[image] < settings["raters"]]
         left.sort(key=lambda image: (raters[image], seed_of(seed, "order", image)))
         images = insert_checks(left[: settings["per_person"]], settings["checks"], person, seed) if left else []

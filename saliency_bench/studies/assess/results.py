@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
-from saliency_bench.errors import UserError
 from saliency_bench.results.intervals import cluster_bootstrap, interval
-from saliency_bench.studies.attention_checks import failed, note
+from saliency_bench.studies.attention_checks import dropped, note, nothing
 from saliency_bench.studies.result_rows import codes_of, numbered, write_rows
 from saliency_bench.studies.run_images import HUMAN, pair_of
-from saliency_bench.studies.study import Answer, Study
+from saliency_bench.studies.study import Study
 
-RATINGS = ("explainer", "question", "mean", "low", "high", "images", "ratings")
+RATINGS = ("explainer", "question", "mean", "low", "high", "images", "ratings", "with everyone")
 AGREEMENT = ("question", "krippendorff's alpha", "low", "high", "maps", "people")
 OF_PEOPLE = ("person", "mean rating", "maps", "checks right", "checks", "median seconds")
 EXPORT = ("image_id", "explainer", "person", "question", "rating", "place")
@@ -27,37 +27,39 @@ class Rated:
     """The last ratings of each person and map.
 
     Attributes:
-        ratings: the answers.
+        ratings: a row each: image_id, explainer, person, place, seconds, and a column for each question.
         checks: {person: whether each attention check was right}.
     """
 
-    ratings: list[Answer]
+    ratings: pd.DataFrame
     checks: dict[str, list[bool]]
 
+    def without(self, people: set[str]) -> pd.DataFrame:
+        """Return the ratings of all others."""
+        return self.ratings[~self.ratings["person"].isin(people)]
 
-def rated(study: Study, *, without_failed: bool = False) -> Rated:
+
+def rated(study: Study) -> Rated:
     """Return the stored ratings of a study.
 
     The other image's map of an attention check is answered correctly by ratings in the lower half of the scale alone.
-
-    Args:
-        study: an assessment.
-        without_failed: leave out the ratings of people who failed a check.
     """
     images, lowest = set(study.configuration["images"]), len(study.configuration["scale"]) // 2
-    ratings: list[Answer] = []
+    rows: list[dict[str, Any]] = []
     checks: dict[str, list[bool]] = {}
     for answer in study.answers(masks=False):
         image, explainer = pair_of(answer.unit)
+        ratings = answer.payload["ratings"]
         if explainer is None:
-            checks.setdefault(answer.person, []).append(max(answer.payload["ratings"].values()) <= lowest)
+            checks.setdefault(answer.person, []).append(max(ratings.values()) <= lowest)
         elif image in images:
-            ratings.append(answer)
-    dropped = set(failed(checks)) if without_failed else set()
-    return Rated([answer for answer in ratings if answer.person not in dropped], checks)
+            about = {"image_id": image, "explainer": explainer, "person": answer.person}
+            rows.append(about | {"place": answer.payload["place"], "seconds": answer.seconds} | ratings)
+    columns = ["image_id", "explainer", "person", "place", "seconds", *study.configuration["questions"]]
+    return Rated(pd.DataFrame(rows, columns=columns), checks)
 
 
-def results(study: Study, *, people: bool = True, without_failed: bool = False) -> Findings:
+def results(study: Study, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()) -> Findings:
     """Return mean ratings with intervals, whose unit is the cluster of images, and Krippendorff's ordinal alpha.
 
     The human masks, where they were rated, are the last row of each question, and no part of alpha.
@@ -65,89 +67,75 @@ def results(study: Study, *, people: bool = True, without_failed: bool = False) 
     Args:
         study: an assessment.
         people: False gives numbers instead of pseudonyms.
-        without_failed: leave out the ratings of people who failed an attention check.
+        with_failed: count the ratings of people who failed an attention check.
+        exclude: people whose ratings are left out anyway.
 
     Raises:
-        UserError: There is no rating.
+        UserError: There is no rating that counts, or nobody has a name of `exclude`.
     """
-    stored = rated(study, without_failed=without_failed)
-    if not stored.ratings:
-        raise UserError(f"study {study.name} has no rating yet")
-    by_person = _of_people(stored)
+    stored = rated(study)
+    without = dropped(stored.checks, study.people(), with_failed, exclude)
+    kept = stored.without(without)
+    if kept.empty:
+        raise nothing(study.name, "rating", without, not stored.ratings.empty)
+    by_person = _of_people(study, stored)
     tables = {
-        "ratings": (RATINGS, _means(study, stored.ratings)),
-        "agreement": (AGREEMENT, _agreement(study, stored.ratings)),
+        "ratings": (RATINGS, _means(study, kept, stored.ratings)),
+        "agreement": (AGREEMENT, _agreement(study, kept)),
         "people": (OF_PEOPLE, by_person if people else numbered(by_person)),
     }
     levels = study.configuration["scale"]
     data: dict[str, Any] = {"scale": levels, "questions": study.configuration["questions"]}
     data |= {name: dicts(header, rows) for name, (header, rows) in tables.items()}
     notes = [f"Ratings from 1, {levels[0]}, to {len(levels)}, {levels[-1]}. Alpha: 1 raters agree, 0 as by chance."]
-    notes += note(stored.checks, "ratings", without_failed)
+    notes += note(stored.checks, "ratings", with_failed, exclude)
     written = [Table(header, rows, "" if name == "ratings" else name) for name, (header, rows) in tables.items()]
     return Findings("assess", written, data, notes)
 
 
-def _means(study: Study, answers: Sequence[Answer]) -> list[tuple]:
+def _means(study: Study, kept: pd.DataFrame, everyone: pd.DataFrame) -> list[tuple]:
     """Return rows of RATINGS, question by question, the best explainer first and the human masks last."""
     limits = (1.0, float(len(study.configuration["scale"])))
-    names = [*study.configuration["explainers"], *([HUMAN] if study.configuration["masks"] else [])]
+    all_ratings = everyone.groupby("explainer")
     rows = []
     for question in study.configuration["questions"]:
         of_question = []
-        for explainer in names:
-            rated_images = [
-                (pair_of(answer.unit)[0], answer) for answer in answers if pair_of(answer.unit)[1] == explainer
-            ]
-            if rated_images:
-                codes = codes_of(study, [image for image, _ in rated_images])
-                values = np.array([answer.payload["ratings"][question] for _, answer in rated_images], float)
-                ends = map(finite_or_none, interval(values, codes, limits, study.seed)[:3])
-                of_question.append(
-                    (explainer, question, *ends, len({image for image, _ in rated_images}), len(rated_images))
-                )
-        rows += sorted(of_question, key=lambda row: (_is_human(study, row[0]), -row[2]))
+        for explainer, ratings in kept.groupby("explainer"):
+            codes = codes_of(study, list(ratings["image_id"]))
+            ends = map(finite_or_none, interval(ratings[question].to_numpy(float), codes, limits, study.seed)[:3])
+            counts = ratings["image_id"].nunique(), len(ratings)
+            mean_of_all = float(all_ratings.get_group(explainer)[question].mean())
+            of_question.append((explainer, question, *ends, *counts, mean_of_all))
+        rows += sorted(of_question, key=lambda row: (row[0] == HUMAN, -row[2]))
     return rows
 
 
-def _is_human(study: Study, explainer: str | None) -> bool:
-    """Return whether this stands for the human masks."""
-    return study.configuration["masks"] and explainer == HUMAN
-
-
-def _of_people(stored: Rated) -> list[tuple]:
+def _of_people(study: Study, stored: Rated) -> list[tuple]:
     """Return rows of OF_PEOPLE."""
-    by_person: dict[str, list[Answer]] = {}
-    for answer in stored.ratings:
-        by_person.setdefault(answer.person, []).append(answer)
     rows = []
-    for person, of_person in sorted(by_person.items()):
-        right = stored.checks.get(person, [])
-        mean = float(np.mean([rating for answer in of_person for rating in answer.payload["ratings"].values()]))
-        seconds = float(np.median([answer.seconds for answer in of_person]))
-        rows.append((person, mean, len(of_person), sum(right), len(right), seconds))
+    for person, ratings in stored.ratings.groupby("person"):
+        checks = stored.checks.get(person, [])
+        mean = float(ratings[list(study.configuration["questions"])].to_numpy().mean())
+        rows.append((person, mean, len(ratings), sum(checks), len(checks), float(ratings["seconds"].median())))
     return rows
 
 
-def _agreement(study: Study, answers: Sequence[Answer]) -> list[tuple]:
+def _agreement(study: Study, kept: pd.DataFrame) -> list[tuple]:
     """Return rows of AGREEMENT, over the maps of explainers that several people rated."""
-    by_map: dict[str, list[Answer]] = {}
-    for answer in answers:
-        if not _is_human(study, pair_of(answer.unit)[1]):
-            by_map.setdefault(answer.unit, []).append(answer)
-    several = {unit: of_map for unit, of_map in by_map.items() if len(of_map) > 1}
-    if not several:
+    maps = ["image_id", "explainer"]
+    ratings = kept[kept["explainer"] != HUMAN]
+    ratings = ratings[ratings.groupby(maps)["person"].transform("size") > 1]
+    if ratings.empty:
         return []
-    codes = codes_of(study, [pair_of(unit)[0] for unit in several])
-    people = len({answer.person for of_map in several.values() for answer in of_map})
+    levels = range(1, len(study.configuration["scale"]) + 1)
+    units = ratings.groupby(maps).ngroup()
+    images = ratings.groupby(maps).size().index.get_level_values("image_id")
+    codes = codes_of(study, list(images))
     rows = []
     for question in study.configuration["questions"]:
-        counts = np.zeros((len(several), len(study.configuration["scale"])))
-        for number, of_map in enumerate(several.values()):
-            for answer in of_map:
-                counts[number, answer.payload["ratings"][question] - 1] += 1
+        counts = pd.crosstab(units, ratings[question]).reindex(columns=levels, fill_value=0).to_numpy(float)
         alpha = cluster_bootstrap(partial(ordinal_alpha, counts), codes, study.seed)
-        rows.append((question, *map(finite_or_none, alpha[:3]), len(several), people))
+        rows.append((question, *map(finite_or_none, alpha[:3]), len(images), ratings["person"].nunique()))
     return rows
 
 
@@ -175,27 +163,28 @@ def ordinal_alpha(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
         return np.where(expected > 0, 1 - (n - 1) * observed / expected, np.nan)
 
 
-def export(study: Study, path: Path, *, people: bool = True, without_failed: bool = False) -> int:
+def export(
+    study: Study, path: Path, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()
+) -> int:
     """Write the last ratings as CSV or Parquet, a row per map, person and question; return the number of rows.
 
     Args:
         study: an assessment.
         path: the file.
         people: False numbers the people of each map anew, so that nobody's ratings can be put together.
-        without_failed: leave out the ratings of people who failed an attention check.
+        with_failed: include the ratings of people who failed an attention check.
+        exclude: people whose ratings are left out anyway.
 
     Raises:
-        UserError: The suffix is another one.
+        UserError: The suffix is another one, or nobody has a name of `exclude`.
     """
-    numbers: dict[str, int] = {}
-    rows = []
-    for answer in rated(study, without_failed=without_failed).ratings:
-        image, explainer = pair_of(answer.unit)
-        number = numbers[answer.unit] = numbers.get(answer.unit, 0) + 1
-        name, place = (answer.person, answer.payload["place"]) if people else (str(number), None)
-        rows += [
-            (image, explainer, name, question, rating, place) for question, rating in answer.payload["ratings"].items()
-        ]
+    stored = rated(study)
+    ratings = stored.without(dropped(stored.checks, study.people(), with_failed, exclude))
     if not people:
-        rows.sort(key=lambda row: row[:4])
-    return write_rows(path, EXPORT, rows)
+        numbers = ratings.groupby(["image_id", "explainer"]).cumcount() + 1
+        ratings = ratings.assign(person=numbers.astype(str), place=None)
+    long = ratings.melt(["image_id", "explainer", "person", "place"], list(study.configuration["questions"]),
+                        "question", "rating")  # fmt: skip
+    if not people:
+        long = long.sort_values(["image_id", "explainer", "person", "question"])
+    return write_rows(path, EXPORT, list(long[list(EXPORT)].itertuples(index=False, name=None)))

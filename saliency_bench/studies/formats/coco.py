@@ -1,4 +1,4 @@
-"""COCO: `annotations.json`, with uncompressed run lengths, so that every pixel is kept.
+"""COCO: `annotations.json` and `consensus.json`, with uncompressed run lengths, so that every pixel is kept.
 
 An annotation is a person's whole mask of an image, `iscrowd` 1 (the mark of run lengths), its `person` beside it. COCO
 has no empty masks; `no_region` of an image lists the people who say that it has no region. Needs pycocotools to read
@@ -27,7 +27,14 @@ def check(drawn: Sequence[Drawn]) -> None:
 
 
 def write(out: Path, drawn: Sequence[Drawn]) -> None:
-    """Write annotations.json."""
+    """Write annotations.json of all, and consensus.json of the consensus alone, which other programs take as masks."""
+    consensus = [entry for entry in drawn if entry.votes is not None]
+    for name, entries in (("annotations", drawn), ("consensus", consensus)):
+        (out / f"{name}.json").write_text(json.dumps(_content(entries)), encoding="utf-8")
+
+
+def _content(drawn: Sequence[Drawn]) -> dict[str, Any]:
+    """Return masks as the content of a file."""
     labels = sorted({entry.label for entry in drawn})
     images = {entry.image_id: entry.mask.shape for entry in drawn}
     numbers = {image_id: number for number, image_id in enumerate(images, 1)}
@@ -36,7 +43,7 @@ def write(out: Path, drawn: Sequence[Drawn]) -> None:
         if not entry.mask.any():
             empty.setdefault(entry.image_id, []).append(entry.person)
     marked = [entry for entry in drawn if entry.mask.any()]
-    content = {
+    return {
         "images": [
             {"id": numbers[key], "file_name": key, "height": height, "width": width}
             | ({"no_region": empty[key]} if key in empty else {})
@@ -48,7 +55,6 @@ def write(out: Path, drawn: Sequence[Drawn]) -> None:
             for number, entry in enumerate(marked, 1)
         ],
     }
-    (out / "annotations.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def _annotation(number: int, image: int, category: int, entry: Drawn) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from saliency_bench.utils.pictures import MAX_PIXELS
 FORMATS = ("png", "coco", "label-studio", "cvat")
 MODULES = {"png": "png_folders", "coco": "coco", "label-studio": "label_studio", "cvat": "cvat"}
 OTHERS = "coco, label-studio"  # which need no file names
+ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 MOST_BYTES = 200  # of a file name
 CONSENSUS = "consensus"  # the person whom the mask of most people is ascribed to
 
@@ -73,12 +74,14 @@ def folder_name(person: str) -> str:
 
 
 def file_stem(image_id: str) -> str:
-    """Return the name of the files of an image: its id, "/" replaced by "_".
+    """Return the name of the files of an image: its id without the ending of a picture, "/" replaced by "_".
 
     Raises:
         UserError: That is no file name.
     """
     stem = image_id.replace("/", "_")
+    if stem.lower().endswith(ENDINGS) and not stem.startswith("."):
+        stem = stem.rpartition(".")[0]
     if stem in (".", "..") or not _is_name(stem):
         raise UserError(f"the image id {ascii(image_id)[:100]} cannot be the name of a file; export another format")
     return stem

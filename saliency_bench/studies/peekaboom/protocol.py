@@ -20,16 +20,14 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
 from saliency_bench.scoring.exposures import SHOWN
-from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.peekaboom.assignment import Pair, leftovers, sheets, with_checks
 from saliency_bench.studies.run_images import RunImages, pair_of, unit_of
-from saliency_bench.studies.study import Answer, Assignment, Study
+from saliency_bench.studies.study import LEASE_HOURS, Answer, Assignment, Study
 from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "peekaboom"
 GREY = 128  # of all pixels that are not shown
-STALE_HOURS = 24.0  # after which what was given to somebody who left is given to others
 JUDGEMENTS, PAIRS, CHOICES, CHECKS = 10, 20, 4, 2
 
 
@@ -40,6 +38,7 @@ def configuration(
     pairs: int = PAIRS,
     choices: int = CHOICES,
     checks: int = CHECKS,
+    strike: bool = False,
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -53,6 +52,7 @@ def configuration(
         pairs: of a person.
         choices: labels that a person chooses from.
         checks: attention checks of a person.
+        strike: strike out labels that were tried, which makes guessing pay (`chance`).
         limit: images to judge, drawn by the seed; None: all.
         seed: of all that is drawn.
 
@@ -81,6 +81,7 @@ def configuration(
         "judgements": judgements,
         "pairs": pairs,
         "choices": choices,
+        "strike": strike,
         "exposures": list(SHOWN),
     }
 
@@ -113,6 +114,7 @@ class Peekaboom:
 
     study: Study
     images: RunImages
+    lease_hours: float = LEASE_HOURS
 
     @property
     def exposures(self) -> list[float]:
@@ -150,16 +152,16 @@ class Peekaboom:
         return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
 
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
-        """Return {pair: judgements that nobody has given or was lately asked for}."""
+        """Return {pair: judgements that nobody has given or holds}."""
         settings = self.study.configuration
-        since = hours_ago(STALE_HOURS)
+        active = self.study.active(self.lease_hours)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
         missing = {
             (image, name): settings["judgements"] for image in settings["images"] for name in settings["explainers"]
         }
         for assignment in everyone:
             image, explainer = pair_of(assignment.unit)
-            if explainer is not None and (assignment.created >= since or (assignment.person, assignment.unit) in ended):
+            if explainer is not None and (assignment.person in active or (assignment.person, assignment.unit) in ended):
                 missing[image, explainer] -= 1
         return missing
 
@@ -207,6 +209,7 @@ class Peekaboom:
             "next": following if following > exposure else None,
             "choices": self.choices(person, question.unit),
             "tried": [choice for choice in question.tried if choice is not None],
+            "strike": strikes(self.study),
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
@@ -238,7 +241,7 @@ class Peekaboom:
         question = _checked(current, place, step)
         if "choice" not in sent or (choice is not None and choice not in self.choices(person, question.unit)):
             raise UserError("choice is one of the labels that are shown, or null")
-        if choice is not None and choice in question.tried:
+        if choice is not None and choice in question.tried and strikes(self.study):
             raise UserError("this label was tried before")
         payload = {
             "step": question.step,
@@ -279,6 +282,11 @@ def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarr
     count = np.rint(np.array([exposure * height * width])).astype(np.int64)
     kept = top_pixels(values[None], count)[0]
     return np.where(kept[..., None], frame, np.uint8(GREY))
+
+
+def strikes(study: Study) -> bool:
+    """Return whether labels that were tried cannot be chosen again; always so in studies that do not say."""
+    return study.configuration.get("strike", True)
 
 
 def by_judgement(answers: Sequence[Answer]) -> dict[tuple[str, str], list[Answer]]:

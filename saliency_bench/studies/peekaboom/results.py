@@ -1,7 +1,8 @@
 """Results of peek-a-boom: accuracy curves, areas under them, the number of judgements needed, people.
 
 Tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only judgements that have ended count: by
-a right answer, or without one at the whole image (*never right*, which counts as wrong at every exposure).
+a right answer, or without one at the whole image (*never right*, which counts as wrong at every exposure). Those of
+people who failed an attention check are left out, unless they are asked for.
 """
 
 from collections.abc import Sequence
@@ -11,49 +12,42 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from saliency_bench.analysis.agreement import COLUMNS, crowd_auc
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
-from saliency_bench.errors import UserError
 from saliency_bench.results.cell import rank_text
 from saliency_bench.results.clusters import Matched
 from saliency_bench.results.intervals import difference, interval
 from saliency_bench.results.paired_test import adjusted_p
 from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
 from saliency_bench.scoring.exposures import judgement_areas, right_by
-from saliency_bench.studies.attention_checks import failed, note
-from saliency_bench.studies.peekaboom.protocol import by_judgement, has_ended
+from saliency_bench.studies.attention_checks import dropped, note, nothing
+from saliency_bench.studies.peekaboom.chance import (
+    LIKE_GUESSING,
+    corrected,
+    evidence_of_guessing,
+    guessing_accuracy,
+    guessing_area,
+)
+from saliency_bench.studies.peekaboom.protocol import by_judgement, has_ended, strikes
 from saliency_bench.studies.result_rows import codes_of, numbered, write_rows
 from saliency_bench.studies.run_images import pair_of
-from saliency_bench.studies.study import Study
+from saliency_bench.studies.study import Answer, Study
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # of judgements per image and explainer, of table 3
 DRAWS = 1000
-CROWD = ("explainer", "saliency_crowd_auc", "low", "high", "rank", "images", "judgements", "never right")
+GUESSING = "guessing"  # the row of a blind clicker
+CROWD = ("explainer", "saliency_crowd_auc", "low", "high", "corrected", "rank", "images", "judgements", "never right",
+         "with everyone")  # fmt: skip
 CURVES = ("explainer", "exposure", "accuracy", "low", "high", "judgements")
 FEWER = ("judgements per pair", "explainer", "saliency_crowd_auc", "2.5 %", "97.5 %", "same order")
 OF_IMAGES = ("image_id", "mean exposure", "right", "judgements")
-OF_PEOPLE = ("person", "mean exposure", "right", "judgements", "checks right", "checks", "median seconds")
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """One person on one image by one explainer.
-
-    Attributes:
-        person: the pseudonym.
-        image: its id.
-        explainer: its name.
-        first: the exposure of the right answer; NaN without.
-        seconds: of all answers.
-    """
-
-    person: str
-    image: str
-    explainer: str
-    first: float
-    seconds: float
+OF_PEOPLE = ("person", "mean exposure", "right", "judgements", "checks right", "checks", "like guessing",
+             "median seconds")  # fmt: skip
+JUDGEMENT = ("person", "image", "explainer", "first", "seconds")
+ATTEMPT = ("person", "explainer", "exposure", "right", "chance")
 
 
 @dataclass(frozen=True)
@@ -61,105 +55,143 @@ class Judged:
     """The stored judgements.
 
     Attributes:
-        judgements: those that have ended.
+        judgements: those that have ended, a row each: person, image, explainer, first (the exposure of the right
+            answer, NaN without one), seconds (of all its answers).
+        attempts: answers that name a label, and "I don't know" to a whole image: person, explainer ("" of an attention
+            check), exposure, right, chance (of a guess to be right).
         checks: {person: whether each attention check was right}.
-        unfinished: number of those that are left out.
+        unfinished: number of judgements that have not ended.
     """
 
-    judgements: list[Judgement]
+    judgements: pd.DataFrame
+    attempts: pd.DataFrame
     checks: dict[str, list[bool]]
     unfinished: int
+
+    def without(self, people: set[str]) -> pd.DataFrame:
+        """Return the judgements of all others."""
+        return self.judgements[~self.judgements["person"].isin(people)]
 
 
 def judged(study: Study) -> Judged:
     """Return the stored judgements of a study."""
     exposures, unfinished = len(study.configuration["exposures"]), 0
-    judgements: list[Judgement] = []
+    judgements: list[tuple] = []
+    attempts: list[tuple] = []
     checks: dict[str, list[bool]] = {}
     for (person, unit), steps in by_judgement(study.answers(last=False)).items():
         image, explainer = pair_of(unit)
         last = steps[-1].payload
+        attempts += [(person, explainer or "", *attempt) for attempt in _attempts(study, steps)]
         if explainer is None:
             checks.setdefault(person, []).append(last["right"])
         elif not has_ended(steps, exposures):
             unfinished += 1
         else:
             first = last["exposure"] if last["right"] else np.nan
-            judgements.append(Judgement(person, image, explainer, first, sum(step.seconds for step in steps)))
-    return Judged(judgements, checks, unfinished)
+            judgements.append((person, image, explainer, first, sum(step.seconds for step in steps)))
+    return Judged(
+        pd.DataFrame(judgements, columns=JUDGEMENT), pd.DataFrame(attempts, columns=ATTEMPT), checks, unfinished
+    )
 
 
-def results(study: Study, *, people: bool = True, without_failed: bool = False) -> Findings:
+def _attempts(study: Study, steps: Sequence[Answer]) -> list[tuple[float, bool, float]]:
+    """Return (exposure, right, chance of a guess) of the answers of a judgement that say something about guessing."""
+    choices, attempts = study.configuration["choices"], []
+    tried = 0
+    for step in steps:
+        exposure, choice = step.payload["exposure"], step.payload["choice"]
+        if choice is not None or exposure == 1:
+            attempts.append((exposure, step.payload["right"], 1 / (choices - tried if strikes(study) else choices)))
+        tried += choice is not None
+    return attempts
+
+
+def results(study: Study, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()) -> Findings:
     """Return tables of the judgements that have ended.
 
     Args:
         study: of peek-a-boom.
         people: False gives numbers instead of pseudonyms.
-        without_failed: leave out the judgements of people who failed an attention check.
+        with_failed: count the judgements of people who failed an attention check.
+        exclude: people whose judgements are left out anyway.
 
     Raises:
-        UserError: No judgement has ended.
+        UserError: No judgement that counts has ended, or nobody has a name of `exclude`.
     """
     answers = judged(study)
-    dropped = set(failed(answers.checks)) if without_failed else set()
-    kept = [judgement for judgement in answers.judgements if judgement.person not in dropped]
-    if not kept:
-        raise UserError(f"study {study.name} has no judgement yet that has ended")
-    explainers = [
-        name for name in study.configuration["explainers"] if any(judgement.explainer == name for judgement in kept)
-    ]
-    by_explainer = {name: [judgement for judgement in kept if judgement.explainer == name] for name in explainers}
-    crowd, order = _crowd(study, by_explainer)
+    without = dropped(answers.checks, study.people(), with_failed, exclude)
+    kept = answers.without(without)
+    if kept.empty:
+        raise nothing(study.name, "judgement", without, not answers.judgements.empty)
+    by_explainer = _by_explainer(study, kept)
+    everyone = {name: rows["first"] for name, rows in _by_explainer(study, answers.judgements).items()}
+    crowd, order = _crowd(study, by_explainer, everyone)
+    evidence = evidence_of_guessing(answers.attempts)
+    persons = _of_people(answers, evidence)
     tables = {
         "": (CROWD, crowd),
         "accuracies": (CURVES, _curves(study, by_explainer)),
         "judgements": (FEWER, _with_fewer(study, by_explainer)),
-        "images": (OF_IMAGES, _of_images(kept)),
-        "people": (OF_PEOPLE, _of_people(kept, answers.checks)),
+        "images": (OF_IMAGES, [(image, *_mean_exposure(rows["first"])) for image, rows in kept.groupby("image")]),
+        "people": (OF_PEOPLE, persons if people else numbered(persons)),
     }
-    if not people:
-        tables["people"] = OF_PEOPLE, numbered(tables["people"][1])
     data: dict[str, Any] = {name or "crowd": dicts(header, rows) for name, (header, rows) in tables.items()}
-    notes = _notes(answers, order, without_failed)
-    return Findings("peekaboom", [Table(header, rows, name) for name, (header, rows) in tables.items()], data, notes)
-
-
-def _notes(answers: Judged, order: str, without_failed: bool) -> list[str]:
-    """Return what must be known to read the tables."""
     notes = [order] if order else []
     if answers.unfinished:
         notes.append(f"Judgements that have not ended, and are left out: {answers.unfinished}.")
-    return notes + note(answers.checks, "judgements", without_failed)
+    notes += note(answers.checks, "judgements", with_failed, exclude)
+    notes += _guessers(evidence, people)
+    return Findings("peekaboom", [Table(header, rows, name) for name, (header, rows) in tables.items()], data, notes)
 
 
-def _crowd(study: Study, by_explainer: dict[str, list[Judgement]]) -> tuple[list[tuple], str]:
-    """Return (rows of CROWD, why there are no ranks)."""
-    images = sorted({judgement.image for of_explainer in by_explainer.values() for judgement in of_explainer})
+def _by_explainer(study: Study, judgements: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return {explainer: its judgements}, in the order of the study; those without any are left out."""
+    groups = dict(iter(judgements.groupby("explainer")))
+    return {name: groups[name] for name in study.configuration["explainers"] if name in groups}
+
+
+def _guessers(evidence: dict[str, float], people: bool) -> list[str]:
+    """Return the line that names people who answer like guessers."""
+    names = sorted(person for person, ratio in evidence.items() if ratio >= LIKE_GUESSING)
+    if not names:
+        return []
+    shown = ", ".join(names) if people else f"{len(names)} people"
+    return [f"Answer like guessers (likelier by guessing, 10 : 1 or more, than as others do): {shown}; "
+            "--exclude NAME leaves somebody out."]  # fmt: skip
+
+
+def _crowd(
+    study: Study, by_explainer: dict[str, pd.DataFrame], everyone: dict[str, pd.Series]
+) -> tuple[list[tuple], str]:
+    """Return (rows of CROWD, the best first and guessing last; why there are no ranks)."""
+    settings = study.configuration
+    images = sorted({image for rows in by_explainer.values() for image in rows["image"]})
     codes = codes_of(study, images)
-    rows, means = [], []
-    for name, of_explainer in by_explainer.items():
-        firsts: dict[str, list[float]] = {image: [] for image in images}
-        for judgement in of_explainer:
-            firsts[judgement.image].append(judgement.first)
-        arrays = [np.array(area) for area in firsts.values()]
-        area = crowd_auc(arrays, codes, study.seed)
-        means.append(
-            np.array([judgement_areas(judgement).mean() if len(judgement) else np.nan for judgement in arrays])
-        )
-        never = sum(bool(np.isnan(judgement.first)) for judgement in of_explainer)
-        rows.append(
-            (
-                name,
-                *map(finite_or_none, area[:3]),
-                sum(len(judgement) > 0 for judgement in arrays),
-                len(of_explainer),
-                never,
-            )
-        )
+    guessing = guessing_area(settings["choices"], settings["exposures"], strikes(study))
+    areas, means = [], []
+    for rows in by_explainer.values():
+        groups = dict(iter(rows.groupby("image")["first"]))
+        firsts = [groups[image].to_numpy() if image in groups else np.empty(0) for image in images]
+        areas.append(crowd_auc(firsts, codes, study.seed))
+        means.append(np.array([judgement_areas(first).mean() if len(first) else np.nan for first in firsts]))
     ranks = _ranks(list(by_explainer), means, codes, study.seed)
-    whole = [(*row[:4], ranks.get(name, TOO_FEW), *row[4:]) for name, row in zip(by_explainer, rows, strict=True)]
+    rows = [
+        (
+            name,
+            *map(finite_or_none, area[:3]),
+            corrected(area.value, guessing, settings["exposures"]),
+            ranks.get(name, TOO_FEW),
+            judgements["image"].nunique(),
+            len(judgements),
+            int(judgements["first"].isna().sum()),
+            float(judgement_areas(everyone[name].to_numpy()).mean()),
+        )
+        for (name, judgements), area in zip(by_explainer.items(), areas, strict=True)
+    ]
+    rows.sort(key=lambda row: -row[1])
     order = "" if ranks else f"Ranks need {RANKED_FROM} images that both explainers of a pair were judged on."
-    return sorted(whole, key=lambda row: -row[1]), order
+    return [*rows, (GUESSING, guessing, None, None, 0.0, "", None, None, None, None)], order
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
@@ -168,7 +200,7 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
     matched.forget()
-    if any(difference.clusters < RANKED_FROM for difference in differences.values()):
+    if any(difference.effective < RANKED_FROM for difference in differences.values()):
         return {}
     decided: list[tuple[str, str]] = []
     for (first, second), p in adjusted_p([matched], [pairs], seed=seed)[0].items():
@@ -178,29 +210,28 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
     return {name: rank_text(ranks) for name, ranks in sets.items()}
 
 
-def _curves(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tuple]:
-    """Return rows of CURVES; the unit of an interval is the cluster of images."""
-    exposures = study.configuration["exposures"]
-    rows = []
-    for name, of_explainer in by_explainer.items():
-        right = right_by(np.array([judgement.first for judgement in of_explainer]), exposures).astype(float)
-        codes = codes_of(study, [judgement.image for judgement in of_explainer])
+def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
+    """Return rows of CURVES, guessing last; the unit of an interval is the cluster of images."""
+    settings = study.configuration
+    exposures = settings["exposures"]
+    rows: list[tuple] = []
+    for name, judgements in by_explainer.items():
+        right = right_by(judgements["first"].to_numpy(), exposures).astype(float)
+        codes = codes_of(study, list(judgements["image"]))
         for exposure, column in zip(exposures, right.T, strict=True):
             estimate = interval(column, codes, (0.0, 1.0), study.seed)
-            rows.append((name, exposure, *map(finite_or_none, estimate[:3]), len(of_explainer)))
-    return rows
+            rows.append((name, exposure, *map(finite_or_none, estimate[:3]), len(judgements)))
+    by_chance = guessing_accuracy(settings["choices"], exposures, strikes(study)).tolist()
+    return rows + [(GUESSING, *pair, None, None, None) for pair in zip(exposures, by_chance, strict=True)]
 
 
-def _with_fewer(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tuple]:
+def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
     """Return rows of FEWER: `DRAWS` times, so many judgements per pair are drawn from those of each explainer.
 
     "same order": the share of draws that put all explainers in the order of all judgements.
     """
-    areas = {
-        name: judgement_areas(np.array([judgement.first for judgement in of_explainer]))
-        for name, of_explainer in by_explainer.items()
-    }
-    images = {name: len({judgement.image for judgement in of_explainer}) for name, of_explainer in by_explainer.items()}
+    areas = {name: judgement_areas(rows["first"].to_numpy()) for name, rows in by_explainer.items()}
+    images = {name: rows["image"].nunique() for name, rows in by_explainer.items()}
     whole = np.argsort([-of_explainer.mean() for of_explainer in areas.values()], kind="stable")
     rows = []
     for number in NUMBERS:
@@ -222,57 +253,47 @@ def _drawn(areas: np.ndarray, size: int, seed: int, name: str) -> np.ndarray:
     return np.array([areas[np.argsort(random_bits(draw_seed, n))[:size]].mean() for draw_seed in seeds])
 
 
-def _of_images(kept: Sequence[Judgement]) -> list[tuple]:
-    """Return rows of OF_IMAGES, by image: how hard they are."""
-    firsts: dict[str, list[float]] = {}
-    for judgement in kept:
-        firsts.setdefault(judgement.image, []).append(judgement.first)
-    return [(image, *_mean_exposure(of_image)) for image, of_image in sorted(firsts.items())]
-
-
-def _of_people(kept: Sequence[Judgement], checks: dict[str, list[bool]]) -> list[tuple]:
-    """Return rows of OF_PEOPLE: how able they are."""
-    by_person: dict[str, list[Judgement]] = {}
-    for judgement in kept:
-        by_person.setdefault(judgement.person, []).append(judgement)
+def _of_people(answers: Judged, evidence: dict[str, float]) -> list[tuple]:
+    """Return rows of OF_PEOPLE, everybody's: how able they are, and who may not have looked."""
     rows = []
-    for person, of_person in sorted(by_person.items()):
-        right = checks.get(person, [])
-        seconds = float(np.median([judgement.seconds for judgement in of_person]))
-        rows.append(
-            (person, *_mean_exposure([judgement.first for judgement in of_person]), sum(right), len(right), seconds)
-        )
+    for person, judgements in answers.judgements.groupby("person"):
+        checks = answers.checks.get(person, [])
+        seconds = float(judgements["seconds"].median())
+        about = *_mean_exposure(judgements["first"]), sum(checks), len(checks), evidence.get(person)
+        rows.append((person, *about, seconds))
     return rows
 
 
-def _mean_exposure(firsts: Sequence[float]) -> tuple[float | None, int, int]:
+def _mean_exposure(firsts: pd.Series) -> tuple[float | None, int, int]:
     """Return (mean exposure of the right answers, their number, that of all judgements)."""
-    right = [first for first in firsts if not np.isnan(first)]
-    return (float(np.mean(right)) if right else None), len(right), len(firsts)
+    return finite_or_none(firsts.mean()), int(firsts.count()), len(firsts)
 
 
-def export(study: Study, path: Path, *, people: bool = True, without_failed: bool = False) -> int:
+def export(
+    study: Study, path: Path, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()
+) -> int:
     """Write the answers of judgements that have ended as CSV or Parquet, as `analyse --what agreement` reads them.
 
     Args:
         study: of peek-a-boom.
         path: the file.
         people: False numbers the people of each image and explainer anew, so that nobody's answers can be put together.
-        without_failed: leave out the judgements of people who failed an attention check.
+        with_failed: include the judgements of people who failed an attention check.
+        exclude: people whose judgements are left out anyway.
 
     Returns:
         The number of rows.
 
     Raises:
-        UserError: The suffix is another one.
+        UserError: The suffix is another one, or nobody has a name of `exclude`.
     """
-    dropped = set(failed(judged(study).checks)) if without_failed else set()
+    without = dropped(judged(study).checks, study.people(), with_failed, exclude)
     exposures = len(study.configuration["exposures"])
     numbers: dict[tuple[str, str], int] = {}
     rows = []
     for (person, unit), steps in by_judgement(study.answers(last=False)).items():
         image, explainer = pair_of(unit)
-        if explainer is None or person in dropped or not has_ended(steps, exposures):
+        if explainer is None or person in without or not has_ended(steps, exposures):
             continue
         number = numbers[image, explainer] = numbers.get((image, explainer), 0) + 1
         name = person if people else str(number)

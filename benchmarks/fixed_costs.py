@@ -1,0 +1,120 @@
+"""What is paid beside the network's passes: starting a command, a call, a finished run, a metric of `evaluate`.
+
+example:
+  python benchmarks/fixed_costs.py
+
+Seconds are of the processor, of this process and its children, the smallest of some repeats: on a busy machine the
+clock on the wall says little. The aims are those of a quiet machine.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+SIDE, MAPS = 224, 64
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="default: 5")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'what':44} {'seconds':>8} {'aim':>8}")
+    for name, measure, aim in ROWS:
+        with TemporaryDirectory() as folder:
+            print(f"{name:44} {measure(Path(folder), args.repeats):8.4f} {aim:8.4f}", flush=True)
+    return 0
+
+
+def best(work: Callable[[], object], repeats: int, per: int = 1) -> float:
+    """Seconds of the processor, the smallest of some repeats after one that is not counted."""
+    work()
+    return min(seconds(work) for _ in range(repeats)) / per
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Seconds of the processor, children included."""
+    before = used()
+    work()
+    return used() - before
+
+
+def used() -> float:
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
+
+
+def command(*words: str, **environment: str) -> Callable[[Path, int], float]:
+    """Measure a command in a process of its own."""
+    code = "import sys; from saliency_bench.cli import main; sys.exit(main(sys.argv[1:]))"
+
+    def measure(folder: Path, repeats: int) -> float:
+        def run() -> None:
+            with (folder / "completed").open("wb") as answer:  # argcomplete writes to descriptor 8
+                os.dup2(answer.fileno(), 8)
+                subprocess.run([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL,
+                               env=os.environ | environment, pass_fds=(8,), check=False)  # fmt: skip
+
+        return best(run, repeats)
+
+    return measure
+
+
+def network() -> torch.nn.Module:
+    import torchvision
+
+    import saliency_bench as sb
+
+    torch.manual_seed(0)
+    return sb.load_classifier(torchvision.models.resnet18(num_classes=8), mean=0, std=1, size=SIDE)
+
+
+def finished(folder: Path, repeats: int) -> float:
+    """A finished run started again, libraries and network loaded."""
+    import saliency_bench as sb
+
+    data = sb.build("shapes-xai", folder / "shapes", size=64, count=200, progress=False)
+    settings = {"dataset": str(data), "model": network(), "explainers": ["gradcam", "random"], "limit": 8,
+                "metrics": ["saliency_miou"], "out": folder / "run", "device": "cpu", "progress": False}  # fmt: skip
+    return best(lambda: sb.run(**settings), repeats)
+
+
+def of_evaluate(folder: Path, repeats: int) -> float:
+    """What `compute` of a metric of evaluate takes beside the metric's function, per map."""
+    from saliency_bench.metrics.saliency_miou.saliency_miou import SaliencyMiou
+
+    rng = np.random.default_rng(0)
+    maps, masks = rng.random((MAPS, SIDE, SIDE)).astype(np.float32), rng.random((MAPS, SIDE, SIDE)) > 0.8
+    module = SaliencyMiou()
+    whole = best(lambda: module.compute(predictions=maps, references=masks), repeats, MAPS)
+    return whole - best(lambda: SaliencyMiou.function(maps, masks), repeats, MAPS)
+
+
+def folded(folder: Path, repeats: int) -> float:
+    """A faster copy of ResNet-18 asked for once more."""
+    from saliency_bench.classifiers.fast_forward import fast_forward
+
+    classifier, images = network(), torch.rand(4, 3, SIDE, SIDE)
+    return best(lambda: fast_forward(classifier, images), repeats)
+
+
+COMPLETING = {"_ARGCOMPLETE": "1", "COMP_LINE": "saliency-bench run --m", "COMP_POINT": "22", "_ARGCOMPLETE_IFS": "\v"}
+ROWS: list[tuple[str, Callable[[Path, int], float], float]] = [
+    ("saliency-bench --help", command("--help"), 0.3),
+    ("saliency-bench list", command("list"), 0.5),
+    ("a tab behind saliency-bench run --m", command(**COMPLETING), 0.15),
+    ("a finished run started again", finished, 0.5),
+    (f"evaluate's compute, a map of {MAPS}", of_evaluate, 0.0005),
+    ("the faster copy, asked for again", folded, 0.01),
+]
+
+if __name__ == "__main__":
+    sys.exit(main())

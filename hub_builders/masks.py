@@ -1,0 +1,177 @@
+"""A dataset with the masks that people drew on its images in a study (`saliency-bench annotate`).
+
+    saliency-bench annotate --dataset photos --store study.db
+    saliency-bench build masks --dataset photos --annotations study.db --out my-data
+    saliency-bench run --dataset my-data --model M --explainers gradcam random --metrics saliency_miou --out runs/first
+
+Source: the folder of the dataset that the study is about, as `annotate` got it: a built dataset, or a folder of
+pictures; and the store of the study.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from saliency_bench.data.jobs import BuildLog
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _own
+from saliency_bench.hub_builders._source import needed
+from saliency_bench.utils.pictures import Picture, UnreadableError
+
+if TYPE_CHECKING:
+    from saliency_bench.studies.annotating import Annotating
+    from saliency_bench.studies.study import Answer
+
+VERSION = "1"
+OWN_DATA = "dataset"
+DERIVED = True
+SECTION = "made of a dataset and of what people drew on it"
+USAGE = "--dataset photos --annotations study.db"
+ALSO_CALLED = ("annotations", "study")
+TITLE = "Masks of a study"
+ANNOTATORS = ("crowdsourced",)
+SOURCES = ("original",)
+LICENSE = _own.LICENSE
+REDISTRIBUTE = False
+PAPER_COUNTS: dict = {}
+PRIVATE = ("annotations",)
+GROUP = "the image, where the study asked about several classes of one"
+SPLIT = "test"
+CITATION = _own.CITATION
+RULE = """One sample for each image of the dataset, with the picture that people saw: upright, of 8 bits. The
+mask is the consensus of the answers that count by the rule `rule`: `half`, the pixels that at least half of the people
+marked (of two people the union), `majority`, more than half (of two the intersection), or `staple`. Answers that were
+skipped or rejected do not count, nor do those of people whose mean IoU with the honeypots is below `honeypot_iou`. An
+image that nobody has answered has no mask; "no region" counts as an empty one. Images that the study did not ask about,
+as the dataset has a mask of them, keep that mask: `mask_source` says which."""
+
+
+def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object) -> None:
+    """Raise UserError for options that cannot be."""
+    from saliency_bench.errors import unknown
+    from saliency_bench.studies.agreement import RULES
+
+    if not annotations:
+        raise UserError("masks needs the store of the study: --annotations study.db")
+    if rule not in RULES:
+        raise unknown("consensus rule", rule, RULES)
+    if not 0 <= honeypot_iou <= 1:
+        raise UserError(f"honeypot_iou is a number from 0 to 1; got {honeypot_iou}")
+
+
+def features(classes: dict[str, list[str]]) -> dict:
+    """Return the columns; the classes are those of the dataset."""
+    from datasets import ClassLabel, Value
+
+    return {
+        "label": ClassLabel(names=classes["label"]),
+        "mask_source": Value("string"),
+        "annotators": Value("int64"),
+    }
+
+
+def samples(
+    source: Path | None,
+    log: BuildLog,
+    *,
+    annotations: str = "",
+    study: str = "",
+    split: str = "test",
+    rule: str = "half",
+    people: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
+    accepted: bool = False,
+    honeypot_iou: float = 0.0,
+    seed: int = 0,
+) -> Iterator[dict]:
+    """Yield the images in the order of the dataset.
+
+    Args:
+        source: the folder of the dataset.
+        log: gets what is left out, and why.
+        annotations: store of the study, study.db or a PostgreSQL URL.
+        study: name of the study, if the store holds several.
+        split: of the dataset.
+        rule: of the consensus, half, majority or staple.
+        people: whose masks count (default: everybody's).
+        exclude: people to leave out.
+        accepted: only masks that a reviewer has accepted.
+        honeypot_iou: leave out people whose mean IoU with the honeypots is below.
+        seed: not used.
+    """
+    from saliency_bench.data.loading import find
+    from saliency_bench.studies.annotating import KIND, Annotating, Choice
+    from saliency_bench.studies.images import StudyImages
+    from saliency_bench.studies.store import Store
+
+    rows, _ = find(str(needed(source, "masks", "the dataset of the study, --dataset DIR"))).load_usual(split)
+    store = Store(annotations, create=False)
+    try:
+        annotating = Annotating(store.find(study or None, KIND), StudyImages(rows))
+        answers = annotating.counted(Choice(people, exclude, accepted, honeypot_iou))
+    finally:
+        store.close()
+    if strangers := sorted(set(answers) - set(annotating.images.units)):
+        raise UserError(f"the study is about another dataset: {source} has no image {strangers[0]}")
+    labels = {unit: annotating.images.label(unit) or "image" for unit in annotating.images.units}
+    log.classes = {"label": sorted(set(labels.values()))}
+    _remark_pairs(log, answers, rule)
+    units = annotating.images.units
+    log.expected = len(units)
+    for unit in units:
+        if sample := sample_of(log, unit, annotating, answers.get(unit, []), rule):
+            yield sample
+
+
+def _remark_pairs(log: BuildLog, answers: "dict[str, list[Answer]]", rule: str) -> None:
+    """Note how many images were marked by two people, where the rule decides between union and intersection."""
+    pairs = sum(len(of_image) == 2 for of_image in answers.values())
+    if pairs and rule != "staple":
+        result = "union" if rule == "half" else "intersection"
+        log.remark("consensus", f"{pairs} of {len(answers)} images have two people; their mask is the {result} of both")
+
+
+def sample_of(log: BuildLog, unit: str, annotating: "Annotating", answers: "list[Answer]", rule: str) -> dict | None:
+    """Return the sample of an image.
+
+    Args:
+        log: gets the reason where it, or its mask, is left out.
+        unit: of the study.
+        annotating: the study.
+        answers: to this image.
+        rule: of the consensus.
+    """
+    images = annotating.images
+    try:
+        shown = images.shown(unit)
+    except UnreadableError as error:
+        log.leave_out(unit, "image", str(error))
+        return None
+    asked = unit in annotating.units
+    group = {} if images.image_id(unit) == unit else {"group": images.image_id(unit)}
+    return {
+        "image_id": unit,
+        "image": Picture(shown.path.read_bytes(), shown.path.suffix, shown.width, shown.height),
+        "label": images.label(unit) or "image",
+        "mask": _mask(log, unit, shown.sha256, annotating, answers, rule) if asked else images.known_mask(unit),
+        "mask_source": "people" if asked else "dataset",
+        "annotators": len(answers),
+        **group,
+    }
+
+
+def _mask(
+    log: BuildLog, unit: str, sha256: str, annotating: "Annotating", answers: "list[Answer]", rule: str
+) -> np.ndarray | None:
+    """Return the consensus; None, with the reason in the log, where there is none."""
+    from saliency_bench.studies.agreement import consensus
+
+    if not answers:
+        log.leave_out(unit, "mask", "no answer that counts")
+        return None
+    if any(answer.image_sha256 not in (None, sha256) for answer in answers):
+        log.leave_out(unit, "mask", "drawn on another image")
+        return None
+    return consensus([annotating.pixels(answer) for answer in answers], rule)

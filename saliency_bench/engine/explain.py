@@ -1,0 +1,98 @@
+"""Explain: the maps of a batch by one explainer, and whether they depend on what else is in the batch.
+
+A map that is not finite, and an explainer that raises, become the reason why samples have no score; a strict run stops.
+"""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.precomputed import PrecomputedMaps
+from saliency_bench.errors import UserError
+from saliency_bench.map_sources.map_provider import halving, not_finite, reason_of
+from saliency_bench.reasons import NOT_FINITE
+from saliency_bench.types import Batch, Maps, Target
+
+# Of the norm of the maps. All explainers of this package stay below 1e-6: batches of another size have other last bits,
+# which a tie (max pooling) can make large at single pixels.
+BATCH_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The maps of a batch.
+
+    Attributes:
+        maps: (B, H, W), zeros where a map is not finite; None if the explainer raised.
+        faults: {index in the batch: what is wrong with its map}.
+        passes: images that went through the classifier.
+        halved: how often a batch was halved because it did not fit in memory.
+    """
+
+    maps: Maps | None = None
+    faults: dict[int, str] = field(default_factory=dict)
+    passes: int = 0
+    halved: int = 0
+
+
+def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Target) -> Explained:
+    """Return the maps of a batch.
+
+    Raises:
+        UserError: A refusal by name, which holds for every chunk; in a strict run whatever is wrong.
+    """
+    seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids]
+    before = context.classifier.passes
+    try:
+        maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = reason_of(error)
+        if context.spec.strict:
+            raise UserError(f"{explainer}, {images_text(batch)}: {reason}") from error
+        return Explained(None, dict.fromkeys(range(len(batch)), reason), context.classifier.passes - before)
+    bad = not_finite(maps)
+    reason = getattr(explainer.function, "not_finite", NOT_FINITE)
+    if bad and context.spec.strict:
+        raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
+    maps = maps.nan_to_num(0, 0, 0) if bad else maps
+    return Explained(maps, dict.fromkeys(bad, reason), context.classifier.passes - before, halved)
+
+
+def depends_on_batch(
+    context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None
+) -> bool:
+    """Return whether the first half of a batch, explained alone, gets other maps than within the batch.
+
+    Args:
+        context: what the run works on.
+        batch: the samples.
+        explainer: that made the maps.
+        target: (B, K) or (1, K).
+        maps: (B, H, W), of the whole batch; None if there are none.
+    """
+    half = len(batch) // 2
+    if maps is None or half == 0 or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
+        return False
+    seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids[:half]]
+    target = target if len(target) == 1 else target[:half]
+    with context.classifier.uncounted():
+        try:
+            alone = explainer.seeded(context.spec.seed)(context.classifier, batch.images[:half], target, seeds=seeds)
+        except Exception:  # what an explainer raises for fewer images says nothing about its maps
+            return False
+    return differ(alone, maps[:half])
+
+
+def differ(alone: Tensor, together: Tensor) -> bool:
+    """Return whether ||alone - together|| > `BATCH_TOLERANCE` ||together||."""
+    return bool((alone - together).norm() > BATCH_TOLERANCE * together.norm())
+
+
+def images_text(batch: Batch) -> str:
+    """Name the images of a batch in a message; their order is that of the run, so that no range of ids names them."""
+    first, *rest = batch.ids
+    return f"images {first} ... {rest[-1]} ({len(batch)} images)" if rest else f"image {first}"

@@ -1,0 +1,134 @@
+"""Finish: part files become tables, summary, examples and page.
+
+OUT/written.json notes what these files were made of, with their hashes: a start that finds the same again, and the
+files as they were written, writes nothing.
+"""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import saliency_bench
+from saliency_bench import registry
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
+from saliency_bench.classifiers.passes import PIXELS_PER_PASS
+from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.examples import write_examples
+from saliency_bench.engine.merging import Parts, merge
+from saliency_bench.errors import UserError
+from saliency_bench.registry import owner_of
+from saliency_bench.results import WRITTEN
+from saliency_bench.results.cell import read_cells
+from saliency_bench.results.summary import RunFacts, summarise
+from saliency_bench.utils.devices import peak_memory
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of, sha256_of
+from saliency_bench.utils.provenance import provenance
+
+FORMAT = 2  # of the note; another one writes everything anew
+TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet")
+FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
+PACKAGE = Path(saliency_bench.__file__).parent
+
+
+def finish(context: RunContext, seconds: float, timings: dict) -> dict:
+    """Write all that follows from the part files unless it is there, and return the summary.
+
+    Args:
+        context: what the run works on.
+        seconds: since the start.
+        timings: what else timings.json says.
+
+    Raises:
+        UserError: No sample fits the selection, or a part was damaged or lost since the run computed it.
+    """
+    out, parts = context.out, Parts.of(context)
+    if not parts.shown.any():
+        raise UserError(f"no sample of the run fits --only {' '.join(context.spec.only or ())}")
+    facts = run_facts(context, int(parts.shown.sum()))
+    origin = made_of(parts, facts)
+    if is_written(out, origin):
+        return read_json(out / "summary.json")
+    from saliency_bench.reports.page import report  # which imports what draws plots
+
+    merge(context, parts)
+    summary = summarise(facts)
+    memory = peak_memory(context.classifier.device)
+    times = {"started": time.time() - seconds, "seconds": seconds, "peak_memory": memory}
+    write_json(out / "timings.json", times | timings)
+    cells = read_cells(summary["cells"])
+    write_examples(out, context.run_id, cells, lambda index: context.classifier.prepare([context.rows[index]]))
+    report([out])
+    note_written(out, origin)
+    return summary
+
+
+def made_of(parts: Parts, facts: RunFacts) -> str:
+    """Return a hash of all that the files follow from."""
+    return hash_of(FORMAT, parts.identity, vars(facts) | {"folder": str(facts.folder)}, _code())
+
+
+def is_written(out: Path, origin: str) -> bool:
+    """Return whether a finished start has written all files from the same, and nobody has changed them."""
+    try:
+        return read_json(out / WRITTEN) == _note(out, origin)
+    except (UserError, OSError):
+        return False
+
+
+def note_written(out: Path, origin: str) -> None:
+    """Note that all files are written, and what they were made of."""
+    write_json(out / WRITTEN, _note(out, origin))
+
+
+def _note(out: Path, origin: str) -> dict:
+    """Return the content of the note: the hashes of the files that are there."""
+    names = [name for name in FILES if (out / name).is_file()]
+    return {"format": FORMAT, "of": origin, "files": {name: sha256_of(out / name) for name in names}}
+
+
+def _code() -> str:
+    """Return a hash of the code that summary and page are made by, and of what a page says of methods."""
+    core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
+    metrics = (path.with_name("score.py") for path in registry.files("metrics").values())
+    return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
+
+
+def run_facts(context: RunContext, explained: int) -> RunFacts:
+    """Return what the summary says of a run beside its scores; `explained` samples are explained."""
+    classifier, groups = context.classifier, context.question.groups
+    return RunFacts(
+        folder=context.out,
+        dataset=context.dataset,
+        split=context.spec.split,
+        fingerprint=context.identity.fingerprint,
+        samples=len(context.rows),
+        used=context.data.count,
+        only=None if context.spec.only is None else {"conditions": list(context.spec.only), "samples": explained},
+        classes=len(context.question.names or ()),
+        model=context.model,
+        revision=classifier.revision,
+        digest=context.identity.classifier,
+        geometry=str(classifier.geometry),
+        activation_assumed=classifier.assumed,
+        model_classes=context.question.classes,
+        no_accuracy=context.question.unlabelled or None,
+        target=context.question.rule.name,
+        groups=None if groups is None else {"name": groups.name, "identity": groups.identity},
+        precision=context.identity.precision,
+        seed=context.spec.seed,
+        batch_size=context.spec.batch_size,
+        provenance=provenance(classifier.device, _plugins((*context.explainers, *context.metrics)))
+        | {"pixels_per_pass": PIXELS_PER_PASS[classifier.device.type]},
+        dataset_title=context.data.source.title,
+        dataset_repo=context.data.source.repo,
+        dataset_revision=context.data.source.revision,
+        model_repo=classifier.repo,
+        other=None if context.other is None else run_facts(context.other, explained),
+    )
+
+
+def _plugins(items: Iterable[Explainer | Metric]) -> list[str]:
+    """Return the names of the other packages that add some of these."""
+    return sorted({owner_of(item.version).partition(" ")[0] for item in items if owner_of(item.version)})

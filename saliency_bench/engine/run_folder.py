@@ -1,0 +1,65 @@
+"""The folder of a run: locked for one run at a time, and its run.json."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.preflight import check_run_folder
+from saliency_bench.errors import UserError
+from saliency_bench.results.manifest import Manifest, Other, read_earlier
+
+
+def write_manifest(context: RunContext) -> Manifest:
+    """Write run.json, the manifest of this start and those before, and return it.
+
+    Cells whose partners are not known yet are left out.
+
+    Raises:
+        UserError: The folder holds another run.
+    """
+    objects, other = context.spec.python_objects(), context.other
+    manifest = Manifest(
+        spec=context.spec,
+        identity=context.identity,
+        cells={cell.id: cell.key for cell in context.cells if cell.is_planned},
+        dataset=context.loaded_dataset,
+        model=context.loaded_model,
+        other=None if other is None else Other(model=other.loaded_model, identity=other.identity),
+        objects=(*context.in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
+        maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
+    ).after(read_earlier(context.out))
+    manifest.write(context.out)
+    return manifest
+
+
+@contextmanager
+def locked(out: Path, name: str) -> Iterator[None]:
+    """Let one run at a time write to a folder; the lock ends with its process.
+
+    Args:
+        out: the folder.
+        name: the folder as it was given, for messages.
+
+    Raises:
+        UserError: Another run writes to it, or it cannot be written to.
+    """
+    check_run_folder(out)
+    if (path := out / ".lock").is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"{path} is a link or no regular file, so that {out} cannot be locked; delete it")
+    lock = FileLock(path, timeout=0)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(f"another run is writing to {name}; wait for it, or choose another --out") from error
+    except OSError as error:
+        raise UserError(f"cannot write to {name}: {error.strerror or error}; choose another --out") from error
+    try:
+        for stale in out.rglob(".*.tmp"):  # of a run that was killed while it wrote
+            stale.unlink(missing_ok=True)
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,198 @@
+"""What a run costs: counted in images that go through a network, and in seconds by timing the network here.
+
+    forward    images through a network: predictions, maps without gradients, pictures that metrics classify, validation
+    gradient   images through a network and back, for maps
+    trained    images through a network and back, with a step of the optimiser for each batch
+
+Counts are upper bounds where `passes` of an explainer or metric is one, and leave out metrics that declare none, most
+of which classify nothing. Times are per image, in a batch of the run's size; an untrained network of the same structure
+takes as long as a trained one.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from math import ceil
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from PIL import Image
+
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.engine.fitting import Recipe
+from saliency_bench.engine.retraining.networks import Task
+from saliency_bench.engine.suites.jobs import Job, Network
+from saliency_bench.engine.training import new_classifier
+from saliency_bench.errors import UserError
+from saliency_bench.scoring.exposures import EXPOSURES
+from saliency_bench.scoring.retraining import Protocol
+from saliency_bench.utils.devices import peak_memory
+
+SIDE = 224  # of images whose size is not known before the network is there
+ROUNDS = 5
+CLASSES = 8  # of a network that is only timed
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Counts of images, as the module says; `steps` of the optimiser, `networks` trained, `retrained` for a metric."""
+
+    images: int = 0
+    forward: int = 0
+    gradient: int = 0
+    trained: int = 0
+    steps: int = 0
+    networks: int = 0
+    retrained: int = 0
+
+    def __add__(self, other: Self) -> "Cost":
+        return Cost(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
+
+    def times(self, factor: int) -> "Cost":
+        """Return the cost of so many of the same."""
+        return Cost(*(getattr(self, item.name) * factor for item in fields(self)))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds per image, (fastest, median, slowest) of a few rounds each; bytes of memory at the most."""
+
+    prepare: tuple[float, float, float]
+    forward: tuple[float, float, float]
+    gradient: tuple[float, float, float]
+    trained: tuple[float, float, float]
+    memory: int | None
+
+    def seconds(self, cost: Cost) -> tuple[float, float, float]:
+        """Return how long a cost takes: at the least, probably, at the most."""
+        parts = [(cost.images, self.prepare), (cost.forward, self.forward), (cost.gradient, self.gradient),
+                 (cost.trained, self.trained)]  # fmt: skip
+        low, middle, high = (sum(count * times[place] for count, times in parts) for place in range(3))
+        return low, middle, high
+
+
+def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
+    """Return what explaining and scoring one image of this side costs, for (explainer, metric) as texts."""
+    if not pairs:
+        return Cost()
+    total = Cost(images=1, forward=1)  # its prediction
+    for text in dict.fromkeys(explainer for explainer, _ in pairs):
+        of_map = cost_of_map(as_explainer(text), side)
+        total += of_map
+        for metric in (as_metric(name) for other, name in pairs if other == text):
+            pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
+            total += Cost(forward=pictures) + of_map.times(maps)
+    return total
+
+
+def cost_of_map(explainer: Explainer, side: int = SIDE) -> Cost:
+    """Return what a map costs; nothing for a function of your own, of which it is not known."""
+    passes = explainer.declaration.passes_of(dict(explainer.options), side, side)
+    return Cost(gradient=passes) if "gradients" in explainer.declaration.needs else Cost(forward=passes)
+
+
+def cost_of_training(network: Network, train: int, validation: int, test: int) -> Cost:
+    """Return what the training of a network costs on splits of so many images."""
+    recipe = network.recipe
+    train = min(train, recipe.limit or train)
+    return Cost(images=train + validation + test, forward=recipe.epochs * validation + test,
+                trained=recipe.epochs * train, steps=recipe.epochs * ceil(train / recipe.batch_size),
+                networks=1)  # fmt: skip
+
+
+def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation: int, test: int) -> Cost:
+    """Return what the metrics among these pairs that retrain cost: maps of all images, and each training once."""
+    total, tasks, mapped = Cost(), {}, set()
+    for text, name in pairs:
+        explainer, metric = as_explainer(text), as_metric(name)
+        if not metric.declaration.keeps:
+            continue
+        protocol = Protocol.from_metric(metric)
+        count = min(train, protocol.images or train)
+        # Each is compared with its own blurred maps, which cost the same, and with random ones.
+        names = [str(explainer)] if explainer.baseline else [str(explainer), f"blurred {explainer}", "random"]
+        for own in names:
+            for exposure, number in ((e, n) for e in protocol.exposures for n in range(1, protocol.trainings + 1)):
+                task = Task.make(explainer, EXPOSURES.index(exposure), number, protocol)
+                by_map = (own, protocol.keeps) if task.explainer else ()  # whole and empty pictures are of no map
+                tasks[by_map, task.exposure, number, count] = protocol
+            if (own, count) not in mapped:
+                mapped.add((own, count))
+                of_map = cost_of_map(explainer) if own != "random" else Cost()
+                total += of_map.times(count + validation + test)
+    for (*_, count), protocol in tasks.items():
+        total += Cost(forward=protocol.epochs * validation + 2 * test, trained=protocol.epochs * count,
+                      steps=protocol.epochs * ceil(count / protocol.batch_size), retrained=1)  # fmt: skip
+    return total
+
+
+def network_like(job: Job, device: str | None) -> Classifier | None:
+    """Return the network of a run, or an untrained one of its structure; None if that is not on this machine."""
+    starts = {str(network.out): network.start for network in job.networks}
+    name = str(job.spec.model)
+    while name in starts and not (Path(name) / "model.safetensors").is_file():
+        name = starts[name]
+    try:
+        if Path(name).is_dir():
+            return load_classifier(name, device=device)
+        from transformers import AutoConfig
+
+        size = job.networks[0].recipe.size if job.networks else SIDE
+        config = name if name.endswith("config.json") else AutoConfig.from_pretrained(
+            name, local_files_only=True, trust_remote_code=False
+        )  # fmt: skip
+        names = [f"class {number}" for number in range(CLASSES)]
+        classifier, _ = new_classifier(Recipe(size=size), config, names, name)
+        return classifier.to(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    except (UserError, OSError, ValueError):
+        return None
+
+
+def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> Speed:
+    """Time a network on a batch of this size: preparing, forward, with gradients, and with a step of Adam."""
+    classifier.eval()
+    rows = [{"image": Image.new("RGB", (SIDE, SIDE))}] * batch_size
+    images = classifier.prepare(rows).images
+    parameters = [parameter for parameter in classifier.model.parameters() if parameter.is_floating_point()]
+    kept = [parameter.detach().clone() for parameter in parameters]
+    adam = torch.optim.Adam([parameter.requires_grad_(True) for parameter in parameters], lr=1e-9)
+    labels = torch.zeros(batch_size, dtype=torch.long, device=images.device)
+
+    def forward() -> None:
+        with torch.no_grad():
+            classifier(images).sum().item()  # which waits for the device
+
+    def gradient() -> None:
+        inputs = images.clone().requires_grad_(True)
+        torch.autograd.grad(classifier(inputs).sum(), inputs)[0].sum().item()
+
+    def trained() -> None:
+        adam.zero_grad()
+        loss = torch.nn.functional.cross_entropy(classifier(images), labels)
+        loss.backward()
+        adam.step()
+        loss.item()
+
+    def timed(work: Callable[[], object]) -> tuple[float, float, float]:
+        work()  # the first round is slower
+        seconds = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            work()
+            seconds.append((time.perf_counter() - start) / batch_size)
+        return min(seconds), float(np.median(seconds)), max(seconds)
+
+    try:
+        speed = Speed(timed(lambda: classifier.prepare(rows)), timed(forward), timed(gradient), timed(trained),
+                      peak_memory(images.device))  # fmt: skip
+    finally:
+        with torch.no_grad():
+            for parameter, before in zip(parameters, kept, strict=True):
+                parameter.copy_(before)
+                parameter.grad = None
+    return speed

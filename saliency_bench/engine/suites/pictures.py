@@ -1,0 +1,281 @@
+"""Pictures of a suite: samples of its runs, explained once more, in rows and columns chosen as those of tables.
+
+    OUT/pictures/NAME.pdf .svg .png
+
+A cell shows one view of an image, such as its map by one explainer, and below it scores that the run gave the sample.
+Axes are those of tables, and `image` and `view`; an axis that is in neither rows nor columns must have one name.
+"""
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from PIL import Image
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.engine.suites.jobs import Job
+from saliency_bench.engine.suites.numbers import Results, explainer_text, metric_text
+from saliency_bench.engine.suites.samples import Sample, loaded
+from saliency_bench.engine.suites.schema import Images, Picture, PictureAxis, View
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.map_sources.map_provider import ExplainerRaisedError
+from saliency_bench.maps import descending
+from saliency_bench.reports import words
+from saliency_bench.reports.plots import STYLE, svg_text
+from saliency_bench.results.manifest import read_manifest
+from saliency_bench.results.run_folder import RunData
+from saliency_bench.targets.terms import TargetTerms
+from saliency_bench.utils.files import write_text, write_with
+from saliency_bench.utils.overlays import eight_bit
+
+AXES = ("dataset", "model", "image", "explainer", "view")
+WITHOUT = "image_without_object"
+CELL, HEADING, LINE = 1.35, 0.3, 0.13  # inches: a cell, the names above columns, a line of words below a cell
+NAMES = 1.0  # inches, left of the rows
+FORMATS = ("pdf", "svg", "png")
+NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "png": {"Software": None}}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A drawn cell: uint8 (h, w, 3), or None with the reason in `lines`; lines of words stand below."""
+
+    pixels: np.ndarray | None
+    lines: tuple[str, ...] = ()
+
+
+def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[str]]:
+    """Write a picture of a suite as `FORMATS`.
+
+    Args:
+        results: What the runs of the suite hold.
+        name: The picture.
+        folder: Where to write.
+
+    Returns:
+        The SVG, or "" if no run is there, and notes.
+
+    Raises:
+        UserError: An image that is named is not in the run.
+    """
+    picture = results.suite.pictures[name]
+    finished = results.finished(picture.runs)
+    cells = {key: cell for job, run in finished for key, cell in _cells(results, picture, job, run)}
+    if not cells:
+        return "", ["No run of this picture is there."]
+    axes = [*picture.rows, *picture.columns]
+    placed = {tuple(key[AXES.index(axis)] for axis in axes): cell for key, cell in cells.items()}
+    rows, columns = (_keys(placed, axes, wanted, picture) for wanted in (picture.rows, picture.columns))
+    with rc_context(STYLE):
+        figure = _figure(placed, rows, columns, results.suite.names)
+        svg = svg_text(figure)
+        write_text(folder / f"{name}.svg", svg)
+        for kind in ("pdf", "png"):
+            save = partial(figure.savefig, format=kind, dpi=200, bbox_inches="tight", metadata=NO_DATES[kind])
+            write_with(folder / f"{name}.{kind}", save)
+    notes = [f"Images: {', '.join(dict.fromkeys(key[2] for key in cells))}."]
+    return svg, notes
+
+
+def _keys(
+    placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: Picture
+) -> list[tuple[str, ...]]:  # fmt: skip
+    """Return the names of the rows or of the columns: as `show` has them, then as the runs have them."""
+    order = {}
+    for axis in wanted:
+        names = dict.fromkeys([*picture.show.get(axis, ()), *(key[axes.index(axis)] for key in placed)])
+        order[axis] = list(names)
+    named = {tuple(key[axes.index(axis)] for axis in wanted) for key in placed}
+    return sorted(named, key=lambda names: [order[axis].index(part) for axis, part in zip(wanted, names, strict=True)])
+
+
+def _cells(results: Results, picture: Picture, job: Job, run: RunData) -> Iterator[tuple[tuple[str, ...], Cell]]:
+    """Yield ((dataset, model, image, explainer, view), cell) of one run."""
+    explainers = [text for text in results.suite.runs[job.name].explainers if picture.needs(explainer=text)]
+    if not explainers or not picture.needs(dataset=job.dataset, model=job.model):
+        return
+    manifest = read_manifest(job.folder)
+    metrics = {name: results.sized(value.metric) for name, value in picture.values.items()}
+    sized = [results.sized(text) for text in explainers]
+    # With its metrics, for the columns that they ask for.
+    context = loaded(job.folder, manifest, list(metrics.values()), sized, results.choice.device)
+    scores = {name: metric_text(text) for name, text in metrics.items()}
+    for image_id in chosen(picture.images, run, list(scores.values())):
+        sample = Sample.at(context, context.data.samples.ids.index(image_id))
+        for (text, explainer), (view_name, view) in product(
+            zip(explainers, context.explainers, strict=True), picture.views.items()
+        ):
+            cell = _cell(sample, explainer, view)
+            below = [_score(run, image_id, explainer, metric, name) for name, metric in scores.items()]
+            lines = (*cell.lines, *filter(None, below if view.has_scores else ()))
+            yield (job.dataset, job.model, image_id, text, view_name), Cell(cell.pixels, lines)
+
+
+def chosen(images: Images, run: RunData, metrics: Sequence[str]) -> list[str]:
+    """Return the ids of a run's images that a picture shows.
+
+    Args:
+        images: How they are chosen.
+        run: The run.
+        metrics: Those of the picture, as cells call them; "lowest", "highest" and "disputed" go by the first.
+
+    Raises:
+        UserError: An image is not in the run, or a rule that needs scores has none.
+    """
+    if images.file or images.ids:
+        ids = list(images.ids) if images.ids else _listed(Path(images.file))
+        if unknown_ids := [image_id for image_id in ids if image_id not in run.position]:
+            raise unknown("image", unknown_ids[0], run.ids)
+        return ids
+    if images.rule == "first":
+        return run.ids[: images.count]
+    if images.rule == "per class":
+        labels = {image_id: run.samples.get(image_id, {}).get("label") for image_id in run.ids}
+        return _per_class(run, images.count) if not any(labels.values()) else _by_label(labels, images.count)
+    cells = [cell for cell in run.cells if cell.metric_text == metrics[0]] if metrics else []
+    if not cells:
+        raise UserError(f"the rule {images.rule!r} needs a value with a metric that the run has")
+    scores = np.array([run.oriented(cell) for cell in cells])  # higher is better
+    if images.rule == "disputed":
+        order = -scores.std(axis=0)
+    else:
+        order = scores.mean(axis=0) * (1 if images.rule == "lowest" else -1)
+    known = np.flatnonzero(np.isfinite(order))
+    return [run.ids[place] for place in known[np.argsort(order[known], kind="stable")][: images.count]]
+
+
+def _per_class(run: RunData, count: int) -> list[str]:
+    """Return the first images of each class, by the predictions file of a run."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(run.folder / "predictions.parquet", columns=["image_id", "label"]).to_pylist()
+    return _by_label({row["image_id"]: row["label"] for row in table if row["image_id"] in run.position}, count)
+
+
+def _by_label(labels: dict[str, object], count: int) -> list[str]:
+    """Return the first `count` images of each label, by label."""
+    groups: dict[str, list[str]] = {}
+    for image_id, label in labels.items():
+        groups.setdefault(str(label), []).append(image_id)
+    return [image_id for label in sorted(groups) for image_id in groups[label][:count]]
+
+
+def _listed(path: Path) -> list[str]:
+    """Return the ids of a file: the column image_id of a CSV file, or a line each."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    if lines and "image_id" in lines[0].split(","):
+        return [row["image_id"] for row in csv.DictReader(lines)]
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _score(run: RunData, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
+    """Return the score of a sample as a line: "IoU 0.312"; "" without a cell."""
+    for cell in run.cells:
+        if (cell.explainer_text, cell.metric_text) == (explainer_text(str(explainer)), metric):
+            return f"{name} {words.number(float(run.values[cell.cell_id][run.position[image_id]]))}"
+    return ""
+
+
+def _cell(sample: Sample, explainer: Explainer, view: View) -> Cell:
+    """Draw one view of a sample; a target or a column that it does not have is said in the cell."""
+    images = sample.images
+    if view.without:
+        column = (sample.batch.columns or {}).get(WITHOUT)
+        if column is None or not isinstance(column.values, torch.Tensor) or column.lacking[0]:
+            return Cell(None, (f"no {WITHOUT}",))
+        images = column.values
+    pixels = eight_bit(images[0])
+    if view.kind == "picture":
+        return Cell(pixels)
+    if view.kind == "mask":
+        return Cell(np.where(sample.batch.masks[0].numpy()[..., None], pixels, pixels // 4))
+    target, line = sample.target, ""
+    explain: Callable[..., np.ndarray] = sample.provider(explainer)
+    if view.other:
+        if sample.other is None:
+            return Cell(None, ("no other model",))
+        target = sample.other.target
+        explain = partial(explain, classifier=sample.other.classifier)
+    elif view.target:
+        terms = _terms(sample, view.target)
+        if terms is None:
+            return Cell(None, (f"no {view.target}",))
+        target = terms.row(sample.context.question.classes).to(images.device)
+        line = terms.text(sample.context.classifier.labels)
+    try:
+        maps = explain(images, target)
+    except ExplainerRaisedError as error:
+        return Cell(None, (str(error),))
+    if view.kind == "map":
+        return Cell(np.asarray(sample.marked(maps[0], images)), tuple(filter(None, (line,))))
+    return _parts(pixels, maps, view)
+
+
+def _terms(sample: Sample, rule: str) -> TargetTerms | None:
+    """Return another target of a sample, by its logits; None if it has none, as a class without a group."""
+    logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
+    ordered = [int(place) for place in np.argsort(-logits, kind="stable")]
+    first = ordered[0]
+    if rule in ("most likely", "least likely"):
+        return TargetTerms((ordered[0 if rule == "most likely" else -1],))
+    group = () if groups is None else groups.group_of(first)
+    second = None if groups is None else groups.runner_up(first, logits)
+    if rule == "contrast":
+        return None if second is None else TargetTerms((first,), (second,))
+    others = tuple(member for member in group if member != first)
+    if rule == "class against group":
+        return TargetTerms((first,), others) if others else None
+    return TargetTerms(group) if group else None
+
+
+def _parts(pixels: np.ndarray, maps: np.ndarray, view: View) -> Cell:
+    """Draw the picture by the order of its map: `top` pixels alone, the `rest`, or the salient `region`, else black."""
+    height, width = pixels.shape[:2]
+    values = maps[0].astype(np.float64)
+    if view.kind == "region":  # above half of the map's range, as P4's S
+        inside = values - values.min() > 0.5 * np.ptp(values)
+        return Cell(pixels * inside[..., None], (f"{inside.mean():.0%} of the image",))
+    order = descending(maps)[0]
+    inside = np.zeros(height * width, bool)
+    inside[order[: round(view.share * height * width)]] = True
+    inside = inside.reshape(height, width) == (view.kind == "top")
+    return Cell(pixels * inside[..., None], (f"{'top' if view.kind == 'top' else 'without'} {view.share:.0%}",))
+
+
+def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> Figure:
+    """Lay out the cells with the names of rows at the left and of columns above."""
+    lines = max(len(cell.lines) for cell in placed.values())
+    step = CELL + LINE * (lines + 0.5)
+    width, height = NAMES + len(columns) * CELL * 1.05, HEADING + len(rows) * step
+    figure = Figure(figsize=(width, height))
+    for row, column in product(range(len(rows)), range(len(columns))):
+        if (cell := placed.get((*rows[row], *columns[column]))) is None:
+            continue
+        left, top = NAMES + column * CELL * 1.05, HEADING + row * step
+        axes = figure.add_axes((left / width, 1 - (top + CELL) / height, CELL / width, CELL / height))
+        axes.set_xticks([])
+        axes.set_yticks([])
+        if cell.pixels is not None:
+            axes.imshow(np.asarray(Image.fromarray(cell.pixels)), interpolation="nearest")
+        axes.spines[["left", "bottom"]].set_visible(cell.pixels is None)
+        axes.set_xlabel("\n".join(line[:34] for line in cell.lines), fontsize=6, labelpad=2)
+        if row == 0:
+            axes.set_title(_called(columns[column], names), fontsize=7, pad=3)
+        if column == 0:
+            axes.set_ylabel(_called(rows[row], names), fontsize=7, rotation=0, ha="right", va="center", labelpad=4)
+    return figure
+
+
+def _called(key: Sequence[str], names: dict[str, str]) -> str:
+    """Return the names of a row or column as the paper has them, a line each."""
+    return "\n".join(names.get(name, name) for name in key)

@@ -1,0 +1,123 @@
+"""The package itself, for Spaces: its files, a wheel of them, and what it needs in the versions installed here.
+
+Until `saliency-bench` is released on PyPI, whoever registers the name there could run code in every Space that installs
+it by name. A Space therefore installs this wheel, from its own repository and by its hash.
+"""
+
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from importlib.metadata import Distribution, PackageNotFoundError, version
+from io import BytesIO
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+import saliency_bench
+from saliency_bench import registry
+from saliency_bench.errors import UserError
+
+CORE = Path(saliency_bench.__file__).parent
+NAME = "saliency-bench"
+TEXTS = (".py", ".j2", ".css", ".html", ".js", ".json", ".md", ".txt", ".yaml", ".typed")
+TORCH = ("torch", "torchvision")
+CPU = "--extra-index-url https://download.pytorch.org/whl/cpu"  # a Space without a GPU needs no CUDA libraries
+HUB = "https://huggingface.co"
+WHEEL = b"Wheel-Version: 1.0\nGenerator: saliency-bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def package_files() -> dict[str, Path]:
+    """Return {path below site-packages: file} of the package with its plugins, as an installation has them."""
+    roots = {"saliency_bench": [CORE]}
+    roots |= {f"saliency_bench/{kind}": registry.folders(kind) for kind in registry.KINDS}
+    return {
+        f"{place}/{path.relative_to(root).as_posix()}": path
+        for place, folders in roots.items()
+        for root in folders
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.suffix in TEXTS and "__pycache__" not in path.parts
+    }
+
+
+def wheel() -> tuple[str, bytes]:
+    """Return (the name of the package's wheel, its bytes); the same files give the same bytes.
+
+    It is written here, not by `build`: an installation has no sources to build from, and needs no tools for this.
+    """
+    release = saliency_bench.__version__
+    about = f"saliency_bench-{release}.dist-info"
+    files = {path: file.read_bytes() for path, file in package_files().items()}
+    installed = _installed()
+    files[f"{about}/METADATA"] = (installed.read_text("METADATA") or installed.read_text("PKG-INFO") or "").encode()
+    files[f"{about}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: saliency-bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    files[f"{about}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
+    lines = [f"{path},sha256={_digest(content)},{len(content)}" for path, content in files.items()]
+    files[f"{about}/RECORD"] = "\n".join([*lines, f"{about}/RECORD,,", ""]).encode()
+    buffer = BytesIO()
+    with ZipFile(buffer, "w", ZIP_DEFLATED) as packed:
+        for path, content in files.items():
+            packed.writestr(ZipInfo(path), content, ZIP_DEFLATED)  # of 1980, whenever it is written
+    return f"saliency_bench-{release}-py3-none-any.whl", buffer.getvalue()
+
+
+def _digest(content: bytes) -> str:
+    """Return a hash as RECORD has it."""
+    return urlsafe_b64encode(sha256(content).digest()).rstrip(b"=").decode()
+
+
+def _installed() -> Distribution:
+    """Return what is known of the installed package. Raise UserError if it is not installed."""
+    try:
+        return Distribution.from_name(NAME)
+    except PackageNotFoundError as error:
+        raise UserError(f"{NAME} is not installed, so its requirements are unknown: pip install -e .") from error
+
+
+def with_wheel(requirements: str, repo: str) -> tuple[str, dict[str, bytes]]:
+    """Return (requirements that install this package from a Space, the files that the Space needs for it).
+
+    Args:
+        requirements: one per line, of which one may name this package.
+        repo: the Space.
+    """
+    lines = requirements.splitlines()
+    ours = [line for line in lines if re.fullmatch(rf"{NAME}(\[[\w,-]+\])?", line.strip())]
+    if not ours:
+        return pinned(lines), {}
+    name, content = wheel()
+    address = f"{HUB}/spaces/{repo}/resolve/main/{name}#sha256={sha256(content).hexdigest()}"
+    needed = [line for line in lines if line not in ours] + plain_requirements()
+    return pinned([*needed, *(f"{line.strip()} @ {address}" for line in ours)]), {name: content}
+
+
+def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
+    """Return what this package needs, with these extras."""
+    needed = _installed().requires or []
+    wanted = [f'extra == "{name}"' for name in extras]
+    return [line for line in needed if "extra ==" not in line] + [
+        line.partition(";")[0].strip() for line in needed if any(marker in line for marker in wanted)
+    ]
+
+
+def pinned(requirements: Iterable[str]) -> str:
+    """Return requirements.txt with the versions that are installed here, and the CPU build of torch.
+
+    A library that is not installed here keeps its own bounds.
+    """
+    lines = dict.fromkeys(map(_pinned, requirements))
+    return "\n".join([*([CPU] if any(line.startswith(TORCH) for line in lines) else []), *lines]) + "\n"
+
+
+def _pinned(requirement: str) -> str:
+    """Return a requirement with the installed version, such as "gradio[oauth]==6.31.0"."""
+    match = re.match(r"[A-Za-z0-9._-]+(\[[\w,-]+\])?", requirement)
+    if match is None or "@" in requirement:
+        return requirement
+    name = match[0].partition("[")[0]
+    try:
+        release = version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return requirement
+    return f"{match[0]}=={release}" + ("+cpu" if name in TORCH else "")

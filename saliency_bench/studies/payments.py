@@ -1,0 +1,61 @@
+"""Tables for whoever pays the people of a study: what each has done, and, apart from it, who they are elsewhere."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from saliency_bench.studies.study import Answer, Study
+
+PAYMENTS = ("person", "answers", "median seconds", "minutes", "checks right", "checks", "accepted", "rejected",
+            "last answer")  # fmt: skip
+
+
+def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tuple]:
+    """Return rows of PAYMENTS, one for each person who has joined or answered.
+
+    Seconds are those in which a question was on the screen; an image that was corrected counts once, with all its time.
+
+    Args:
+        study: of any protocol.
+        checks: {person: whether each attention check or honeypot was right}.
+    """
+    by_person: dict[str, list[Answer]] = {name: [] for name in study.people("annotator")}
+    for answer in study.answers(last=False, masks=False):
+        by_person.setdefault(answer.person, []).append(answer)
+    verdicts = _verdicts(study)
+    rows = []
+    for person, given in by_person.items():
+        seconds: dict[str, float] = defaultdict(float)
+        for answer in given:
+            seconds[answer.unit] += answer.seconds
+        times = list(seconds.values())
+        rows.append(
+            (
+                person,
+                len(seconds),
+                float(np.median(times)) if times else None,
+                round(sum(times) / 60, 2),
+                sum(checks.get(person, [])),
+                len(checks.get(person, [])),
+                verdicts[person, "accept"],
+                verdicts[person, "reject"],
+                given[-1].created if given else None,
+            )
+        )
+    return rows
+
+
+def _verdicts(study: Study) -> Counter[tuple[str, str]]:
+    """Return {(person, verdict): how many last answers have it}."""
+    reviews = study.reviews()
+    last = study.answers(masks=False)
+    return Counter((answer.person, reviews[answer.id].verdict) for answer in last if answer.id in reviews)
+
+
+def parameter_table(study: Study) -> tuple[tuple[str, ...], list[tuple]]:
+    """Return (header, rows) of what the addresses said with which people came; "" where one said nothing."""
+    of_people = study.parameters()
+    names = sorted({name for values in of_people.values() for name in values})
+    rows = [(person, *(values.get(name, "") for name in names)) for person, values in of_people.items()]
+    return ("person", *names), rows

@@ -1,0 +1,143 @@
+"""Pictures as the page of a study shows them: upright 8-bit RGB files in a cache, each made once.
+
+A file that is an upright RGB JPEG or PNG is shown as it is. Anything else (turned by EXIF, grey, alpha, palette, CMYK)
+becomes a PNG up to `LOSSLESS` pixels, and a JPEG of quality 95 without colour subsampling above: a phone's photograph
+as PNG has 20 MB. Pictures of 16 or 32 bits, such as X-rays, are shown in a window from the 1st to the 99th percentile
+of their values. What people draw has the size of the picture, whatever its file.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.data.annotations import checksum
+from saliency_bench.utils.files import write_with
+from saliency_bench.utils.pictures import (
+    FORMATS,
+    MAX_PIXELS,
+    SUFFIXES,
+    UnreadableError,
+    decode,
+    is_plain,
+    orientation_of,
+    upright,
+)
+from saliency_bench.utils.storage import cache_folder
+
+VERSION = 1  # of what is made here
+LOSSLESS = 2**20  # pixels
+QUALITY = 95
+WINDOW = (1, 99)  # percentiles
+MEDIA = {".jpg": "image/jpeg", ".png": "image/png"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture in the cache.
+
+    Attributes:
+        name: of its file, made of the hash of the stored picture; the ETag of the page.
+        height: in pixels, upright.
+        width: in pixels.
+        sha256: checksum of the stored picture, as in the column `image_sha256` of published annotations.
+    """
+
+    name: str
+    height: int
+    width: int
+    sha256: str
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return _folder(self.name) / self.name
+
+    @property
+    def media(self) -> str:
+        """Its media type."""
+        return MEDIA[self.path.suffix]
+
+
+def shown(data: bytes) -> Shown:
+    """Return the picture of these bytes in the cache, made if it is not there.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
+    key = f"{sha256(data).hexdigest()}-{VERSION}"
+    about = _folder(key) / f"{key}.json"
+    if about.is_file():
+        made = Shown(**json.loads(about.read_text("utf-8")))
+        if made.path.is_file():
+            return made
+    content, suffix, (width, height) = _made(data)
+    made = Shown(key + suffix, height, width, checksum({"bytes": data}) or "")
+    about.parent.mkdir(parents=True, exist_ok=True)
+    write_with(made.path, lambda partial: partial.write_bytes(content))
+    write_with(about, lambda partial: partial.write_text(json.dumps(asdict(made)), "utf-8"))  # says that it is whole
+    return made
+
+
+def _folder(name: str) -> Path:
+    """Return the folder of a file in the cache."""
+    return cache_folder() / "studies" / name[:2]
+
+
+def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
+    """Return (the encoded picture to show, its suffix, (width, height))."""
+    try:
+        image = decode(data)
+    except UnreadableError:
+        if (deep := _windowed(data)) is None:
+            raise
+        image = deep
+    if orientation_of(image) == 1 and is_plain(image):
+        return data, SUFFIXES[image.format or ""], image.size
+    image = upright(image)
+    image = image if image.mode == "RGB" else image.convert("RGB")
+    buffer = BytesIO()
+    if image.width * image.height <= LOSSLESS:
+        image.save(buffer, "png")
+        return buffer.getvalue(), ".png", image.size
+    image.save(buffer, "jpeg", quality=QUALITY, subsampling=0)
+    return buffer.getvalue(), ".jpg", image.size
+
+
+def _windowed(data: bytes) -> Image.Image | None:
+    """Return a picture of more than 8 bits in a window of its values; None of anything else."""
+    try:
+        with Image.open(BytesIO(data), formats=FORMATS) as image:
+            if not image.mode.startswith(("I", "F")) or image.width * image.height > MAX_PIXELS:
+                return None
+            values = np.asarray(image, dtype=np.float64)
+    except Exception:  # decoders raise many kinds of errors on damaged files
+        return None
+    low, high = np.nanpercentile(values, WINDOW)
+    scaled = (np.nan_to_num(values, nan=low) - low) / max(high - low, np.finfo(float).tiny)
+    return Image.fromarray((255 * np.clip(scaled, 0, 1)).round().astype(np.uint8))
+
+
+def size_of(data: bytes) -> tuple[int, int]:
+    """Return (height, width) of a picture upright, from its header alone.
+
+    Raises:
+        UnreadableError: It is none.
+    """
+    try:
+        with Image.open(BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            turned = (orientation_of(image) or 1) >= 5  # rows and columns are exchanged
+    except Exception:
+        raise UnreadableError("not an image") from None
+    return (width, height) if turned else (height, width)
+
+
+def threads() -> int:
+    """Return how many pictures are made at once; a picture of 12 megapixels takes about 100 MB meanwhile."""
+    return min(4, os.cpu_count() or 1)

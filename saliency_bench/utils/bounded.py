@@ -1,0 +1,196 @@
+"""Call a function on files of strangers in a child process of bounded memory, time and output.
+
+Damaged Parquet can make pyarrow end its process from C++, where no `except` sees it, and a few kilobytes of JSON, zip
+or Parquet can unfold to gigabytes. Here only the child ends, and the caller gets a `UserError` of one line.
+
+    content = bounded(read_whole, str(path))   # read_whole: a function of a module, of what JSON holds -> bytes
+
+A child is started once (about two seconds, for its imports) and serves all further calls of this process. Its answers
+are bytes, never pickled objects. It knows no tokens, and writes no files unless a call says how large they may be.
+Memory is bounded on Linux only, the rest on every POSIX system.
+"""
+
+import atexit
+import json
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from saliency_bench.errors import UserError, described
+
+MEMORY = 2 * 2**30  # bytes on top of what the child takes after its imports
+SECONDS = 300.0
+ANSWER = 2**29  # bytes
+SECRETS = ("TOKEN", "SECRET", "PASSWORD", "KEY")  # no variable whose name holds one of these is passed on
+DONE, REFUSED, SPENT = b"d", b"r", b"s"  # kinds of an answer; after the last a child is not used again
+
+
+class ReaderDiedError(UserError):
+    """The child ended, took too long or answered too much."""
+
+
+class _Child:
+    """A process that answers one call after the other."""
+
+    def __init__(self) -> None:
+        kept = {name: value for name, value in os.environ.items() if not any(word in name for word in SECRETS)}
+        path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=kept | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+            start_new_session=True,  # Ctrl-C is for this process, which then ends the child
+        )  # fmt: skip
+
+    def ask(self, request: dict[str, Any]) -> bytes:
+        """Send a call and return the answer. Raise ReaderDiedError if there is none, UserError if it is a refusal."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # the child is dead, which reading tells
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+        # Importing the function's module counts too: twice as long as a call may compute.
+        deadline, most = monotonic() + 2 * request["seconds"] + 60, request["most"]
+        head = self._read(9, deadline, request["seconds"])
+        kind, size = head[:1], int.from_bytes(head[1:], "little")
+        if size > most:
+            raise ReaderDiedError(f"it unfolds to more than {most:,} bytes")
+        answer = self._read(size, deadline, request["seconds"])
+        if kind == DONE:
+            return answer
+        raise (ReaderDiedError if kind == SPENT else UserError)(answer.decode(errors="replace"))
+
+    def _read(self, size: int, deadline: float, seconds: float) -> bytes:
+        """Return so many bytes of the answer."""
+        pipe = self.process.stdout
+        assert pipe is not None
+        received = bytearray()
+        with selectors.DefaultSelector() as ready:
+            ready.register(pipe, selectors.EVENT_READ)
+            while len(received) < size:
+                if not ready.select(max(0.0, deadline - monotonic())):
+                    raise ReaderDiedError(f"reading it takes more than {seconds:g} s")
+                if not (block := os.read(pipe.fileno(), min(size - len(received), 2**20))):
+                    raise ReaderDiedError(_cause_of_death(self.process.wait(), seconds))
+                received += block
+        return bytes(received)
+
+    def end(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _cause_of_death(code: int, seconds: float) -> str:
+    """Say why a child ended."""
+    if -code in (signal.SIGXCPU, signal.SIGALRM):
+        return f"reading it takes more than {seconds:g} s"
+    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    return f"it is damaged so that it ends the process that reads it ({how})"
+
+
+_idle: list[_Child] = []  # list.pop and list.append are atomic: threads never share a child
+
+
+def bounded(
+    function: Callable[..., bytes], *args: Any, memory: int = MEMORY, seconds: float = SECONDS, most: int = ANSWER,
+    files: int = 0,
+) -> bytes:  # fmt: skip
+    """Return `function(*args)`, called in a child process.
+
+    Args:
+        function: of a module, so that the child can import it by its name. What it raises becomes a UserError.
+        args: what JSON can hold.
+        memory: bytes that it may take.
+        seconds: that it may compute.
+        most: bytes that it may return.
+        files: bytes of the largest file that it may write.
+
+    Raises:
+        UserError: The function refuses, in its words; or the child ended (`ReaderDiedError`).
+    """
+    request = {"module": function.__module__, "name": function.__qualname__, "args": args, "memory": memory,
+               "seconds": seconds, "most": most, "files": files, "folder": os.getcwd()}  # fmt: skip
+    try:
+        child = _idle.pop()
+    except IndexError:
+        child = _Child()
+    try:
+        answer = child.ask(request)
+    except UserError as error:
+        if isinstance(error, ReaderDiedError):
+            child.end()
+        else:
+            _idle.append(child)
+        raise
+    except BaseException:  # Ctrl-C: the child may be in the middle of its answer
+        child.end()
+        raise
+    _idle.append(child)
+    return answer
+
+
+def serve() -> None:
+    """Answer calls, one per line of JSON on standard input, until it ends."""
+    pipe = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        function = getattr(import_module(request["module"]), request["name"])
+        os.chdir(request["folder"])  # paths may be relative
+        _limit(request)
+        kind, answer = _answer(function, request)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        with os.fdopen(os.dup(pipe), "wb") as out:
+            out.write(kind + len(answer).to_bytes(8, "little"))
+            out.write(answer[: request["most"]])  # of a longer one the caller reads the length alone
+
+
+def _answer(function: Callable[..., bytes], request: dict[str, Any]) -> tuple[bytes, bytes]:
+    """Return (the kind of the answer, its content)."""
+    try:
+        return DONE, function(*request["args"])
+    except UserError as error:
+        return REFUSED, str(error).encode()
+    except MemoryError:
+        return SPENT, f"reading it takes more than {request['memory'] // 2**20:,} MB of memory".encode()
+    except Exception as error:  # whatever a damaged file makes a decoder raise
+        return REFUSED, described(error).encode()
+
+
+def _limit(request: dict[str, Any]) -> None:
+    """Set the bounds of a call."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    processor = int(used.ru_utime + used.ru_stime + request["seconds"]) + 1
+    bounds = {resource.RLIMIT_CPU: processor, resource.RLIMIT_FSIZE: request["files"], resource.RLIMIT_CORE: 0}
+    # The processor's clock stands still in a sleep, the alarm's does not.
+    signal.setitimer(signal.ITIMER_REAL, request["seconds"])
+    with suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text().split()[5])  # private memory: data and stack
+        bounds[resource.RLIMIT_DATA] = pages * resource.getpagesize() + request["memory"]
+    for kind, bound in bounds.items():
+        resource.setrlimit(kind, (bound, resource.getrlimit(kind)[1]))
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the children that wait."""
+    while _idle:
+        _idle.pop().end()
+
+
+os.register_at_fork(after_in_child=_idle.clear)  # a forked process must not talk to its parent's children

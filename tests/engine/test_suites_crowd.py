@@ -1,0 +1,97 @@
+"""What tables show of people's answers, against counts by hand; several files count as several studies."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau, spearmanr
+
+from saliency_bench.analysis.agreement import read_answers
+from saliency_bench.engine.suites.crowd import crowd_number, drawn_answers
+from saliency_bench.engine.suites.number import NoNumberError, Number
+from saliency_bench.engine.suites.numbers import correlation
+from saliency_bench.engine.suites.schema import Value
+
+EXPOSURES = [0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0]
+FILES = (
+    ["a,gradcam,0.05,ann,false", "a,gradcam,0.2,ann,true", "b,gradcam,0.1,ann,true", "a,random,1,bob,false"],
+    ["a,gradcam,0.5,ann,true", "c,gradcam,0.05,ann,true"],  # another ann; c is not in the run
+)
+
+
+@pytest.fixture
+def run():
+    ids = ["a", "b"]
+    return SimpleNamespace(ids=ids, position={"a": 0, "b": 1}, groups=[None, None], summary={"seed": 0})
+
+
+@pytest.fixture
+def answers(tmp_path):
+    paths = [tmp_path / f"{number}.csv" for number in range(len(FILES))]
+    for path, lines in zip(paths, FILES, strict=True):
+        path.write_text("\n".join(["image_id,explainer,exposure,person,right", *lines]) + "\n")
+    return [read_answers(path) for path in paths]
+
+
+def area(first):
+    accuracies = [float(0 < first <= exposure) for exposure in EXPOSURES]
+    steps = zip(pairwise(EXPOSURES), pairwise(accuracies), strict=True)
+    return sum((x1 - x0) * (y0 + y1) / 2 for (x0, x1), (y0, y1) in steps)
+
+
+def test_areas_and_accuracies_are_over_the_judgements_of_all_files(run, answers):
+    whole = crowd_number(answers, run, "gradcam", Value(crowd=True))
+    assert whole.value == pytest.approx(np.mean([area(0.2), area(0.5), area(0.1)]))
+    assert whole.n == 2
+    for exposure, right in (("0.05", 0), ("0.1", 1), ("0.2", 2), ("0.5", 3)):
+        number = crowd_number(answers, run, "gradcam", Value(crowd=True, exposure=exposure))
+        assert number.value == pytest.approx(right / 3)
+    with pytest.raises(NoNumberError, match="no answers"):
+        crowd_number(answers, run, "gradient", Value(crowd=True))
+
+
+def test_fewer_judgements_are_drawn_and_all_of_them_are_the_area(run, answers):
+    one = crowd_number(answers, run, "gradcam", Value(crowd=True, judgements="1"))  # two of three
+    areas = [area(0.2), area(0.5), area(0.1)]
+    pairs = [np.mean([areas[i], areas[j]]) for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert one.value == pytest.approx(np.mean(pairs), abs=0.01)
+    assert (one.low, one.high) == pytest.approx((min(pairs), max(pairs)))
+    every = crowd_number(answers, run, "gradcam", Value(crowd=True, judgements="1.5"))
+    assert every.value == crowd_number(answers, run, "gradcam", Value(crowd=True)).value
+    with pytest.raises(NoNumberError, match=r"1.5 times, not 10"):
+        crowd_number(answers, run, "gradcam", Value(crowd=True, judgements="10"))
+
+
+@pytest.mark.parametrize(
+    ("count", "bin_", "expected"),
+    # Of image a the right answers were at 0.2 and 0.5, of b at 0.1; of one ann at 0.2 and 0.1, of the other at 0.5.
+    [("image", "0 0.1", 1), ("image", "0.3 0.4", 1), ("image", "0.4 1", 0),
+     ("person", "0.1 0.2", 1), ("person", "0.4 0.5", 1), ("person", "0.5 1", 0)],
+)  # fmt: skip
+def test_images_and_people_are_counted_by_their_mean_exposure(run, answers, count, bin_, expected):
+    number = crowd_number(answers, run, "random", Value(crowd=True, count=count, bin=bin_))
+    assert (number.value, number.n) == (expected, 2)  # nobody but two anns was ever right
+
+
+@pytest.mark.parametrize(("kind", "by_scipy"), [("spearman", spearmanr), ("kendall", kendalltau)])
+def test_a_correlation_of_orders_turns_signs(kind, by_scipy):
+    first, second = [0.1, 0.4, 0.4, 0.9], [3.0, 2.0, 5.0, 1.0]
+    numbers = [[Number(value) for value in values] for values in (first, second)]
+    expected = by_scipy(first, [-value for value in second]).statistic
+    assert correlation(*numbers, [1, -1], kind).value == pytest.approx(expected)
+    assert expected != pytest.approx(by_scipy(first, second).statistic)
+
+
+def test_drawn_people_judge_every_image_ten_times(run):
+    drawn = drawn_answers(run, ["gradcam", "random"])
+    assert {len(firsts) for of in drawn.judgements.values() for firsts in of.values()} == {10}
+    assert len(drawn.of_people) == 10
+    number = crowd_number([drawn], run, "gradcam", Value(crowd=True))
+    assert number.value not in (0, 1, crowd_number([drawn], run, "random", Value(crowd=True)).value)
+
+
+@pytest.mark.parametrize("keys", [{"metric": "saliency_kae", "exposure": "0.1"}, {"crowd": True, "count": "image"}])
+def test_what_is_of_people_goes_with_people(keys):
+    with pytest.raises(ValueError, match="go"):
+        Value(**keys)

@@ -1,0 +1,136 @@
+"""Pictures of suites: which images are chosen, what a cell shows, and the files of every picture."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from saliency_bench.engine.suites.jobs import Choice, jobs_of
+from saliency_bench.engine.suites.pictures import _parts, chosen
+from saliency_bench.engine.suites.schema import Images, Picture, View, find_suite, read_suite
+from saliency_bench.engine.suites.suite import suite
+from saliency_bench.errors import UserError
+
+IDS = ["a", "b", "c", "d"]
+SCORES = {"gradcam": [0.1, 0.9, 0.5, np.nan], "random": [0.2, 0.1, 0.4, 0.3]}
+
+
+@pytest.fixture
+def run():
+    cells = [SimpleNamespace(cell_id=name, explainer_text=name, metric_text="saliency_miou") for name in SCORES]
+    samples = {image_id: {"label": label} for image_id, label in zip(IDS, "xyxy", strict=True)}
+    position = {image_id: place for place, image_id in enumerate(IDS)}
+    return SimpleNamespace(ids=IDS, position=position, cells=cells, samples=samples,
+                           oriented=lambda cell: np.array(SCORES[cell.cell_id]))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        ({"ids": ["d", "a"]}, "da"),
+        ({"count": 2}, "ab"),
+        ({"rule": "per class", "count": 1}, "ab"),
+        ({"rule": "per class", "count": 2}, "acbd"),
+        ({"rule": "lowest", "count": 2}, "ac"),  # means 0.15, 0.5, 0.45, none
+        ({"rule": "highest", "count": 1}, "b"),
+        ({"rule": "disputed", "count": 2}, "ba"),  # spreads 0.05, 0.4, 0.05, none
+    ],
+)
+def test_images_are_chosen_by_id_or_by_rule(run, images, expected):
+    assert "".join(chosen(Images(**images), run, ["saliency_miou"])) == expected
+
+
+def test_images_are_chosen_by_file(run, tmp_path):
+    for text in ("c\n\nb\n", "image_id,why\nc,so\nb,too\n"):
+        (tmp_path / "ids").write_text(text)
+        assert chosen(Images(file=str(tmp_path / "ids")), run, []) == ["c", "b"]
+    with pytest.raises(UserError, match="unknown image 'e'"):
+        chosen(Images(ids=("e",)), run, [])
+    with pytest.raises(UserError, match="needs a value"):
+        chosen(Images(rule="disputed"), run, [])
+
+
+def test_parts_of_a_picture_are_those_of_its_map():
+    pixels = np.full((2, 2, 3), 200, np.uint8)
+    maps = np.array([[[0.9, 0.1], [0.6, 0.2]]], np.float32)
+    shown = {kind: _parts(pixels, maps, View(kind=kind, share=0.25)) for kind in ("top", "rest", "region")}
+    assert {kind: (cell.pixels[..., 0] == 200).ravel().tolist() for kind, cell in shown.items()} == {
+        "top": [True, False, False, False],
+        "rest": [False, True, True, True],
+        "region": [True, False, True, False],
+    }
+    assert shown["region"].lines == ("50% of the image",)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [({"rows": ["image", "view"], "columns": ["view"]}, "only once"), ({"rows": ["explainer"]}, "axis view"),
+     ({"values": {"a": {"accuracy": "top1"}}}, "score of a metric")],
+)  # fmt: skip
+def test_a_picture_has_one_place_for_each_view(keys, words):
+    whole = {"title": "t", "runs": ["all"], "rows": ["image"], "columns": ["view"], "views": {"a": {}, "b": {}}}
+    Picture.model_validate(whole)
+    with pytest.raises(ValueError, match=words):
+        Picture.model_validate(whole | {"columns": ["image" if "explainer" in str(keys) else "view"]} | keys)
+
+
+def test_a_picture_alone_runs_only_what_it_shows(tmp_path):
+    _, content, names = find_suite("p0-figure3")
+    (job,) = jobs_of(content, names, Choice(tmp_path))
+    assert (job.dataset, job.model, job.spec.explainers) == ("action-xai", "resnet-18", ("gradcam",))
+    every = {other.folder for other in jobs_of(content, content.items, Choice(tmp_path))}
+    assert job.folder in every
+
+
+PICTURES = """
+paper: Own
+datasets: {one: {name: one}}
+models: {small: {name: small, family: resnet, train: {epochs: 1}}}
+runs:
+  pair: {datasets: [one], models: [small], explainers: [gradcam, random], other: {label: scene}}
+tables:
+  scores: {title: T, runs: [pair], rows: [explainer], columns: [value], values: {IDR: {metric: saliency_idr}}}
+pictures:
+  maps:
+    title: Maps
+    runs: [pair]
+    rows: [image, view]
+    columns: [explainer]
+    views:
+      map: {}
+      why: {target: contrast}
+      other: {other: true}
+      without: {other: true, without: true, scores: false}
+    values: {IDR: {metric: saliency_idr}}
+    images: {count: 2}
+smoke: {drawings: 60, passes: 1, count: 60, limit: 8}
+"""
+
+
+@pytest.mark.slow
+def test_a_picture_is_written_in_three_formats_and_shown_on_the_page(tmp_path):
+    (tmp_path / "own.yaml").write_text(PICTURES)
+    options = {"out": tmp_path / "out", "smoke": True, "device": "cpu", "progress": False}
+    done = suite(f"{tmp_path / 'own.yaml'}:maps", **options)
+    assert (done.failed, done.tables, done.pictures) == ({}, [], ["maps"])
+    folder = tmp_path / "out" / "pictures"
+    svg = (folder / "maps.svg").read_text()
+    assert svg.count("<image") == 2 * 4 * 2
+    assert svg.count("IDR") == 2 * 2 * 2
+    assert "no image_without" not in svg
+    assert (folder / "maps.pdf").read_bytes().startswith(b"%PDF")
+    with Image.open(folder / "maps.png") as picture:
+        assert min(picture.size) > 300
+    assert "<image" in done.page.read_text()
+    suite(f"{tmp_path / 'own.yaml'}:maps", **options)
+    assert (folder / "maps.svg").read_text() == svg
+
+
+def test_an_axis_with_several_names_must_stand_somewhere(tmp_path):
+    content = yaml.safe_load(PICTURES)
+    content["pictures"]["maps"]["columns"] = ["dataset"]
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match="its runs have 2 names of explainer"):
+        read_suite(tmp_path / "own.yaml")

@@ -1,0 +1,153 @@
+"""What a study with a crowd needs: invitations, parameters of the address, leases, completion, tables of payment."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pages import dataset
+from starlette.testclient import TestClient
+
+from saliency_bench.cli import main
+from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
+from saliency_bench.studies.runs import runs_of
+from saliency_bench.studies.store import Store
+
+MASK = np.zeros((60, 80), bool)
+MASK[3:9, 70:] = True
+COMPLETION = {"url": "https://app.prolific.com/submissions/complete?cc=C1", "code": "C1"}
+
+
+@pytest.fixture
+def annotating(tmp_path):
+    images = StudyImages(dataset(4))
+    return open_study(Store(tmp_path / "study.db"), "noise", images, "print", annotators=1)
+
+
+@pytest.fixture
+def client(annotating):
+    return TestClient(create_app(annotating, completion=COMPLETION), raise_server_exceptions=False)
+
+
+def join(client, request="r" * 32, **more):
+    reply = client.post("/api/join", json={"request": request, **more})
+    return {"X-Key": reply.json()["key"]} if reply.status_code == 200 else reply
+
+
+def draw(client, key, unit, request):
+    body = {
+        "unit": unit,
+        "kind": "mask",
+        "runs": runs_of(MASK),
+        "request": f"{request} {unit} of a test",
+        "seconds": 30,
+    }
+    return client.post("/api/answer", json=body, headers=key).json()
+
+
+def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
+    before = join(client, "a browser that came before the invitations")
+    first, second = annotating.study.invite(2)
+    assert join(client, first) == join(client, first) != join(client, second)
+    refused = join(client, "somebody who has no link at all")
+    assert (refused.status_code, refused.json()["error"]) == (
+        403,
+        "this study is by invitation; open the link that you were sent",
+    )
+    assert join(client, None).status_code == 403
+    assert client.get("/api/state", headers=before).status_code == 200, "who was there stays"
+    assert len(annotating.study.people()) == 3
+    assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store holds hashes alone"
+
+
+def test_15_quick_joins_leave_places_and_what_they_hold_comes_back(annotating):
+    """Of 4 images with one place each, nobody holds more than two, and an idle person loses them."""
+    people = [annotating.study.join(f"{number:032}").name for number in range(3)]
+    held = [[task["unit"] for task in annotating.state(person)["tasks"]] for person in people]
+    assert list(map(len, held)) == [2, 2, 0]
+    later = replace(annotating, lease_hours=0.0)
+    assert len(later.state(people[2])["tasks"]) == 2
+
+
+def test_whoever_answers_keeps_what_they_hold(annotating):
+    """The lease runs from the last thing that a person did: an image given long ago is kept by whoever is at work."""
+    first, second = (annotating.study.join(f"{number:032}").name for number in range(2))
+    units = [task["unit"] for task in annotating.state(first)["tasks"]]
+    with annotating.study.store.engine.begin() as connection:  # as if it was given two hours ago
+        connection.exec_driver_sql("DROP TRIGGER assignment_no_UPDATE")
+        connection.exec_driver_sql("UPDATE assignment SET created = '2020-01-01T00:00:00.000000+00:00'")
+    assert annotating.study.takers() == {}
+    annotating.study.record(first, units[0], "a random request of the first", {"kind": "no_region"})
+    assert set(annotating.study.takers()) == set(units)
+    assert not {task["unit"] for task in annotating.state(second)["tasks"]} & set(units)
+
+
+def test_only_whoever_has_finished_gets_the_code(annotating, client):
+    key = join(client)
+    state = client.get("/api/state", headers=key).json()
+    assert state["completion"] is None
+    late = client.get("/api/state", headers=join(client, "l" * 32)).json()
+    for number in range(2):
+        state = draw(client, key, state["tasks"][0]["unit"], number)
+    assert (late["completion"], state["completion"]) == (None, COMPLETION)
+    nothing = client.get("/api/state", headers=join(client, "n" * 32)).json()
+    assert (nothing["tasks"], nothing["completion"], nothing["lease"]) == ([], None, "60 minutes")
+
+
+def test_parameters_of_the_address_are_kept_apart(annotating, client, tmp_path):
+    given = {"PROLIFIC_PID": "5f3", "SESSION_ID": "s=1", "own": "x"}
+    for _ in range(2):
+        join(client, parameters=given)
+    join(client, "o" * 32, parameters={"workerId": "A1", "deep": {"a": 1}, "long": "x" * 500, "control": "a\nb"})
+    join(client, "p" * 32, parameters="no object")
+    first, second, _ = annotating.study.people()
+    assert annotating.study.parameters() == {first: given, second: {"workerId": "A1"}}
+    header, rows = parameter_table(annotating.study)
+    assert header == ("person", "PROLIFIC_PID", "SESSION_ID", "own", "workerId")
+    assert rows == [(first, "5f3", "s=1", "x", ""), (second, "", "", "", "A1")]
+
+
+def test_payments_by_hand(annotating):
+    study = annotating.study
+    ada, bob = (study.join(f"{number:032}").name for number in range(2))
+    for unit, request, seconds in (("image-000", "a", 60), ("image-001", "b", 30), ("image-001", "c", 60)):
+        study.record(ada, unit, f"{request} of a test of payments", {"kind": "no_region"}, seconds=seconds)
+    first, last = study.answers()
+    study.review(first.id, "rita", "accept", "a random request of rita")
+    study.review(last.id, "rita", "reject", "another request of rita", "too small")
+    rows = [dict(zip(PAYMENTS, row, strict=True)) for row in payment_rows(study, {ada: [True, False]})]
+    expected = {"person": ada, "answers": 2, "median seconds": 75.0, "minutes": 2.5, "checks right": 1, "checks": 2,
+                "accepted": 1, "rejected": 1, "last answer": last.created}  # fmt: skip
+    assert rows[0] == expected
+    assert (rows[1]["person"], rows[1]["answers"], rows[1]["median seconds"]) == (bob, 0, None)
+
+
+def test_tables_by_the_command(tmp_path, capsys, shapes):
+    words = [
+        "annotate",
+        "--dataset",
+        str(shapes),
+        "--store",
+        str(tmp_path / "s.db"),
+        "--payments",
+        str(tmp_path / "p.csv"),
+    ]
+    assert main(words) == 2, "there is no store"
+    Store(tmp_path / "s.db").close()
+    assert main([*words, "--parameters", str(tmp_path / "q.csv"), "--quiet"]) == 0
+    with (tmp_path / "p.csv").open() as file:
+        assert next(csv.reader(file)) == list(PAYMENTS)
+    assert (tmp_path / "q.csv").read_text().strip() == '"person"'
+
+
+@pytest.mark.parametrize(("option", "line"), [
+    (["--lease", "0"], "--lease is a number of minutes"), (["--invite", "-1"], "--invite is a number of people"),
+    (["--completion-url", "javascript:alert(1)"], "--completion-url is an address"),
+])  # fmt: skip
+def test_options_that_cannot_be(option, line, tmp_path, capsys, shapes):
+    assert main(["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db"), *option]) == 2
+    assert line in capsys.readouterr().err
+    assert not (tmp_path / "s.db").exists()

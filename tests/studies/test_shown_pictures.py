@@ -1,0 +1,128 @@
+"""Pictures as pages show them: upright, of 8 bits, made once, served as files."""
+
+from io import BytesIO
+
+import numpy as np
+import pytest
+from datasets import Dataset, Features, Value
+from datasets import Image as ImageFeature
+from PIL import Image
+from starlette.testclient import TestClient
+
+from saliency_bench.data.annotations import checksum
+from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.studies import shown_pictures
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.shown_pictures import shown, size_of
+from saliency_bench.studies.store import Store
+from saliency_bench.utils.pictures import UnreadableError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def encoded(image, kind="png", **options):
+    buffer = BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def turned(kind="jpeg"):
+    """A photograph of a phone that was held upright: 30 x 50 stored, shown as 50 x 30."""
+    image = Image.fromarray(PIXELS)
+    exif = image.getexif()
+    exif[0x0112] = 6
+    return encoded(image, kind, exif=exif)
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [
+        (turned(), (50, 30)),
+        (encoded(Image.fromarray(PIXELS[..., 0])), (30, 50)),
+        (encoded(Image.fromarray(PIXELS).convert("RGBA")), (30, 50)),
+        (encoded(Image.fromarray(PIXELS).convert("P")), (30, 50)),
+        (encoded(Image.fromarray(PIXELS).convert("CMYK"), "jpeg"), (30, 50)),
+        (encoded(Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 40)), (30, 50)),
+    ],
+    ids=["turned", "grey", "alpha", "palette", "cmyk", "16-bit"],
+)
+@pytest.mark.parametrize("lossless", [2**20, 100])
+def test_what_browsers_show_differently_becomes_an_upright_rgb_file(data, size, lossless, monkeypatch):
+    monkeypatch.setattr(shown_pictures, "LOSSLESS", lossless)
+    made = shown(data)
+    with Image.open(made.path) as image:
+        assert (image.mode, image.size, len(image.getexif())) == ("RGB", (size[1], size[0]), 0)
+        assert image.format == ("PNG" if lossless > 1500 else "JPEG")
+    assert (made.height, made.width) == size == size_of(data), "the header says the size of what is shown"
+    assert made.sha256 == checksum({"bytes": data})
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+def test_an_upright_rgb_file_is_shown_as_it_is(kind):
+    data = encoded(Image.fromarray(PIXELS), kind)
+    assert shown(data).path.read_bytes() == data
+    assert shown(data).media == f"image/{kind}"
+
+
+def test_a_picture_of_16_bits_is_shown_in_a_window_of_its_values():
+    values = np.linspace(30_000, 31_000, 10_000).reshape(100, 100).astype(np.uint16)
+    values[0, 0] = 65_535  # a marker in a corner, as X-rays have it, does not make the rest black
+    pixels = np.asarray(Image.open(shown(encoded(Image.fromarray(values))).path))
+    assert (pixels[..., 0].min(), pixels[50, :, 0].mean().round()) == (0, pytest.approx(128, abs=2))
+    flat = np.full((4, 4), 7, np.uint16)
+    assert np.asarray(Image.open(shown(encoded(Image.fromarray(flat))).path)).max() <= 255
+
+
+@pytest.mark.parametrize("data", [b"", b"no picture", encoded(Image.fromarray(PIXELS))[:200]])
+def test_what_is_no_picture_says_why(data, cache):
+    with pytest.raises(UnreadableError):
+        shown(data)
+    assert not list(cache.rglob("*.png"))
+
+
+def test_a_picture_is_made_once(monkeypatch):
+    first = shown(turned())
+    monkeypatch.setattr(shown_pictures, "_made", None)  # calling it would be an error
+    assert shown(turned()) == first
+
+
+def test_a_picture_whose_file_was_lost_is_made_again():
+    first = shown(turned())
+    first.path.unlink()
+    assert shown(turned()).path.is_file()
+
+
+@pytest.fixture
+def rows():
+    pictures = [turned(), encoded(Image.fromarray(PIXELS)), b"damaged"]
+    features = Features({"image_id": Value("string"), "image": ImageFeature(decode=False)})
+    cells = [{"bytes": data, "path": None} for data in pictures]
+    return Dataset.from_dict({"image_id": ["phone.jpg", "plain.png", "damaged.jpg"], "image": cells}, features=features)
+
+
+def test_all_are_prepared_and_those_that_cannot_be_shown_are_named(rows, cache):
+    images = StudyImages(rows)
+    assert images.prepare(progress=False) == {"damaged.jpg": "not an image"}
+    assert len(list(cache.rglob("*.json"))) == 2
+
+
+def test_a_browser_that_has_a_picture_gets_it_no_second_time(rows, tmp_path):
+    client = TestClient(create_app(open_study(Store(tmp_path / "study.db"), "s", StudyImages(rows), "print")))
+    key = {"X-Key": client.post("/api/join", json={"request": "r" * 32}).json()["key"]}
+    client.get("/api/state", headers=key)
+    first = client.get("/api/image", params={"unit": "phone.jpg"}, headers=key)
+    assert (first.status_code, first.headers.get("content-encoding")) == (200, None)
+    assert Image.open(BytesIO(first.content)).size == (30, 50)
+    again = client.get(
+        "/api/image", params={"unit": "phone.jpg"}, headers=key | {"If-None-Match": first.headers["etag"]}
+    )
+    assert (again.status_code, again.content) == (304, b"")
+    other = client.get("/api/image", params={"unit": "phone.jpg"}, headers={"If-None-Match": first.headers["etag"]})
+    assert other.status_code == 401, "what is cached tells nobody without a key that it is there"

@@ -1,0 +1,80 @@
+"""A child process reads what strangers sent: whatever ends it, takes too long or grows, the caller gets one line."""
+
+import json
+import os
+import threading
+
+import pytest
+
+from saliency_bench.errors import UserError
+from saliency_bench.utils import bounded as module
+from saliency_bench.utils.bounded import ReaderDiedError, bounded
+
+OS, MANY = "__import__('os')", 10**6
+# {what the child does: what the line says}
+DEATHS = {
+    f"{OS}.abort()": "SIGABRT",  # as C++ `terminate` does
+    "__import__('ctypes').string_at(0)": "SIGSEGV",
+    f"{OS}.kill({OS}.getpid(), 9)": "SIGKILL",
+    f"{OS}._exit(0)": "exit code 0",
+    f"{OS}._exit(3)": "exit code 3",
+    "__import__('sys').exit('bye')": "exit code 1",
+    f"{OS}.closerange(0, 99)": "exit code 1",
+    "max(__import__('itertools').count())": "takes more than 0.5 s",
+    "__import__('time').sleep(99)": "takes more than 0.5 s",
+    "[bytes(10**8) for _ in range(99)]": "MB of memory",
+    "__import__('numpy').ones((10**5, 10**5))": "MB of memory",
+    f"bytes({MANY} + 1)": "unfolds to more than 1,000,000 bytes",
+    "'no bytes'": "exit code 1",
+}
+
+
+@pytest.mark.parametrize("code", DEATHS)
+def test_whatever_ends_the_child_is_one_line(code):
+    assert bounded(eval, "b'before'") == b"before"
+    with pytest.raises(ReaderDiedError) as error:
+        bounded(eval, code, seconds=0.5, most=MANY, memory=2**28)
+    assert DEATHS[code] in str(error.value)
+    assert str(error.value).isprintable()
+    assert bounded(eval, "b'after'") == b"after"
+
+
+def test_what_the_function_raises_is_one_line_and_the_child_goes_on():
+    process = bounded(eval, f"str({OS}.getpid()).encode()")
+    with pytest.raises(UserError, match="ZeroDivisionError: division by zero"):
+        bounded(eval, "1 / 0")
+    with pytest.raises(UserError, match="RecursionError"):
+        bounded(json.loads, "[" * 10**5)
+    assert bounded(eval, f"str({OS}.getpid()).encode()") == process
+    assert int(process) != os.getpid()
+
+
+def test_prints_are_no_answer_and_files_are_not_written(tmp_path):
+    assert bounded(eval, "[print('x' * 9999), b'ok'][1]") == b"ok"
+    write = f"str(__import__('pathlib').Path({str(tmp_path / 'file')!r}).write_bytes(b'x' * 999)).encode()"
+    with pytest.raises(UserError, match="File too large"):
+        bounded(eval, write)
+    assert bounded(eval, write, files=1000) == b"999"
+
+
+def test_the_child_knows_no_token_and_where_paths_begin(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr(module, "_idle", [])  # a child that starts now
+    monkeypatch.chdir(tmp_path)
+    assert b"hf_secret" not in bounded(eval, f"str({OS}.environ).encode()")
+    assert bounded(eval, f"{OS}.getcwd().encode()").decode() == str(tmp_path)
+    module._end_all()
+
+
+def test_threads_have_children_of_their_own():
+    answers = {}
+
+    def ask(name):
+        answers[name] = bounded(eval, f"[__import__('time').sleep(0.2), b'{name}'][1]")
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {"a": b"a", "b": b"b"}
