@@ -28,6 +28,8 @@ from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
+PEERS = {"captum": "captum", "pytorch_grad_cam": "grad_cam", "zennit": "zennit"}  # {package: its adapter in `peers`}
+
 
 @dataclass(frozen=True)
 class Explainer:
@@ -189,6 +191,9 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
         return explainer
     if isinstance(explainer, str):
         return _in_file(explainer) if own_files.is_in_file(explainer) else load_explainer(explainer)
+    if (package := type(explainer).__module__.partition(".")[0]) in PEERS:
+        kind, adapter = type(explainer).__name__, f"saliency_bench.peers.{PEERS[package]}"
+        raise UserError(f"{kind} is an object of {package}; {adapter}(...) makes an explainer of it")
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
     given = {key: value for key, value in options.defaults(explainer).items() if value is not inspect.Parameter.empty}

@@ -273,7 +273,15 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
     bound = options.resolved(name, function, written | chosen)
     options.check(declaration.check, bound)
     version = registry.version_of("metrics", name, declaration.version)
-    return Metric(name, function, bound, inputs_of(name, function), declaration, version)
+    return Metric(name, function, bound, _needed(name, function, declaration, bound), declaration, version)
+
+
+def _needed(
+    name: str, function: Callable, declaration: MetricDeclaration, bound: tuple[tuple[str, object], ...]
+) -> tuple[str, ...]:
+    """Return what a metric asks for with these options."""
+    left_out = declaration.left_out(dict(bound)) if declaration.left_out else ()
+    return tuple(needed for needed in inputs_of(name, function) if needed not in left_out)
 
 
 def check_without_people(metric: Metric) -> None:
@@ -319,13 +327,14 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
         if declaration.higher_is_better is None
         else ""
     )
-    inputs = inputs_of(name, given)
-    chosen = {key: value for key, value in options.defaults(given).items() if key not in inputs}
+    asked_for = inputs_of(name, given)
+    chosen = {key: value for key, value in options.defaults(given).items() if key not in asked_for}
+    bound = tuple(sorted(chosen.items()))
     return Metric(
         name=name,
         function=given,
-        options=tuple(sorted(chosen.items())),
-        inputs=inputs,
+        options=bound,
+        inputs=_needed(name, given, declaration, bound),
         declaration=declaration,
         version=code_hash(given).version,
         about=" ".join(filter(None, (first_line(given) or "A Python function.", assumed))),

@@ -157,6 +157,7 @@ class MetricDeclaration(_Declaration):
         plan: function (options, predictions) -> {sample: [its partners]}, of a metric that asks for `partners`; it
             depends on nothing else. Samples that it does not name take no part.
         keeps: "top" or "rest", the pixels that the pictures of a retraining metric keep.
+        left_out: function (options) -> parameters, with a default, that these options do not need.
         passes: (pictures that it classifies, maps that it asks for), for one image, at most; or a function
             (options, height, width) of this.
         check: as of an explainer.
@@ -180,6 +181,7 @@ class MetricDeclaration(_Declaration):
     question: Callable[..., Sequence[tuple]] | None = None
     plan: Callable[..., Mapping[int, Sequence[int]]] | None = None
     keeps: str = ""
+    left_out: Callable[[Options], Sequence[str]] | None = None
     passes: tuple[int, int] | Callable[..., tuple[int, int]] | None = None
     check: Callable[..., None] | None = None
     also_called: Sequence[str] = ()

@@ -4,8 +4,16 @@ import numpy as np
 
 from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import XIE_2023
-from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient, score_range
+from saliency_bench.scoring.contrastive import (
+    Rival,
+    Salient,
+    check_deletion,
+    delete_salient,
+    score_range,
+    without_groups,
+)
 from saliency_bench.scoring.perturbation import Curves, Reference
+from saliency_bench.targets.class_groups import ClassGroups
 
 
 @metric(
@@ -13,11 +21,20 @@ from saliency_bench.scoring.perturbation import Curves, Reference
     higher_is_better=False,
     range=score_range,
     paper=XIE_2023,
+    undefined="no other class in the group of the explained one",
     passes=lambda options, height, width: (height * width // options["step"] + 2, 0),
+    left_out=without_groups,
     check=check_deletion,
 )
 def saliency_cauc(
-    curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: Salient = "range", reference: Reference = "mean"
+    curves: Curves,
+    groups: ClassGroups | None = None,
+    *,
+    step: int = 16,
+    threshold: float = 0.5,
+    salient: Salient = "range",
+    reference: Reference = "mean",
+    rival: Rival = "any",
 ) -> np.ndarray:
     """Return the contrastive AUC: the area under s as the salient pixels are removed.
 
@@ -26,7 +43,7 @@ def saliency_cauc(
     for n salient pixels: a share of the whole image's path, as in the published code.
 
     s = p_A (1 - p_B), softmax probabilities. A are the classes with positive target weight, B those with negative
-    weight; if there are none, B is the most probable other class of the whole image.
+    weight; if there are none, B is the most probable other class of the whole image (with rival="group" of A's group).
 
     Caveat: what is not salient is never deleted, so the fewer pixels are salient the smaller the score: a spiky map
     looks perfect whatever it points at. Compare maps of like numbers of salient pixels, or use a metric that deletes
@@ -34,6 +51,7 @@ def saliency_cauc(
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
+        groups: groups of the classifier's classes; with rival="group".
         step: pixels removed together. The area needs every point of a path: a forward pass per sample for each step of
             the longest path in the batch, at most H W / step (3,136 for 224 x 224).
         threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
@@ -43,9 +61,12 @@ def saliency_cauc(
             which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
             uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
             pixels that stay (ROAD).
+        rival: class B of a target without one: "any", the most probable other class, as in the published code; "group",
+            the most probable other class of A's group (Elisha et al., 2025, 5.3).
 
     Returns:
-        Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map.
+        Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map; NaN
+        where rival="group" and A's group has no other class.
 
     Raises:
         UserError: An option is out of range.
@@ -70,6 +91,7 @@ def saliency_cauc(
         [0.1111]
     """
     check_deletion(step=step, threshold=threshold, salient=salient)
-    path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
+    path = delete_salient(curves, groups, step=step, threshold=threshold, salient=salient, reference=reference)
     scores = path.scores([np.arange(points) for points in path.points])
-    return np.array([curve.sum() - (curve[0] + curve[-1]) / 2 for curve in scores]) / (path.steps + 1)
+    areas = np.array([curve.sum() - (curve[0] + curve[-1]) / 2 for curve in scores]) / (path.steps + 1)
+    return np.where(path.lacks_rival, np.nan, areas)

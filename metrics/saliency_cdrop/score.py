@@ -4,9 +4,17 @@ import numpy as np
 
 from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import XIE_2023
-from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient, score_range
+from saliency_bench.scoring.contrastive import (
+    Rival,
+    Salient,
+    check_deletion,
+    delete_salient,
+    score_range,
+    without_groups,
+)
 from saliency_bench.scoring.perturbation import Curves, Reference
 from saliency_bench.target_weights import TargetRange
+from saliency_bench.targets.class_groups import ClassGroups
 
 TAU = 0.05  # share of the image below which fewer salient pixels gain nothing
 SMOOTHED = 3  # last points of the path that are averaged
@@ -23,11 +31,20 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
     higher_is_better=True,
     range=limits,
     paper=XIE_2023,
+    undefined="no other class in the group of the explained one",
     passes=(4, 0),
+    left_out=without_groups,
     check=check_deletion,
 )
 def saliency_cdrop(
-    curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: Salient = "range", reference: Reference = "mean"
+    curves: Curves,
+    groups: ClassGroups | None = None,
+    *,
+    step: int = 16,
+    threshold: float = 0.5,
+    salient: Salient = "range",
+    reference: Reference = "mean",
+    rival: Rival = "any",
 ) -> np.ndarray:
     """Return the drop in the contrastive score s as the salient pixels are removed, discounted by their number.
 
@@ -37,13 +54,14 @@ def saliency_cdrop(
     the last point replaces the mean.
 
     s = p_A (1 - p_B), softmax probabilities. A are the classes with positive target weight, B those with negative
-    weight; if there are none, B is the most probable other class of the whole image.
+    weight; if there are none, B is the most probable other class of the whole image (with rival="group" of A's group).
 
     Caveat: what is not salient is never deleted, so the score depends on how many pixels exceed the threshold as much
     as on which; below tau it does not matter how few.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
+        groups: groups of the classifier's classes; with rival="group".
         step: pixels removed together. Only the whole image and the last three points of each path in the batch are
             classified.
         threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
@@ -53,6 +71,8 @@ def saliency_cdrop(
             which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
             uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
             pixels that stay (ROAD).
+        rival: class B of a target without one: "any", the most probable other class, as in the published code; "group",
+            the most probable other class of A's group (Elisha et al., 2025, 5.3).
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better; 0 for at most `step` salient pixels, so also for a constant map (for
@@ -81,13 +101,14 @@ def saliency_cdrop(
         [0.2409]
     """
     check_deletion(step=step, threshold=threshold, salient=salient)
-    path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
+    path = delete_salient(curves, groups, step=step, threshold=threshold, salient=salient, reference=reference)
     last = [_last(points) for points in path.points]
     scores = path.scores([np.union1d(0, points) for points in last])
     starts = np.array([curve[0] for curve in scores])
     ends = np.array([curve[-len(points) :].mean() for curve, points in zip(scores, last, strict=True)])
     tau = TAU * curves.height * curves.width
-    return (starts - ends) / np.log2(1 + np.maximum(path.salient, tau) / tau)
+    scores = (starts - ends) / np.log2(1 + np.maximum(path.salient, tau) / tau)
+    return np.where(path.lacks_rival, np.nan, scores)
 
 
 def _last(points: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """How often a scene model's map gives a region more when an object is pasted there."""
 
+from typing import Literal
+
 import numpy as np
 import torch
 
@@ -23,7 +25,13 @@ from saliency_bench.types import Images
     also_called=("input dependence rate", "IDR"),
 )
 def saliency_idr(
-    images: Images, masks: np.ndarray, columns: dict[str, Images], other: Other, explain: MapProvider
+    images: Images,
+    masks: np.ndarray,
+    columns: dict[str, Images],
+    other: Other,
+    explain: MapProvider,
+    *,
+    filter: Literal["right", "all"] = "right",
 ) -> np.ndarray:
     """Return BAM's input dependence rate (P1 eq. 14): whether an irrelevant object attracts a scene model's map.
 
@@ -40,9 +48,11 @@ def saliency_idr(
         columns: "image_without_object": (B, 3, H, W), the same scenes without the object.
         other: f_s, the classifier of scenes, with its target, logits and labels.
         explain: makes both maps.
+        filter: images that count: "right", those that f_s classifies rightly both with the object and without, as what
+            a wrong answer rests on is another question; "all", as eq. 14 divides by all images with the object.
 
     Returns:
-        Float64 (B,), 0, 1/2 or 1, lower is better; NaN unless f_s classifies both pictures rightly.
+        Float64 (B,), 0, 1/2 or 1, lower is better; with filter="right" NaN unless f_s classifies both pictures rightly.
 
     Example:
         4 x 4 maps of f_s with the object, in the lower right quarter (left), and without (right):
@@ -53,10 +63,13 @@ def saliency_idr(
             0 0 0 0     0 0 0 0
     """
     without = columns["image_without_object"]
-    with untouched(other.classifier), torch.inference_mode():
-        logits = other.classifier(without).cpu()
-    right = [_bam.is_right(other.classifier, seen, other.labels) for seen in (other.logits, logits)]
-    kept = np.flatnonzero(right[0] & right[1]).tolist()
+    counts = np.ones(len(images), dtype=bool)
+    if filter == "right":
+        with untouched(other.classifier), torch.inference_mode():
+            logits = other.classifier(without).cpu()
+        for seen in (other.logits, logits):
+            counts &= _bam.is_right(other.classifier, seen, other.labels)
+    kept = np.flatnonzero(counts).tolist()
     scores = np.full(len(images), np.nan)
     if kept:
         first = explain(images, other.target, classifier=other.classifier)[kept]

@@ -1,11 +1,13 @@
 """How much a map changes at most when the image hardly does."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import MapProvider
@@ -21,12 +23,17 @@ def check(*, radius: float, draws: int, **others: object) -> None:
         raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius} and {draws}")
 
 
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """Return (pictures to classify, further maps to ask for) for each image: one per draw, and that of the image."""
+    return 0, options["draws"] + (_unit(options["unit"], options["relative"]) == "normalised")
+
+
 @metric(
-    version=1,
+    version=2,
     higher_is_better=False,
     range=(0, float("inf")),
     paper=YEH_2019,
-    passes=lambda options, *_: (0, options["draws"]),
+    passes=passes,
     check=check,
     also_called=("sensitivity max", "sens max"),
 )
@@ -41,6 +48,7 @@ def saliency_max_sensitivity(
     radius: float = 0.2,
     draws: int = 10,
     relative: bool = True,
+    unit: Literal["image", "normalised"] | None = None,
 ) -> np.ndarray:
     """Return the largest relative change of a map over small random changes of the image (P1 eq. 16).
 
@@ -48,7 +56,9 @@ def saliency_max_sensitivity(
 
     d is uniform in [-radius, radius] for every pixel and channel of the normalised image. Target and seeds of the
     explainer stay as they are. The denominator is the size of the map; P1 has none (`relative=False`), which ranks
-    explainers by the scale of their maps.
+    explainers by the scale of their maps. A gradient per unit of [0, 1] is 1 / std times, about 4 times, as large as
+    one per unit of the normalised image, while other maps have no unit: without the denominator, the normalised image
+    is what is explained, as in published code (captum, Quantus), which knows no other.
 
     Args:
         maps: (B, H, W), E(x).
@@ -60,12 +70,14 @@ def saliency_max_sensitivity(
         radius: largest change, in units of the normalised image, above 0.
         draws: number of random changes, at least 1; captum takes 10, Quantus 200.
         relative: divide by ||E(x)||; False: P1's equation as printed.
+        unit: the images that are explained: in [0, 1] as everywhere else ("image"), or as the network takes them
+            ("normalised"), in the unit of d. None: "image" if `relative`, else "normalised".
 
     Returns:
         Float64 (B,), lower is better; NaN for a constant map, which would be the best possible and is not ranked.
 
     Raises:
-        UserError: The radius or number of draws is out of range, or the classifier has no `std`.
+        UserError: The radius or number of draws is out of range, or the classifier knows no normalisation.
 
     Example:
         E(x) is 1 on all of 4 x 4 pixels but 2 on one, ||E(x)|| = sqrt(15 + 4). In one of the draws E(x + d) has its 2
@@ -80,13 +92,26 @@ def saliency_max_sensitivity(
     scores = np.full(len(maps), np.nan)
     if len(kept) == 0:
         return scores
-    before = maps[kept].reshape(len(kept), -1).astype(np.float64)
     images, target = images[kept], target[kept]
+    before, step, network = maps[kept], std.to(images), None
+    if _unit(unit, relative) == "normalised":
+        if not isinstance(classifier, Classifier):
+            raise UserError("unit=normalised of saliency_max_sensitivity needs what load_classifier gives")
+        network = classifier.taking_normalised()
+        images, step = (images - classifier.mean) / std.to(images), torch.ones_like(step)
+        before = explain(images, target, kept, classifier=network)
+    before = before.reshape(len(kept), -1).astype(np.float64)
     furthest = np.zeros(len(kept))
     for draw in range(draws):
         drawn = np.stack([2 * uniform(seed_of(seeds[index], draw), images[0].numel()) - 1 for index in kept])
-        change = torch.from_numpy(radius * drawn).view(images.shape).to(images) * std.to(images)
-        after = explain(images + change, target, kept).reshape(len(kept), -1)
+        change = torch.from_numpy(radius * drawn).view(images.shape).to(images) * step
+        after = explain(images + change, target, kept, classifier=network).reshape(len(kept), -1)
         furthest = np.maximum(furthest, np.linalg.norm(after - before, axis=1))
-    scores[kept] = furthest / np.linalg.norm(before, axis=1) if relative else furthest
+    size = np.linalg.norm(before, axis=1)
+    scores[kept] = np.where(size > 0, furthest / np.where(size > 0, size, 1) if relative else furthest, np.nan)
     return scores
+
+
+def _unit(unit: str | None, relative: bool) -> str:
+    """Return the images that are explained."""
+    return unit or ("image" if relative else "normalised")

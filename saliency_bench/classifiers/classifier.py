@@ -242,6 +242,15 @@ class Classifier(nn.Module):
             self.model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         return self
 
+    def taking_normalised(self) -> "Classifier":
+        """Return a classifier of the same weights that takes normalised images: gradients are per unit of these."""
+        other = copy.copy(self)
+        # torch's own copies share these dicts.
+        other._modules, other._buffers = dict(self._modules), dict(self._buffers)
+        other.mean, other.std = torch.zeros_like(self.mean), torch.ones_like(self.std)
+        other.passes = other.halved = 0
+        return other
+
     def variant(
         self,
         layer: str | None = None,

@@ -9,8 +9,10 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import TargetRange
+from saliency_bench.targets.class_groups import ClassGroups
 
 Salient = Literal["range", "maximum"]
+Rival = Literal["any", "group"]
 SALIENT = get_args(Salient)
 
 
@@ -19,13 +21,16 @@ class Deletion:
     """The salient pixels leave for the reference, the highest first, `step` at a time.
 
     p_A is the probability of the classes that the target weighs positively, together; p_B of those that it weighs
-    negatively. Where there are none of those, B is the class that is the most probable in the whole image outside A.
+    negatively. Where there are none of those, B is the class that is the most probable in the whole image outside A, or
+    among the other members of A's groups.
     """
 
     curves: Curves
     salient: np.ndarray  # Int (B,), numbers of salient pixels
     step: int
     reference: str
+    sides: np.ndarray  # Bool (B, 2, K), the classes of A and of B
+    lacks_rival: np.ndarray  # Bool (B,), whether A's groups have no other member
 
     @property
     def points(self) -> np.ndarray:
@@ -42,7 +47,7 @@ class Deletion:
 
     def scores(self, points: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return per sample float64 (n,), s = p_A (1 - p_B) at its own points, 0 for the whole image."""
-        sides = np.stack(_sides(self.curves), axis=1)  # (B, 2, K)
+        sides = self.sides.astype(np.float64)
         p_of_sides = self.curves.weighted_each(sides, "rest", self.reference, [self.step * counts for counts in points])
         return [p[:, 0] * (1 - p[:, 1]) for p in p_of_sides]
 
@@ -52,9 +57,32 @@ def score_range(options: dict[str, object], target: TargetRange) -> tuple[float,
     return target.a * (1 - max(1.0, target.b)), target.a
 
 
-def delete_salient(curves: Curves, *, step: int, threshold: float, salient: str, reference: str) -> Deletion:
-    """Return the deletion of the salient pixels of each map."""
-    return Deletion(curves, salient_pixels(curves.maps, threshold, salient), step, reference)
+def without_groups(options: dict[str, object]) -> tuple[str, ...]:
+    """Return the inputs that these options leave out."""
+    return () if options["rival"] == "group" else ("groups",)
+
+
+def delete_salient(
+    curves: Curves, groups: ClassGroups | None, *, step: int, threshold: float, salient: str, reference: str
+) -> Deletion:
+    """Return the deletion of the salient pixels of each map; with groups, rivals are of A's own."""
+    a, b = np.asarray(curves.target > 0), np.asarray(curves.target < 0)
+    others = np.asarray(~a if groups is None else ~a & np.stack([_members(row, groups) for row in a]))
+    alone = np.asarray(~b.any(axis=1, keepdims=True))
+    whole = curves.probabilities("rest", "black", [0])[:, 0]
+    rivals = np.where(others, whole, -1.0).argmax(axis=1, keepdims=True)
+    b |= alone & others & (np.arange(a.shape[1]) == rivals)
+    lacks_rival = alone[:, 0] & ~others.any(axis=1) & (groups is not None)
+    salient_counts = salient_pixels(curves.maps, threshold, salient)
+    return Deletion(curves, salient_counts, step, reference, np.stack([a, b], axis=1), lacks_rival)
+
+
+def _members(classes: np.ndarray, groups: ClassGroups) -> np.ndarray:
+    """Return Bool (K,), all members of the groups of some classes, Bool (K,)."""
+    members = np.zeros(len(classes), dtype=bool)
+    for label in np.flatnonzero(classes).tolist():
+        members[list(groups.group_of(label))] = True
+    return members
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarray:
@@ -69,16 +97,6 @@ def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarr
         return np.count_nonzero((values >= threshold * high) & (high > 0), axis=1)
     low = values.min(axis=1, keepdims=True)
     return np.count_nonzero(values > low + threshold * (high - low), axis=1)
-
-
-def _sides(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
-    """Return float64 (B, K) twice: 1 for the classes of A, and of B."""
-    a, b = curves.target > 0, curves.target < 0
-    whole = curves.probabilities("rest", "black", [0])[:, 0]
-    rivals = np.where(a, -1.0, whole).argmax(axis=1, keepdims=True)
-    alone = ~b.any(axis=1, keepdims=True)
-    b |= alone & ~a & (np.arange(a.shape[1]) == rivals)
-    return a.astype(np.float64), b.astype(np.float64)
 
 
 def check_deletion(*, step: int, threshold: float, salient: str, **others: object) -> None:

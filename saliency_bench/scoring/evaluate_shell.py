@@ -377,6 +377,7 @@ class CurveShell(_InstalledShell):
     classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
     target: weights (B, K) over the classes, instead of the references (which may then be None).
     seeds: of each image, or image_ids and the seed of a run, for the reference "noise".
+    groups: of classes, for metrics that compare groups.
     batch_size: images in one forward pass. Default: 16."""
     LEFT_OUT = "a score that is not a number"
 
@@ -401,6 +402,7 @@ class CurveShell(_InstalledShell):
         seeds: Any = None,
         image_ids: Any = None,
         seed: int = 0,
+        groups: Any = None,
         batch_size: int = 16,
         **options: Any,
     ) -> np.ndarray:
@@ -410,6 +412,7 @@ class CurveShell(_InstalledShell):
             from saliency_bench.bound_metric import load_metric
             from saliency_bench.scoring.draws import Draws
             from saliency_bench.scoring.perturbation import batched_curves, right_classes
+            from saliency_bench.scoring.samples import known_groups
         except ModuleNotFoundError as error:
             raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
         if images is None or classifier is None:
@@ -426,8 +429,12 @@ class CurveShell(_InstalledShell):
         for curves in batched_curves(classifier, images, given, maps, batch_size, noise):
             start = sum(map(len, scores))
             classes = references[start : start + len(curves.images)]
-            labels = [right_classes(classes, curves.target.shape[1])] if "labels" in metric.inputs else []
-            scores.append(metric(curves, *labels))
+            inputs: dict[str, Any] = {"curves": curves}
+            if "labels" in metric.inputs:
+                inputs["labels"] = right_classes(classes, curves.target.shape[1])
+            if "groups" in metric.inputs:
+                inputs["groups"] = known_groups(metric, groups, curves.classifier, curves.target.shape[1])
+            scores.append(metric(**inputs))
         return np.concatenate(scores)
 
 

@@ -290,6 +290,20 @@ def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> O
     return Other(classifier, torch.from_numpy(right).float().to(images.device), logits, right, lacking)
 
 
+def known_groups(
+    metric: Metric, groups: ClassGroups | Mapping | str | Path | None, classifier: nn.Module, classes: int
+) -> ClassGroups:
+    """Return the groups of classes that a metric asks for.
+
+    Raises:
+        UserError: There are none.
+    """
+    known = load_groups(groups, getattr(classifier, "labels", None), classes)
+    if known is None:
+        raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
+    return known
+
+
 def _inputs(
     metric: Metric,
     images: Images,
@@ -307,9 +321,7 @@ def _inputs(
     target = (one_hot(given, classes) if given.ndim == 1 else given).to(images.device)
     if target.shape[1] != classes:
         raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {classes}")
-    known = load_groups(groups, classifier.labels, classes) if "groups" in metric.inputs else None
-    if "groups" in metric.inputs and known is None:
-        raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
+    known = known_groups(metric, groups, classifier, classes) if "groups" in metric.inputs else None
     faults = dict.fromkeys(np.flatnonzero(no_probabilities(logits, classifier.activation)).tolist(), NO_PROBABILITIES)
     inputs = MetricInputs(
         classifier, explainer, images, target, logits, draws.seed, groups=known,

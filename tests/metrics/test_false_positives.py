@@ -118,6 +118,23 @@ def test_the_rate_by_loops(maps, masks, right):
         assert found[sample] == pytest.approx(expected, nan_ok=True)
 
 
+def test_the_rate_of_all_pictures_counts_what_the_scene_model_gets_wrong():
+    """Eq. 14: one right in both, one wrong, of three; the region gains, loses, and gains."""
+    masks = np.zeros((3, 4, 4), bool)
+    masks[:, :2, :2] = True
+    less, more = np.where(masks, 1, 4).astype(np.float32), np.where(masks, 4, 1).astype(np.float32)
+    scene = np.stack([more[0], less[1], more[2]])
+    without = np.stack([less[0], more[1], less[2]])
+    right = np.array([[True] * 3, [True, False, True]])
+    rates = {}
+    for chosen in ("right", "all"):
+        metric = load_metric("saliency_idr", filter=chosen)
+        inputs = asked(metric, np.stack([scene, scene]), masks, right, without=without)
+        rates[chosen] = metric(**inputs).tolist()
+    assert rates["all"] == [1, 0, 1]
+    assert rates["right"] == pytest.approx([1, np.nan, 1], nan_ok=True)
+
+
 @pytest.mark.parametrize(("name", "score", "parts"), [
     ("saliency_mcs", 0.5625, [0.625, 0.0625]), ("saliency_mcr", 8 / 9, [1, 1 / 9]), ("saliency_idr", 1, None),
 ])  # fmt: skip

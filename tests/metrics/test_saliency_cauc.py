@@ -1,13 +1,18 @@
 """saliency_cauc against a literal walk along the published computation, on pictures made pixel by pixel."""
 
+import evaluate
 import numpy as np
 import pytest
 
+from saliency_bench import load_classifier, registry
+from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cauc.score import saliency_cauc
+from saliency_bench.metrics.saliency_cdrop.score import saliency_cdrop
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
 from saliency_bench.targets import class_vs_group, contrast
+from saliency_bench.targets.class_groups import ClassGroups
 
 H, W, K = 6, 5, 4
 
@@ -63,6 +68,36 @@ def test_one_class_is_compared_with_the_most_probable_other(slow):
         rival = max((k for k in range(K) if k != i), key=lambda k: whole[k])
         path = literal_path(slow, i, {i}, {rival}, 2, 0.5, "range", "mean")
         assert score == pytest.approx(literal_cauc(*path), abs=1e-6)
+
+
+def test_or_with_the_most_probable_other_of_its_group(slow):
+    """Class 1 is alone in its group."""
+    groups = ClassGroups("by hand", ((0, 2, 3), (1,)))
+    scores = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), groups, step=2, rival="group")
+    drops = saliency_cdrop(slow.curves(one_hot([0, 1, 2], K)), groups, step=2, rival="group")
+    for i, others in enumerate([(2, 3), (), (0, 3)]):
+        if not others:
+            assert np.isnan(scores[i])
+            assert np.isnan(drops[i])
+            continue
+        whole = slow.rest(i, 0)
+        path = literal_path(slow, i, {i}, {max(others, key=lambda k: whole[k])}, 2, 0.5, "range", "mean")
+        assert scores[i] == pytest.approx(literal_cauc(*path), abs=1e-6)
+
+
+def test_groups_are_asked_for_by_the_option_that_needs_them(slow):
+    assert load_metric("saliency_cauc").inputs == ("curves",)
+    assert load_metric("saliency_cauc", rival="group").inputs == ("curves", "groups")
+    classifier = load_classifier(slow.classifier, mean=0, std=1)
+    given = {"images": slow.images, "classifier": classifier, "references": [0, 1, 2]}
+    both = [evaluate.load(str(registry.files("metrics")["saliency_cauc"].parent)).compute(
+        predictions=slow.maps, step=2, rival="group", groups=groups, per_sample=True, **given)["scores"]
+        for groups in ({"a": [0, 1], "b": [2, 3]}, {"a": [0, 3], "b": [1, 2]})]  # fmt: skip
+    assert both[0] != both[1]
+    with pytest.raises(UserError, match="saliency_cauc needs groups of classes"):
+        evaluate.load(str(registry.files("metrics")["saliency_cauc"].parent)).compute(
+            predictions=slow.maps, rival="group", **given
+        )
 
 
 def test_few_salient_pixels_look_perfect(slow):

@@ -74,20 +74,49 @@ def test_by_hand():
     assert saliency_max_sensitivity(*inputs, relative=False) == pytest.approx([np.sqrt(2)])
 
 
-@pytest.mark.parametrize(("radius", "draws", "relative"), [(0.2, 3, True), (0.02, 1, True), (0.2, 3, False)])
-def test_every_score_by_loops(given_inputs, radius, draws, relative):
+@pytest.mark.parametrize(
+    ("radius", "draws", "relative", "unit"),
+    [(0.2, 3, True, None), (0.02, 1, True, "image"), (0.2, 3, False, "image"), (0.2, 3, False, None),
+     (0.2, 2, True, "normalised")],
+)  # fmt: skip
+def test_every_score_by_loops(given_inputs, radius, draws, relative, unit):
+    """In the unit of the normalised image, the bare network is what is explained."""
     maps, images, target, classifier, _, seeds = given_inputs()
-    scores = saliency_max_sensitivity(*given_inputs(), radius=radius, draws=draws, relative=relative)
+    options = {"radius": radius, "draws": draws, "relative": relative, "unit": unit}
+    scores = saliency_max_sensitivity(*given_inputs(), **options)
+    std = torch.tensor(STD).view(3, 1, 1)
+    if unit == "normalised" or (unit is None and not relative):
+        images, std, classifier = (images - torch.tensor(MEAN).view(3, 1, 1)) / std, torch.ones(3, 1, 1), Small()
+        maps = gradient(classifier, images, target).numpy()
     for index, seed in enumerate(seeds):
         highest = 0.0
         for draw in range(draws):
-            noise = noise_of(seed, draw, radius) * np.array(STD, np.float32).reshape(3, 1, 1)
-            changed = images[index : index + 1] + torch.from_numpy(noise.astype(np.float32))
+            changed = images[index : index + 1] + torch.from_numpy(noise_of(seed, draw, radius)).float() * std
             other = gradient(classifier, changed, target[index : index + 1])[0].double().numpy()
             difference = sum((a - b) ** 2 for a, b in zip(other.ravel(), maps[index].ravel(), strict=True)) ** 0.5
             norm = sum(float(b) ** 2 for b in maps[index].ravel()) ** 0.5
             highest = max(highest, difference / norm if relative else difference)
         assert scores[index] == pytest.approx(highest, rel=1e-4)
+
+
+def test_without_the_denominator_the_unit_of_the_image_moves_gradients_alone(given_inputs):
+    """Four times the standard deviation, a fourth of each gradient per unit of [0, 1], and all scores as before."""
+
+    def flat_field(classifier, images, target):
+        return classifier(images)[:, :1, None].expand(-1, H, W) + torch.arange(W)
+
+    for explainer, factor in ((gradient, 4), (flat_field, 1)):
+        by_std = []
+        for std in (0.1, 0.4):
+            classifier = load_classifier(Small(), mean=MEAN, std=(std,) * 3, device="cpu")
+            images, target = torch.rand(2, 3, H, W, generator=torch.Generator().manual_seed(3)), one_hot([0, 2], K)
+            images = torch.tensor(MEAN).view(3, 1, 1) + std * (images - 0.5)  # normalised, the same for both
+            explain = MapProvider(as_explainer(explainer), classifier, [1, 2])
+            given = explain(images, target), images, target, classifier, explain, [1, 2]
+            by_std.append([saliency_max_sensitivity(*given, relative=False, unit=unit) for unit in ("image", None)])
+        (image, normalised), (image_of_wider, normalised_of_wider) = by_std
+        np.testing.assert_allclose(image, factor * image_of_wider, rtol=1e-3)
+        np.testing.assert_allclose(normalised, normalised_of_wider, rtol=1e-3)
 
 
 def test_the_noise_fills_the_ball_of_the_normalised_image(given_inputs):

@@ -63,8 +63,9 @@ def done(shapes, resnet, tmp_path_factory):
     """(records of a run, its batch of samples in its order)"""
     out = tmp_path_factory.mktemp("run") / "run"
     sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=EXPLAINERS, metrics=[*METRICS, NOISE], out=out,
-        target="predicted", seed=SEED, limit=8, batch_size=4, progress=False, device="cpu",
+        dataset=str(shapes), model=str(resnet), explainers=EXPLAINERS, out=out,
+        metrics=[*METRICS, NOISE, "saliency_cauc"], target="predicted", seed=SEED, limit=8, batch_size=4,
+        progress=False, device="cpu",
     )  # fmt: skip
     ids = pq.read_table(out / "predictions.parquet")["image_id"].to_pylist()
     by_id = {row["image_id"]: row for row in sb.load_dataset(shapes, split="test")}
@@ -115,6 +116,9 @@ def test_evaluate_gives_the_scores_of_a_run(done, resnet, load):
     given = {"images": images, "classifier": classifier, "per_sample": True} | settings
     found = load("saliency_deletion").compute(predictions=maps, references=classes, reference="noise", steps=4, **given)
     np.testing.assert_array_equal(found["scores"], of_run(records, "random", NOISE))
+    found = load("saliency_cauc").compute(predictions=maps, references=classes, **given)
+    np.testing.assert_array_equal(found["scores"], of_run(records, "random", "saliency_cauc"))
+    assert found["saliency_cauc"] == np.mean(of_run(records, "random", "saliency_cauc"))
     found = load("saliency_max_sensitivity").compute(explainer="random", draws=2, **given)
     np.testing.assert_array_equal(found["scores"], of_run(records, "random", METRICS[0]))
 
