@@ -59,8 +59,8 @@ def main(args: Namespace) -> None:
     check_run_folder(run)
     device_of(args.device)
     (get_photographs if args.photos else draw_shapes)(dataset, model, args, say)
-    what = "photographs" if args.photos else "test split"
-    say(f"3. explaining the {what} with {', '.join(map(str, spec.explainers))}")
+    samples = "photographs" if args.photos else "test split"
+    say(f"3. explaining the {samples} with {', '.join(map(str, spec.explainers))}")
     result = start(spec, {}, progress=not args.json)
     if args.json:
         print(json.dumps(result.summary, indent=2))
