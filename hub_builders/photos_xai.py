@@ -32,7 +32,7 @@ EXAMPLE: dict = {}
 CITATION = """@article{vanderwalt2014scikit,
   title = {scikit-image: image processing in Python},
   author = {van der Walt, St\\'efan and Sch\\"onberger, Johannes L. and Nunez-Iglesias, Juan and Boulogne,
-            Fran\\c{c}ois and Warner, Joshua D. and Yager, Neil and Gouillart, Emmanuelle and Yu, Tony},
+            François and Warner, Joshua D. and Yager, Neil and Gouillart, Emmanuelle and Yu, Tony},
   journal = {PeerJ},
   year = {2014}
 }"""
