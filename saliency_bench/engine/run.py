@@ -2,8 +2,9 @@
 
     load     what the settings name: dataset, network, explainers, metrics (`loading/`), as a `RunContext`
     plan     the chunks of which something is missing, from the cells and from what the folder holds (`plan.py`)
-    predict  what the network says of each chunk (`predictions.py`)
-    explain  the maps of a chunk by one explainer (`explain.py`)       both are `work.py`, which touches no file; a
+    retrain  the networks that retraining metrics ask for (`retraining/stage.py`), if there are such metrics
+    predict  what the network says of each chunk (`predictions.py`); of all samples first where metrics ask for partners
+    explain  the maps of a chunk by one explainer (`explain.py`)       both are `work.py`, which writes no file; a
     score    the maps by all metrics (`score.py`)                      probe (`probe.py`) then tries the network again
     store    results of about half a minute as part files, while the next chunks are computed (`store.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
@@ -14,6 +15,7 @@
     OUT/chunks/            part files of scores           -> records.parquet
     OUT/maps/EXPLAINER/    the maps, of a run that keeps them
     OUT/thumbnails/        small maps for the report      -> examples.npz
+    OUT/retraining/        maps and networks of retraining metrics
     OUT/summary.json  timings.json  report.html
     OUT/written.json       what tables, summary, examples and page were made of
 
@@ -21,7 +23,8 @@ The unit of work is a chunk: `batch_size` consecutive samples, computed whole by
 metrics. Results are written as part files (`results/parts.py`), each once, under a temporary name and then renamed, so
 that every file is complete; its name has a hash of its bytes. A start deletes what is damaged, ignores what is not of
 this run, and computes what is missing, which after a kill is the work of half a minute. Adding an explainer or a metric
-adds cells and redoes none.
+adds cells and redoes none. What a run makes per explainer and chunk is an `Output` (`context.py`), a cell or kept maps:
+a new kind of output is planned and resumed like the others.
 """
 
 from contextlib import ExitStack
@@ -150,8 +153,7 @@ def _claim(context: RunContext, lock: ExitStack) -> None:
     Raises:
         UserError: The folder is in use or holds something else, or a cell cannot be written down.
     """
-    for cell in context.cells:  # before anything is written: no file can hold a name with a line break
-        assert cell.key
+    _ = [cell.key for cell in context.cells]  # before anything is written: no file can hold a name with a line break
     lock.enter_context(locked(context.out, context.spec.out))
     write_manifest(context)
 

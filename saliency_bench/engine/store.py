@@ -1,8 +1,9 @@
 """Store: what was computed is written as part files.
 
-Nothing else writes `chunks/`, `maps/`, `predictions/` and `thumbnails/` of a run's folder; `merging.py` makes tables of
-them, and `plan.py` asks what is there. Parts are written once, by each process its own: what about half a minute of
-work has given, as one file. So a kill loses that half minute, and nothing is ever rewritten.
+Nothing else writes `chunks/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` of a run's folder;
+`merging.py` makes tables of them, and `plan.py` asks what is there and deletes what is damaged. Parts are written once,
+by each process its own: what about half a minute of work has given, as one file. So a kill loses that half minute, and
+nothing is ever rewritten.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -69,7 +70,7 @@ class Writer:
             self.write()
 
     def add_chunk(self, result: ChunkResult) -> None:
-        """Take what an explainer and its metrics give for a chunk: pictures first, so that scores are not without.
+        """Take what an explainer and its metrics give for a chunk: pictures first, so that no score lacks its own.
 
         What may have to be computed again goes to files of its explainer alone, which can be deleted as a whole.
         """

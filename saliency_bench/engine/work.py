@@ -1,7 +1,8 @@
 """The work on a chunk: its samples explained by one explainer, and their maps scored by all its metrics.
 
-`work` is a function of the networks, the samples and the seed; it reads and writes no file. What goes wrong with a
-sample or a chunk becomes the reason in its records; a strict run stops instead.
+`work` is a function of the networks, the samples and the seed; it writes no file, and reads only pictures that metrics
+ask for as partners. What goes wrong with a sample or a chunk becomes the reason in its records; a strict run
+stops instead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -67,7 +68,7 @@ class ChunkResult:
 def work(
     context: RunContext, samples: PredictedChunk, outputs: Sequence[Output], probes: Sequence[Probe] = ()
 ) -> ChunkResult:
-    """Explain samples of a chunk by one explainer and score their maps by all its cells; touch no file.
+    """Explain samples of a chunk by one explainer and score their maps by all its cells; write no file.
 
     Args:
         context: what the run works on.

@@ -47,7 +47,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Splits:
-    """The three splits of a retraining; `content` is a hash of the images and labels that are trained on."""
+    """The three splits of a retraining; `content` is a hash of all rows of train and validation."""
 
     train: Split
     validation: Split

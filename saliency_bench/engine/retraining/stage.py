@@ -37,7 +37,7 @@ TIMED = 3  # batches, to estimate how long it takes
 def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, shown: bool) -> None:
     """Train every network that the retraining metrics among these cells need and that has no outcome yet.
 
-    The answers of the networks are put into `context.retrained`.
+    The answers of the networks are put into `context.retraining.classes`, which this changes in place.
 
     Args:
         context: The run.

@@ -34,9 +34,10 @@ class Sample:
 
     Attributes:
         context: the run.
-        position: of the sample in the run.
+        batch: the sample alone, prepared.
         row: what the classifier says.
-        other: what the other classifier says.
+        target: what its maps explain.
+        other: what the other classifier says; None without another.
     """
 
     context: RunContext

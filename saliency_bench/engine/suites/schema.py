@@ -231,7 +231,7 @@ class Table(Strict):
         return self
 
     def needs(self, **names: str) -> bool:
-        """Return whether the table takes what a run has with these names: all of its runs."""
+        """Return whether the runs with these names are needed; a table needs all of its runs."""
         return True
 
     def shows(self, axis: str, name: str) -> bool:
@@ -320,7 +320,7 @@ class Picture(Strict):
 
     @property
     def variants(self) -> dict[str, dict[str, Scalar]]:
-        """None, as tables may have."""
+        """No variants, which only tables have."""
         return {}
 
     def needs(self, **names: str) -> bool:
