@@ -20,7 +20,6 @@ from datasets import Dataset
 from huggingface_hub import CommitOperationAdd, HfApi
 
 import saliency_bench
-from saliency_bench import registry
 from saliency_bench.data.loading import load_dataset
 from saliency_bench.engine.reading import sample_ids
 from saliency_bench.engine.run import run
@@ -189,7 +188,7 @@ def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -
             further[cell.cell_id] = "networks are retrained for it, which is not done again"
         elif (explainer := known_explainer(cell)) is not None:
             # Options are the submitter's: rise:masks=1000000000 would keep the owner's machine busy for years.
-            passes = registry.load("explainers", cell.explainer).passes(dict(explainer.options), SIDE, SIDE)
+            passes = explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
             if passes > MOST_PASSES:
                 further[cell.cell_id] = (
                     f"it needs {passes:,} passes per image, more than the {MOST_PASSES:,} that are run"

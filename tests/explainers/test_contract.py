@@ -2,6 +2,7 @@
 
 import operator
 import random
+import re
 from dataclasses import replace
 from functools import cache, partial
 from inspect import signature
@@ -14,6 +15,7 @@ from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
 from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.classifiers.geometry import CELL_STEPS
 from saliency_bench.errors import UserError
 
 NAMES = contracts.complete("explainers")
@@ -96,7 +98,9 @@ def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classi
     alone = torch.cat(
         [explainer(classifier, images[i : i + 1], target[i : i + 1], seeds=[seeds[i]]) for i in range(16)]
     )
-    assert error_of(together, alone) <= 1e-5
+    # A small map is rounded before it is enlarged: last bits may move a cell by a whole step.
+    step = 1 / CELL_STEPS if re.search("activations|attention", explainer.declaration.needs) else 0
+    assert error_of(together, alone) <= 1e-5 + step
 
 
 @pytest.mark.parametrize("name", IN_PASSES)

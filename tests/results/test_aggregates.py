@@ -106,7 +106,8 @@ def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank
             UNRANKED,
             None,
         )
-        assert {(row["value"], row["reason"]) for row in rows if row["part"] is None} == {(None, PARTS_ONLY)}
+        reasons = {(row["value"], row["reason"].partition("; ")[0]) for row in rows if row["part"] is None}
+        assert reasons == {(None, PARTS_ONLY)}  # marks of a map may follow
         assert (cell.left_out, cell.scored) == ({}, 1.0)
         assert cell.parts["0.2"].value == pytest.approx(columns[:, 4].mean())
     assert all(cell.rank for cell in done.cells if not cell.aggregate)
