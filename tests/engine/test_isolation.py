@@ -305,7 +305,7 @@ def test_an_explainer_whose_maps_depend_on_the_batch_is_named(shapes, resnet, tm
     done = started(tmp_path / "run", shapes, resnet, [normalising, "gradient", "gradcam", "smoothgrad:samples=4"])
     marked = {cell["explainer"]: cell["marked"] for cell in done.summary["cells"]}
     assert marked.pop("normalising") == {"depends on its batch": 8}
-    assert set(map(str, marked.values())) == {"{}"}
+    assert not any("depends on its batch" in marks for marks in marked.values())
     assert "depends on its batch" in done.report.read_text()
 
 

@@ -125,13 +125,13 @@ def test_the_results_are_a_table_before_and_after_the_first_merge(here, pets, mo
     run = sb.run(dataset=pets, model=model, out=tmp_path / "run", **SETTINGS)
     proposed = sb.submit(run, namespace="founder")
     configs = DatasetCard(here.files("datasets", "founder/results")["README.md"].decode()).data.configs
-    assert [config["config_name"] for config in configs if config.get("default")] == ["cells"]
+    assert [config["config_name"] for config in configs if config.get("default")] == ["board"]
     for config in ("cells", "records"):
         table = datasets.load_dataset("founder/results", config, split="train")
         assert [row["cell_id"] for row in table] == [None]
         assert {"explainer", "metric", "value", "dataset", "model"} <= set(table.column_names)
     here.api().merge_pull_request("founder/results", 1, repo_type="dataset")
-    table = datasets.load_dataset("founder/results", split="train")
+    table = datasets.load_dataset("founder/results", "cells", split="train")
     cells = table.filter(lambda row: row["cell_id"] is not None)
     assert len(cells) == len(table) - 1
     assert {row["cell_id"]: (row["value"], row["n"], row["submitter"]) for row in cells} == {

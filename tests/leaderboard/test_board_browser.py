@@ -100,7 +100,7 @@ def test_filters_order_and_address(tab, archive):  # noqa: F811
     page.get_by_role("checkbox", name="deletion", exact=True).check()
     settled(page, ["metric=saliency_deletion"])
     values = [float(text) for text in page.locator(".lb-table .lb-value").all_inner_texts()]
-    assert values == sorted(values)  # lower is better
+    assert values[:-1] == sorted(values[:-1])  # lower is better; the method of a submitter stands apart, below
     assert len(values) == 10
     page.get_by_label("Search").fill("rise")
     settled(page, ["search=rise"])
@@ -191,7 +191,7 @@ def test_plots_and_the_other_pages(tab):
     page.locator("select[name=y]").select_option("saliency_insertion")
     settled(page, ["y=saliency_insertion"])
     assert page.evaluate("document.activeElement.name") == "y"
-    page.locator(".lb-plot a").first.click()
+    page.locator(".lb-plot a circle").first.click()
     settled(page, ["row="])
     page.get_by_role("link", name="Overall").click()
     settled(page, ["tab=overall"])

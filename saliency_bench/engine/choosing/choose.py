@@ -69,7 +69,7 @@ class Choice:
 
     @property
     def recommended(self) -> dict[str, str | None]:
-        """Return {question: the explainer to take, or None where there is none}."""
+        """Return the explainer to take for each question, by its name, or None where there is none."""
         return {question["name"]: question["recommended"] for question in self.content["questions"]}
 
     @property
