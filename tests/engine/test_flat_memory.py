@@ -102,6 +102,7 @@ def peak(dataset, tmp_path, **settings):
     return float(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.thorough
 def test_peak_memory_is_the_same_for_ten_times_the_samples(pictures, tmp_path):
     few, many = (folder_of(samples, pictures, tmp_path / str(samples)) for samples in (2_000, 20_000))
     settings = {"metrics": METRICS, "batch_size": 100}
