@@ -79,7 +79,9 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """Score the model and log it, on the first process."""
             if state.is_world_process_zero:
+                should_log = control.should_log
                 trainer.log(scores_of(kwargs["model"], dataset, **options))
+                control.should_log = should_log  # `log` takes the epoch's loss for logged, which comes after this
 
     return SaliencyCallback()
 

@@ -41,6 +41,7 @@ def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes
     logged = [entry for entry in trainer.state.log_history if KEYS & set(entry)]
     assert [entry["epoch"] for entry in logged] == [1.0, 2.0]
     assert all(set(entry) >= KEYS for entry in logged)
+    assert [entry["epoch"] for entry in trainer.state.log_history if "loss" in entry] == [1.0, 2.0]
     run = sb.run(dataset=str(shapes), model=sb.load_classifier(trainer.model, mean=0.5, std=0.5), limit=4, device="cpu",
                  explainers=EXPLAINERS, metrics=METRICS, progress=False, out=tmp_path / "run")  # fmt: skip
     for cell in run.cells:
