@@ -1,4 +1,4 @@
-"""What `choose` promises, by simulation: how often it drops the best, finds it, and what that costs.
+"""Simulate what `choose` promises: how often it drops or finds the best, and at what cost.
 
 example:
   python benchmarks/choose.py
@@ -154,7 +154,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a simulation came to."""
+    """Results of a simulation."""
 
     false_drop: bool
     right: bool

@@ -1,4 +1,4 @@
-"""What a real network and real photographs say about explainers and metrics: docs/findings.md, made by one command.
+"""Write docs/findings.md: explainers and metrics on photographs through a real network.
 
 example:
   python benchmarks/findings.py --data raw --work findings --images 48 --out docs/findings.md

@@ -108,7 +108,7 @@ def short(metric: str) -> str:
 
 
 def baselines(runs: dict[str, Run]) -> str:
-    """What the maps that do not look at the network score: a sentence for each metric and set of photographs."""
+    """Return a sentence per metric and set of photographs on the scores of maps that ignore the network."""
     lines = []
     for name, run in runs.items():
         for metric in dict.fromkeys(cell.metric for cell in run.cells):
@@ -162,7 +162,7 @@ def sanity(runs: dict[str, Run]) -> str:
 
 
 def second(runs: dict[str, Run]) -> str:
-    """Whether the order of the explainers is that of a second network."""
+    """Compare the order of the explainers with that of a second network."""
     if not {"lite0-pets", "lite2-pets"} <= set(runs):
         return ""
     from scipy.stats import spearmanr

@@ -1,4 +1,4 @@
-"""What is paid beside the network's passes: starting a command, a call, a finished run, a metric of `evaluate`.
+"""Measure costs beside the network's passes: starting a command, a call, a finished run, a metric of `evaluate`.
 
 example:
   python benchmarks/fixed_costs.py
@@ -88,7 +88,7 @@ def finished(folder: Path, repeats: int) -> float:
 
 
 def of_evaluate(folder: Path, repeats: int) -> float:
-    """What `compute` of a metric of evaluate takes beside the metric's function, per map."""
+    """Measure the time of `compute` of an evaluate metric beside the metric's function, per map."""
     from saliency_bench.metrics.saliency_miou.saliency_miou import SaliencyMiou
 
     rng = np.random.default_rng(0)

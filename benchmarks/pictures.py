@@ -122,7 +122,7 @@ def save(figure, path: Path) -> None:
 
 
 def whole(mask: Image.Image) -> bool:
-    """Whether no border of the image cuts the object off."""
+    """Return whether no border of the image cuts the object off."""
     drawn = np.asarray(mask) > 0
     return not (drawn[[0, -1]].any() or drawn[:, [0, -1]].any())
 

@@ -137,7 +137,7 @@ def pseudo_f1(means: np.ndarray) -> np.ndarray:
 
 
 def coverage_of_pseudo_f1(shares: Sequence[float], clusters: int, times: int) -> float:
-    """Of a harmonic aggregate of two accuracies by the bootstrap over clusters."""
+    """Simulate the coverage of a harmonic aggregate of two accuracies by the bootstrap over clusters."""
     rng = np.random.default_rng([2, clusters])
     true, hits = pseudo_f1(np.array([shares]))[0], 0
     for _ in range(times):
@@ -150,7 +150,7 @@ def coverage_of_pseudo_f1(shares: Sequence[float], clusters: int, times: int) ->
 def false_findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> float:
-    """How often any two of some explainers of equal means are told apart.
+    """Simulate how often two of several explainers with equal means are told apart.
 
     Their scores of a sample depend on each other. missing: this share of each explainer's scores is not there.
     """

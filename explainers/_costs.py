@@ -1,4 +1,4 @@
-"""What an explainer costs, as far as it is declared."""
+"""Check the cost that an explainer declares."""
 
 from inspect import signature
 

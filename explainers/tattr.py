@@ -113,7 +113,7 @@ def _alone(classifier: Classifier, image: Images, weights: Target, start: int, o
 
 @dataclass
 class Switch:
-    """Whether the backward pass gives relevance instead of gradients."""
+    """Return whether the backward pass gives relevance instead of gradients."""
 
     propagating: bool = False
 

@@ -1,4 +1,4 @@
-"""How many images it takes to tell two explainers apart.
+"""Count the images it takes to tell two explainers apart.
 
 example:
   saliency-bench power --run runs/first --difference 0.02

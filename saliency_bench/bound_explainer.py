@@ -128,7 +128,7 @@ class Explainer:
 
     @property
     def baseline(self) -> bool:
-        """Whether it ignores the network; tables show it separately."""
+        """Return whether it ignores the network; tables show it separately."""
         return self.declaration.baseline
 
     @property
@@ -171,7 +171,7 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
             raise UserError("options are for an explainer given by name; bind them with functools.partial")
         return as_explainer(name)
     name, written = options.parse(name)
-    function = getattr(registry.load("explainers", name), name)
+    function = registry.function_of("explainers", name)
     declaration = registry.declaration_of("explainers", name, function)
     bound = options.resolved(name, function, written | chosen)
     options.check(declaration.check, bound)

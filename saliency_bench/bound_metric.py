@@ -88,7 +88,7 @@ class Metric:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether higher is better, with these options."""
+        """Return whether higher is better, with these options."""
         return self.declaration.direction(dict(self.options))
 
     @property
@@ -170,7 +170,7 @@ class Metric:
 
     @property
     def asks_of_target(self) -> bool:
-        """Whether it asks about the run's target; if not, it asks a question of its own, whatever the target is."""
+        """Return whether it asks about the run's target; if not, it asks a question of its own."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -204,7 +204,7 @@ class Metric:
 
     @property
     def identity(self) -> tuple[str, str, int | str]:
-        """What makes its scores: name, options and version."""
+        """Return what makes its scores: name, options and version."""
         return self.name, options.text(self.options), self.version
 
 
@@ -268,7 +268,7 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
     if not isinstance(name, str):
         return _without_options(as_metric(name), chosen)
     name, written = options.parse(name)
-    function = getattr(registry.load("metrics", name, part="score"), name)
+    function = registry.function_of("metrics", name, part="score")
     declaration = registry.declaration_of("metrics", name, function)
     bound = options.resolved(name, function, written | chosen)
     options.check(declaration.check, bound)

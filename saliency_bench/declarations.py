@@ -55,7 +55,7 @@ Range = tuple[float, float]
 
 
 class _Declaration:
-    """What the two declarations share: keywords alone, and being a decorator."""
+    """Base of the two declarations: keywords only, and usable as a decorator."""
 
     def __new__(cls, *positional: object, **keywords: object) -> Self:
         """Refuse what is no keyword of the declaration.
@@ -114,7 +114,7 @@ class ExplainerDeclaration(_Declaration):
 
     @property
     def baseline(self) -> bool:
-        """Whether it does not look at the network; tables show it separately."""
+        """Return whether it does not look at the network; tables show it separately."""
         return self.needs == "nothing"
 
     def passes_of(self, options: Options, height: int, width: int) -> int:
@@ -192,7 +192,7 @@ class MetricDeclaration(_Declaration):
 
     @property
     def asks_target_range(self) -> bool:
-        """Whether the range depends on the target."""
+        """Return whether the range depends on the target."""
         return callable(self.range) and len(signature(self.range).parameters) == 2
 
     def range_of(self, options: Options, target: object) -> Range:
@@ -208,7 +208,7 @@ class MetricDeclaration(_Declaration):
 
     @property
     def paper_line(self) -> str:
-        """The paper in a line."""
+        """Return the paper in a line."""
         return paper_line(self.paper)
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:

@@ -180,6 +180,20 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
         raise UserError(f"{main} calls sys.exit({error}) when it is imported; take that line out") from error
 
 
+def function_of(kind: str, name: str, part: str = "") -> Callable[..., Any]:
+    """Import an item, or the file `part` of its folder, and return the function that has its name.
+
+    Raises:
+        UserError: As of `load`; or another package names its function otherwise.
+    """
+    module = load(kind, name, part)
+    if (function := getattr(module, name, None)) is None:
+        owner = distribution_of(kind, name)
+        raise UserError(f"{KINDS[kind]} {name}{OF}{owner}: {module.__name__} has no function {name}; an item and its "
+                        "function have one name")  # fmt: skip
+    return function
+
+
 def _load_added(kind: str, name: str, part: str) -> ModuleType:
     """Import an item that another package adds.
 

@@ -75,12 +75,12 @@ class Pair:
 
     @property
     def baseline(self) -> bool:
-        """Whether the explainer ignores the network."""
+        """Return whether the explainer ignores the network."""
         return self.cells[0].baseline
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether higher scores are better."""
+        """Return whether higher scores are better."""
         return self.cells[0].higher_is_better
 
     @cached_property
@@ -90,7 +90,7 @@ class Pair:
 
     @property
     def is_same(self) -> bool:
-        """Whether it is the same cell with the same scores."""
+        """Return whether it is the same cell with the same scores."""
         first, second = self.cells
         equal = not self.differences.any() and not self.aggregate
         return first.cell_id == second.cell_id and self.unpaired == 0 and equal
@@ -116,12 +116,12 @@ class Pair:
 
     @property
     def is_tested(self) -> bool:
-        """Whether there is a test for it, as for means of scores, however few samples there are."""
+        """Return whether there is a test for it, as for means of scores, however few samples there are."""
         return not self.cells[0].aggregate
 
     @property
     def few(self) -> bool:
-        """Whether the interval rests on few samples."""
+        """Return whether the interval rests on few samples."""
         return np.isfinite(self.low) and self.effective < FEW
 
     @property

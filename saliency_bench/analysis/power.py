@@ -1,4 +1,4 @@
-"""How many images it takes to tell two explainers apart: the power of the paired test of reports.
+"""Power of the paired test of reports: the images it takes to tell two explainers apart.
 
 The mean difference d over C clusters has the standard error sigma / sqrt(C), with sigma^2 = C se_C^2 of the paired
 differences (`results/intervals.py`). A two-sided t-test at level alpha then finds a true difference d with
@@ -31,7 +31,7 @@ CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # parts of the clusters that are neede
 
 @dataclass(frozen=True)
 class Needed:
-    """What it takes to find a difference of two explainers.
+    """The images and clusters needed to find a difference of two explainers.
 
     Attributes:
         metric: of the scores; "" if the spread was assumed.

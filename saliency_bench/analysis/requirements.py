@@ -83,7 +83,7 @@ class Checked:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the paired test finds the explainer worse than before."""
+        """Return whether the paired test finds the explainer worse than before."""
         return self.pair is not None and self.pair.direction < 0
 
     @property
@@ -93,7 +93,7 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against the requirement."""
+        """Return whether nothing speaks against the requirement."""
         return self.verdict != FAILED
 
     @property

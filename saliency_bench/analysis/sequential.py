@@ -63,7 +63,7 @@ class Dropped:
 
 @dataclass
 class _Bets:
-    """What a candidate has lost to its opponents: per cluster the sum of differences and the number of samples."""
+    """Losses of a candidate against its opponents: per cluster the sum of differences and the number of samples."""
 
     losses: np.ndarray = field(default_factory=lambda: np.empty(0))
     counts: np.ndarray = field(default_factory=lambda: np.empty(0))

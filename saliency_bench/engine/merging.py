@@ -33,7 +33,7 @@ RECORDS_AT_ONCE = 2**20  # rows in memory, unless a cell has more
 
 @dataclass(frozen=True)
 class Parts:
-    """What the tables of a run are made of.
+    """Contents of the tables of a run.
 
     Attributes:
         scores: the part files of the scores.

@@ -1,4 +1,4 @@
-"""What a run has to compute: from its cells, and from what the folder holds already, the chunks that lack something.
+"""Plan of a run: the chunks that lack something, from its cells and from what the folder holds already.
 
 plan       every incomplete chunk, with the samples of each output that files hold
 missing    within a chunk: which outputs of an explainer lack which samples

@@ -74,7 +74,7 @@ class UploadPlan:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to send."""
+        """Return whether there is nothing to send."""
         return all(change == "unchanged" for change in self.changes.values())
 
     def lines(self) -> list[str]:

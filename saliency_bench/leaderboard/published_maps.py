@@ -27,6 +27,8 @@ PER_SHARD = 256  # maps at most
 MOST_VALUES = 12_000_000  # of a shard
 MOST_SHARDS = 2000
 PUBLISHED = "published-maps"  # in the folder of the run that scores them
+# Of name, ids, values and scale: types, and numbers of axes.
+KINDS, AXES = ("U", "U", np.float16, np.float32), (0, 1, 3, 1)
 
 
 def shards_in(folder: Path) -> list[Path]:
@@ -165,7 +167,8 @@ def _checked(path: Path) -> dict[str, np.ndarray]:
     arrays = load_arrays(path, LARGEST_SHARD)
     name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)
-    if kinds != ("U", "U", np.float16, np.float32) or values.ndim != 3 or not len(ids) == len(values) == len(scale):
+    axes = name.ndim, ids.ndim, values.ndim, scale.ndim
+    if (kinds, axes) != (KINDS, AXES) or not len(ids) == len(values) == len(scale):
         raise ValueError("its arrays are not those of maps")
     if not (np.isfinite(values).all() and np.isfinite(scale).all()):
         raise ValueError("a map holds NaN or infinite values")

@@ -50,7 +50,7 @@ class Verdict:
 
     @property
     def fine(self) -> bool:
-        """Whether it may be merged."""
+        """Return whether it may be merged."""
         return not self.problems
 
     def lines(self) -> list[str]:

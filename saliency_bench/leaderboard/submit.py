@@ -77,7 +77,7 @@ class SubmissionPlan:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing left to send."""
+        """Return whether there is nothing left to send."""
         return not self.new or self.pending is not None
 
     @cached_property

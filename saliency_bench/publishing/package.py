@@ -49,9 +49,7 @@ def wheel() -> tuple[str, bytes]:
     files = {path: file.read_bytes() for path, file in package_files().items()}
     installed = _installed()
     files[f"{about}/METADATA"] = (installed.read_text("METADATA") or installed.read_text("PKG-INFO") or "").encode()
-    files[f"{about}/WHEEL"] = (
-        b"Wheel-Version: 1.0\nGenerator: saliency-bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    )
+    files[f"{about}/WHEEL"] = WHEEL
     files[f"{about}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
     lines = [f"{path},sha256={_digest(content)},{len(content)}" for path, content in files.items()]
     files[f"{about}/RECORD"] = "\n".join([*lines, f"{about}/RECORD,,", ""]).encode()

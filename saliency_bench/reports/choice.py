@@ -1,4 +1,4 @@
-"""What `choose` found, in sentences and on a page: both are made of choice.json and the folder of its run alone."""
+"""Sentences and page of `choose`, both made of choice.json and the folder of its run alone."""
 
 from functools import cache
 from pathlib import Path

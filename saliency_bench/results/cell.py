@@ -34,7 +34,7 @@ Name = TypeVar("Name", str, tuple[str, int | str])
 Model = TypeVar("Model", bound="StrictModel")
 Key = TypeVar("Key", bound="CellKey")
 Cell = TypeVar("Cell", bound="CellResult")
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**53)]  # whole numbers that JSON, floats and tables hold exactly
 Rank = Annotated[int, Field(ge=1)]
 BEST_FROM = 0.95  # of the samples must be scored
 

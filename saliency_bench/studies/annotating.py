@@ -74,7 +74,7 @@ def choose_honeypots(images: StudyImages, count: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Whose answers are taken.
+    """Choice of the people whose answers count.
 
     Attributes:
         people: of these only; (): of all.

@@ -32,7 +32,7 @@ Marks = dict[str, int]  # {table: number of its last row}
 
 
 class Added(NamedTuple):
-    """How many rows were added, and how many contradict a row that is there and were left out."""
+    """Numbers of rows added, and of rows left out because they contradict one that is there."""
 
     added: int
     left_out: int

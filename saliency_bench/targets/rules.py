@@ -45,7 +45,7 @@ class TargetRule:
 
     @property
     def asks_classifier(self) -> bool:
-        """Whether the target depends on the logits."""
+        """Return whether the target depends on the logits."""
         return self.by_id is None and self.name != "label"
 
     def has_target(self, image_id: str, label: int | None, members: Members | None) -> bool:

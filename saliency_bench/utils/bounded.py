@@ -45,7 +45,8 @@ class _Child:
         kept = {name: value for name, value in os.environ.items() if not any(word in name for word in SECRETS)}
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            # -P: nothing is imported from the current folder, which may be that of a stranger's files.
+            [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=kept | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
             start_new_session=True,  # Ctrl-C is for this process, which then ends the child

@@ -57,3 +57,12 @@ def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monk
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"maps-00000\.npz cannot be read"):
         find_maps(tmp_path, "mine", ["image 3"])
+
+
+def test_ids_with_two_axes_are_refused(tmp_path):
+    (path,) = write_maps(tmp_path, "mine", MAPS.items())
+    with np.load(path) as shard:
+        arrays = dict(shard)
+    np.savez(path, **arrays | {"ids": np.tile(arrays["ids"][:, None], (1, 2))})
+    with pytest.raises(UserError, match="its arrays are not those of maps"):
+        maps_in(tmp_path)

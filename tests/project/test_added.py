@@ -201,6 +201,16 @@ def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, tmp_path
     monkeypatch.undo()
 
 
+def test_a_function_of_another_name_is_one_line(tmp_path, monkeypatch, found_anew):
+    text = "import saliency_bench as sb\n\n\n@sb.explainer(version=1)\ndef items(classifier, images, target): ...\n"
+    package(tmp_path, "explainers", "item", "broken.item", text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    with pytest.raises(UserError, match=r"explainer item of broken 0\.1: broken\.item has no function item"):
+        sb.load_explainer("item")
+    monkeypatch.undo()
+
+
 def test_no_name_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew, capsys):
     package(tmp_path, "explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
     monkeypatch.syspath_prepend(tmp_path)

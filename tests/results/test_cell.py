@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH
-from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, best, read_cells
+from saliency_bench.results.cell import CellKey, CellResult, Count, PartResult, as_json, best, read_cells
 from saliency_bench.results.summary import table, warnings
 
 LATER = {
@@ -221,3 +221,9 @@ def test_best_are_methods_that_none_beats_where_any_two_differ(cells, marked):
         for name, (rank, scored) in cells.items()
     ]
     assert best(read_cells(results)) == {ids[name] for name in marked}
+
+
+def test_counts_that_no_table_holds_are_refused():
+    assert TypeAdapter(Count).validate_python(2**53) == 2**53
+    with pytest.raises(ValidationError, match="less than or equal to"):
+        TypeAdapter(Count).validate_python(10**30)

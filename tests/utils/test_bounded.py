@@ -66,6 +66,13 @@ def test_the_child_knows_no_token_and_where_paths_begin(tmp_path, monkeypatch):
     module._end_all()
 
 
+def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="No module named 'only_here'"):
+        bounded(eval, "__import__('only_here')")
+
+
 def test_threads_have_children_of_their_own():
     answers = {}
 

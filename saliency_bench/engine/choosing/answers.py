@@ -1,4 +1,4 @@
-"""What the races and the images that did not decide allow to say, as plain data for words and page."""
+"""Conclusions from the races and the held-out images, as plain data for words and page."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

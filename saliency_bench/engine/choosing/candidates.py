@@ -1,9 +1,7 @@
 """The candidates of `choose`: every explainer that fits the network, with a few settings each, and what they cost."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import get_args, get_type_hints
 
 import torch
@@ -13,7 +11,7 @@ from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.layers import cam_layer, last_feature_map, layout_of
-from saliency_bench.engine.suites.costs import ROUNDS, cost_of_map
+from saliency_bench.engine.suites.costs import cost_of_map, forward_pass, seconds_per_image
 from saliency_bench.engine.suites.plan import WITH_GRADIENT
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.types import Images, Target
@@ -39,7 +37,7 @@ class Candidate:
 
     @property
     def baseline(self) -> bool:
-        """Whether it ignores the network."""
+        """Return whether it ignores the network."""
         return self.explainer.baseline
 
 
@@ -94,14 +92,7 @@ def costs(
 
 def seconds_per_pass(classifier: Classifier, images: Images) -> float:
     """Return the median seconds per image of a forward pass of these images (B, 3, H, W)."""
-    times = []
-    with torch.no_grad():
-        classifier(images)  # the first pass is slower
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            classifier(images).sum().item()  # which waits for the device
-            times.append(time.perf_counter() - start)
-    return median(times) / len(images)
+    return seconds_per_image(lambda: forward_pass(classifier, images), len(images))[1]
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from saliency_bench import __version__, displays
+from saliency_bench import __version__, displays, registry
 from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.layers import cam_layer
@@ -47,7 +47,7 @@ SHARE = 0.25  # of the time that these rounds may take
 
 @dataclass(frozen=True, repr=False)
 class Choice:
-    """What `choose` found; printed, it says what the command says.
+    """Answer of `choose`; printed, it says what the command says.
 
     Attributes:
         folder: where it was written.
@@ -144,7 +144,7 @@ def choose(
 
 @dataclass(frozen=True)
 class _Request:
-    """What `choose` was asked beside the settings of a run."""
+    """Request to `choose`, beside the settings of a run."""
 
     names: Sequence[str]
     within: float | None
@@ -317,15 +317,19 @@ def has_masks(context: RunContext) -> bool:
 def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
     """Return (the candidates with the baselines, {explainer: why it is none})."""
     image = _images(context)[:1]
-    with torch.no_grad():
-        logits = context.classifier(image)
-    target = one_hot(logits.argmax(dim=1), logits.shape[1]).to(image)
-    fitting, misfits = candidates(context.classifier, image, target)
     if not given:
-        return fitting, misfits
-    wanted = [candidate_of(as_explainer(item), image) for item in given]
-    names = {candidate.name for candidate in wanted}
-    return [*wanted, *(item for item in fitting if item.baseline and item.name not in names)], {}
+        with torch.no_grad():
+            logits = context.classifier(image)
+        target = one_hot(logits.argmax(dim=1), logits.shape[1]).to(image)
+        return candidates(context.classifier, image, target)
+    explainers = list(map(as_explainer, given))
+    names = set(map(str, explainers))
+    baselines = [
+        as_explainer(name)
+        for name in registry.names("explainers")
+        if registry.declared("explainers", name, "needs", "") == "nothing" and name not in names
+    ]
+    return [candidate_of(explainer, image) for explainer in [*explainers, *baselines]], {}
 
 
 def _affordable(

@@ -64,7 +64,7 @@ class Scores:
 
 
 class Laboratory(Protocol):
-    """What the rounds need of the outside."""
+    """Interface of the rounds to what computes scores."""
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> Scores:
         """Return the scores of {metric: candidates} on the first images."""
@@ -129,7 +129,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Round:
-    """What a round did.
+    """Record of a round.
 
     Attributes:
         limit: of the run.

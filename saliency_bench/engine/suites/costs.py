@@ -1,4 +1,4 @@
-"""What a run costs: counted in images that go through a network, and in seconds by timing the network here.
+"""Cost of a run: images that go through a network, and seconds by timing the network on this machine.
 
     forward    images through a network: predictions, maps without gradients, pictures that metrics classify, validation
     gradient   images through a network and back, for maps
@@ -31,6 +31,7 @@ from saliency_bench.engine.training import new_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import Protocol
+from saliency_bench.types import Images
 from saliency_bench.utils.devices import peak_memory
 
 SIDE = 224  # of images whose size is not known before the network is there
@@ -153,6 +154,23 @@ def network_like(job: Job, device: str | None) -> Classifier | None:
         return None
 
 
+def forward_pass(classifier: Classifier, images: Images) -> None:
+    """Send images through a network and wait for the device."""
+    with torch.no_grad():
+        classifier(images).sum().item()
+
+
+def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROUNDS) -> tuple[float, float, float]:
+    """Return the seconds per image of work on a batch of so many: (fastest, median, slowest) of some rounds."""
+    work()  # the first round is slower
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        seconds.append((time.perf_counter() - start) / images)
+    return min(seconds), float(np.median(seconds)), max(seconds)
+
+
 def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> Speed:
     """Time a network on a batch of this size: preparing, forward, with gradients, and with a step of Adam."""
     classifier.eval()
@@ -162,10 +180,6 @@ def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> S
     kept = [parameter.detach().clone() for parameter in parameters]
     adam = torch.optim.Adam([parameter.requires_grad_(True) for parameter in parameters], lr=1e-9)
     labels = torch.zeros(batch_size, dtype=torch.long, device=images.device)
-
-    def forward() -> None:
-        with torch.no_grad():
-            classifier(images).sum().item()  # which waits for the device
 
     def gradient() -> None:
         inputs = images.clone().requires_grad_(True)
@@ -178,18 +192,14 @@ def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> S
         adam.step()
         loss.item()
 
-    def timed(work: Callable[[], object]) -> tuple[float, float, float]:
-        work()  # the first round is slower
-        seconds = []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            work()
-            seconds.append((time.perf_counter() - start) / batch_size)
-        return min(seconds), float(np.median(seconds)), max(seconds)
-
     try:
-        speed = Speed(timed(lambda: classifier.prepare(rows)), timed(forward), timed(gradient), timed(trained),
-                      peak_memory(images.device))  # fmt: skip
+        speed = Speed(
+            prepare=seconds_per_image(lambda: classifier.prepare(rows), batch_size, rounds),
+            forward=seconds_per_image(lambda: forward_pass(classifier, images), batch_size, rounds),
+            gradient=seconds_per_image(gradient, batch_size, rounds),
+            trained=seconds_per_image(trained, batch_size, rounds),
+            memory=peak_memory(images.device),
+        )
     finally:
         with torch.no_grad():
             for parameter, before in zip(parameters, kept, strict=True):

@@ -1,4 +1,4 @@
-"""What people's answers give for a table: areas, accuracies at an exposure, hard images and able people.
+"""Numbers of a table from people's answers: areas, accuracies at an exposure, hard images and able people.
 
 Table 3 and figures 5, 6 and 7 of P2. Answers come from the files of `--answers`, of one study or of several; those
 about images that a run does not have are left out.

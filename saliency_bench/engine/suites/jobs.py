@@ -84,7 +84,7 @@ class Network:
 
     @property
     def is_done(self) -> bool:
-        """Whether the checkpoint is written and nothing of its training is left."""
+        """Return whether the checkpoint is written and nothing of its training is left."""
         return (self.out / "model.safetensors").is_file() and not self.state.exists()
 
 

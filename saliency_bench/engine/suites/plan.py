@@ -70,7 +70,7 @@ class Step:
 
     @property
     def hours(self) -> float | None:
-        """How long it probably takes."""
+        """Return the likely time in hours."""
         return None if self.seconds is None else self.seconds[1] / 3600
 
     @property

@@ -159,7 +159,7 @@ class Value(Strict):
 
     @property
     def has_explainer(self) -> bool:
-        """Whether it depends on the explainer."""
+        """Return whether it depends on the explainer."""
         return not (self.accuracy or self.count)
 
 
@@ -171,7 +171,7 @@ class Note(Strict):
 
 
 class Decision(Strict):
-    """What the paper says or leaves open, and what was chosen.
+    """Statement of the paper, or what it leaves open, and the choice made here.
 
     Attributes:
         about: Names of datasets, models, explainers or metrics; none for what is about the whole suite.
@@ -240,7 +240,7 @@ class Table(Strict):
 
 
 class View(Strict):
-    """What a cell of a picture shows of an image.
+    """Content of a cell of a picture, for an image.
 
     Attributes:
         kind: The picture; the picture where its mask is; the map; the `top` share of the pixels by the map alone; the
@@ -262,7 +262,7 @@ class View(Strict):
 
     @property
     def has_scores(self) -> bool:
-        """Whether the picture's values stand below it."""
+        """Return whether the picture's values stand below it."""
         return self.kind == "map" and not self.target if self.scores is None else self.scores
 
 
@@ -353,7 +353,7 @@ class Smoke(Strict):
 
     @property
     def recipe(self) -> Training:
-        """How the small networks are trained on a dataset."""
+        """Return how the small networks are trained on a dataset."""
         return Training(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
 
     def pretraining(self, model: str) -> Training:

@@ -1,4 +1,4 @@
-"""What the paper says and what was run, in one list per suite that no option can be missing from.
+"""List of all settings of a suite, the paper's beside those that were run; no option can be missing from it.
 
 The rows follow from the suite itself: every dataset, model, explainer and metric, with all its options as they resolve,
 defaults too. What the paper says of them is in `decisions` of the YAML file; where it says nothing, the row says that.

@@ -80,7 +80,7 @@ class SuiteTable:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether any number is there."""
+        """Return whether any number is there."""
         return bool(self.numbers["value"].notna().any())
 
     def called(self, key: Key) -> list[str]:

@@ -74,7 +74,7 @@ class Overall:
 
     @property
     def unbeaten(self) -> bool:
-        """Whether it may be the best."""
+        """Return whether it may be the best."""
         return self.rank is not None and self.rank[0] == 1
 
 

@@ -1,4 +1,4 @@
-"""What guessing alone reaches in peek-a-boom, and which people answer like guessers.
+"""Chance level of peek-a-boom, and the people who answer like guessers.
 
 A blind clicker takes one of K labels at each exposure r_1 < ... < r_n, without looking. Where tried labels stay
 choosable, a guess is right with 1 / K, so that the accuracy by r_s is g_s = 1 - (1 - 1 / K)^s; where they are struck

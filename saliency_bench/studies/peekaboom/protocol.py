@@ -104,7 +104,7 @@ class Question:
 
     @property
     def is_check(self) -> bool:
-        """Whether it is an attention check."""
+        """Return whether it is an attention check."""
         return pair_of(self.unit)[1] is None
 
 
