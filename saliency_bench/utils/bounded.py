@@ -154,8 +154,11 @@ def serve() -> None:
         _limit(request)
         kind, answer = _answer(function, request)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        # The bounds of a call are not those of the imports for the next one, which may write: libraries try the folder
+        # for temporary files.
+        for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU):
+            hard = resource.getrlimit(limit)[1]
+            resource.setrlimit(limit, (hard, hard))
         with os.fdopen(os.dup(pipe), "wb") as out:
             out.write(kind + len(answer).to_bytes(8, "little"))
             out.write(answer[: request["most"]])  # of a longer one the caller reads the length alone

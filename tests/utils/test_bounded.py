@@ -73,6 +73,20 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
         bounded(eval, "__import__('only_here')")
 
 
+def test_a_later_call_may_import_what_writes(tmp_path, monkeypatch):
+    (tmp_path / "writing.py").write_text(
+        "import tempfile\nwith tempfile.TemporaryFile() as file:\n    file.write(b'x' * 9)\n\n\n"
+        "def answer() -> bytes:\n    return b'imported'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(module, "_idle", [])  # a child that starts now
+    from writing import answer
+
+    assert bounded(eval, "b'first'") == b"first"
+    assert bounded(answer) == b"imported"
+    module._end_all()
+
+
 def test_threads_have_children_of_their_own():
     answers = {}
 
