@@ -123,9 +123,9 @@ def rarely_better(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 def clustered(rng: np.random.Generator, candidates: int) -> np.ndarray:
     """Return tied 0/1 scores, of which those of a cluster of six mostly agree."""
-    own = np.repeat(rng.random((-(-IMAGES // SIZE), candidates)), SIZE, axis=0)[:IMAGES]
+    by_cluster = np.repeat(rng.random((-(-IMAGES // SIZE), candidates)), SIZE, axis=0)[:IMAGES]
     fresh = rng.random((IMAGES, candidates))
-    return (np.where(rng.random((IMAGES, candidates)) < 0.6, own, fresh) < 0.5).astype(float)
+    return (np.where(rng.random((IMAGES, candidates)) < 0.6, by_cluster, fresh) < 0.5).astype(float)
 
 
 def missing(rng: np.random.Generator, candidates: int) -> np.ndarray:

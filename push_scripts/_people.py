@@ -238,7 +238,9 @@ def erase(args: Namespace) -> None:
     if args.json:
         print(json.dumps({"file": args.out, "rows": count}))
     elif not args.quiet:
-        print(f"{count:,} rows written: {args.out}; delete {args.store}, its copies and repository, and go on with it")
+        print(
+            f"{count:,} rows written: {args.out}; continue with it, and delete {args.store}, its copies and repository"
+        )
 
 
 def _study(kind: str, args: Namespace) -> "Study":

@@ -38,8 +38,8 @@ def arguments(parser: ArgumentParser) -> None:
     serving.add_argument("--reviewer", action="store_true", help="also print a link for a new reviewer")
     results = parser.add_argument_group("results, instead of the page")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
-    results.add_argument("--payments", metavar="FILE", help="write what each person has done, as CSV or Parquet")
-    results.add_argument("--parameters", metavar="FILE", help="write what the links said with which people came")
+    results.add_argument("--payments", metavar="FILE", help="write answers, time and checks per person (CSV, Parquet)")
+    results.add_argument("--parameters", metavar="FILE", help="write the parameters of the links that people came by")
     results.add_argument("--erase", metavar="FILE", help="write a copy of the store without the people of --exclude")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
     results.add_argument("--import", dest="imported", metavar="PATH",

@@ -36,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--explainers", nargs="+", metavar="NAME",
                         help="candidates, beside the baselines (default: all that fit the network)")  # fmt: skip
     parser.add_argument("--metrics", nargs="+", metavar="NAME",
-                        help="that decide (default: those of the questions)")  # fmt: skip
+                        help="metrics that decide (default: those of the questions)")  # fmt: skip
     _shared.settings(parser, *SETTINGS, batch_size=8)
     _shared.output(parser)
 

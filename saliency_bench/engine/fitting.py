@@ -77,15 +77,15 @@ class Rows:
 
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
         """Return the images and labels of these rows."""
-        places = [int(position) for position in positions]
-        if all(place in self._kept for place in places):
-            images, numbers = map(torch.stack, zip(*(self._kept[place] for place in places), strict=True))
+        wanted = [int(position) for position in positions]
+        if all(position in self._kept for position in wanted):
+            images, numbers = map(torch.stack, zip(*(self._kept[position] for position in wanted), strict=True))
         else:
             batch = self.classifier.prepare(self.rows[positions])
             images, numbers = batch.images, batch.labels
             # An image is prepared alike in any batch, so that what is kept is what would be prepared again.
             if len(self.rows) * images[0].numel() * images.element_size() <= KEPT:
-                self._kept |= dict(zip(places, zip(images, numbers, strict=True), strict=True))
+                self._kept |= dict(zip(wanted, zip(images, numbers, strict=True), strict=True))
         labels = numbers if self.classes is None else self.classes[torch.from_numpy(positions)]
         return images, labels.to(self.classifier.device)
 

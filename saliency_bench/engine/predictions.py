@@ -96,19 +96,19 @@ class PredictedChunk:
         return [self.first + position for position in self.positions]
 
     @property
-    def places(self) -> list[int]:
+    def readable_in_run(self) -> list[int]:
         """Return the position in the run of each sample that could be read."""
-        return [self.in_run[place] for place in self.chunk.readable]
+        return [self.in_run[position] for position in self.chunk.readable]
 
     @property
     def readable(self) -> list[dict]:
         """Return what the classifier says of each sample that could be read."""
-        return [self.rows[place] for place in self.chunk.readable]
+        return [self.rows[position] for position in self.chunk.readable]
 
     @property
     def of_other(self) -> list[dict]:
         """Return what the other model says of each sample that could be read."""
-        return [] if self.rows_of_other is None else [self.rows_of_other[place] for place in self.chunk.readable]
+        return [] if self.rows_of_other is None else [self.rows_of_other[position] for position in self.chunk.readable]
 
 
 class StoredPredictions:
@@ -220,7 +220,8 @@ def of_predicted(context: RunContext, chunk: Chunk, predicted: Sequence[Mapping]
     Raises:
         UserError: There is such a sample, and the run is strict.
     """
-    faults = {place: predicted[place]["left_out"] for place in chunk.readable if predicted[place]["logits"] is None}
+    rows = {position: predicted[position] for position in chunk.readable}
+    faults = {position: row["left_out"] for position, row in rows.items() if row["logits"] is None}
     for position, reason in faults.items():
         if context.spec.strict:
             raise UserError(f"image {predicted[position]['image_id']}: {reason}")

@@ -67,9 +67,9 @@ def score(
         columns=batch.columns,
         run_seed=context.spec.seed,
         other=None if context.other is None else _other(context.other, batch, samples.of_other),
-        partners=PartnerSource(context.plans, samples.places, context.partners, context.spec.batch_size),
+        partners=PartnerSource(context.plans, samples.readable_in_run, context.partners, context.spec.batch_size),
         retrained={
-            cell.metric: context.retraining.classes[cell.id][samples.places]
+            cell.metric: context.retraining.classes[cell.id][samples.readable_in_run]
             for cell in cells
             if cell.metric.declaration.keeps
         },
@@ -147,15 +147,15 @@ def rows_of(
         scores: of those that could be read; None if there are none.
     """
     classes, chunk = context.classifier.labels, samples.chunk
-    index_of = {place: index for index, place in enumerate(chunk.readable)}
+    index_of = {position: index for index, position in enumerate(chunk.readable)}
     targets = _questions(context, cell, samples.readable) or [(term,) for term in terms]
     parts = cell.metric.parts(context.classifier)
-    for place, sample in enumerate(samples.in_run):
-        index = index_of.get(place)
+    for position, in_run in enumerate(samples.in_run):
+        index = index_of.get(position)
         target = None if index is None else ", ".join(term.text(classes) for term in targets[index]) or None
-        of_sample: dict[str, object] = {POSITION: sample, "target": target}
+        of_sample: dict[str, object] = {POSITION: in_run, "target": target}
         if index is None or scores is None:
-            unread: dict[str, object] = {"value": None, "reason": chunk.faults[place]}
+            unread: dict[str, object] = {"value": None, "reason": chunk.faults[position]}
             yield from (of_sample | {"part": part} | unread for part in (None, *parts))
             continue
         yield of_sample | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}

@@ -83,7 +83,9 @@ def work(
     """
     explainer, batch = outputs[0].explainer, samples.batch
     cells = [output for output in outputs if isinstance(output, Cell)]
-    terms = [_terms(context, place, row) for place, row in zip(samples.places, samples.readable, strict=True)]
+    terms = [
+        _terms(context, in_run, row) for in_run, row in zip(samples.readable_in_run, samples.readable, strict=True)
+    ]
     explained, halved, halved_before = Explained(), 0, _halved(context)
     scores: Scores = {}
     if batch is not None:
@@ -172,8 +174,8 @@ def _kept(explained: Explained, samples: PredictedChunk) -> pa.Table | None:
     maps: list[np.ndarray | None] = [None] * len(samples.in_run)
     if explained.maps is not None:
         values = explained.maps.cpu().numpy().copy()
-        for index, place in enumerate(samples.chunk.readable):
-            maps[place] = None if index in explained.faults else values[index]
+        for index, position in enumerate(samples.chunk.readable):
+            maps[position] = None if index in explained.faults else values[index]
     return table_of(samples.in_run, [row["image_id"] for row in samples.rows], maps)
 
 
@@ -181,4 +183,6 @@ def _thumbnails(explained: Explained, samples: PredictedChunk) -> Thumbnails | N
     """Return the maps that the report may show."""
     if explained.maps is None:
         return None
-    return Thumbnails(explained.maps.cpu().clone(), [samples.positions[place] for place in samples.chunk.readable])
+    return Thumbnails(
+        explained.maps.cpu().clone(), [samples.positions[position] for position in samples.chunk.readable]
+    )

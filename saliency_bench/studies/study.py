@@ -448,7 +448,7 @@ def _pseudonym(key: str, attempt: int = 0) -> str:
     """
     letters = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
     number = seed_of(key, "pseudonym", attempt)
-    return "p-" + "".join(letters[number // len(letters) ** place % len(letters)] for place in range(8))
+    return "p-" + "".join(letters[number // len(letters) ** digit % len(letters)] for digit in range(8))
 
 
 def _hash(text: str) -> str:

@@ -58,7 +58,7 @@ def same_classes(first: list[str] | None, count: int, second: list[str] | None, 
             raise UserError(f"{name} has {count} classes, the model {classes}, and not both name them; give two models "
                             "of the same classes")  # fmt: skip
         return list(range(count))
-    places = {_plain(label): place for place, label in enumerate(second)}
+    places = {_plain(label): index for index, label in enumerate(second)}
     if missing := [label for label in first if _plain(label) not in places]:
         raise UserError(
             f"the model does not have {len(missing)} of the {count} classes of {name}, such as {missing[0]}; give two "

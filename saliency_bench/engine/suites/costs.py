@@ -73,7 +73,7 @@ class Speed:
         """Return how long a cost takes: at the least, probably, at the most."""
         parts = [(cost.images, self.prepare), (cost.forward, self.forward), (cost.gradient, self.gradient),
                  (cost.trained, self.trained)]  # fmt: skip
-        low, middle, high = (sum(count * times[place] for count, times in parts) for place in range(3))
+        low, middle, high = (sum(count * times[end] for count, times in parts) for end in range(3))
         return low, middle, high
 
 

@@ -148,7 +148,7 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str]) -> list[str]:
     else:
         order = scores.mean(axis=0) * (1 if images.rule == "lowest" else -1)
     known = np.flatnonzero(np.isfinite(order))
-    return [run.ids[place] for place in known[np.argsort(order[known], kind="stable")][: images.count]]
+    return [run.ids[position] for position in known[np.argsort(order[known], kind="stable")][: images.count]]
 
 
 def _per_class(run: RunData, count: int) -> list[str]:
@@ -224,7 +224,7 @@ def _cell(sample: Sample, explainer: Explainer, view: View) -> Cell:
 def _terms(sample: Sample, rule: str) -> TargetTerms | None:
     """Return another target of a sample, by its logits; None if it has none, as a class without a group."""
     logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
-    ordered = [int(place) for place in np.argsort(-logits, kind="stable")]
+    ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]
     if rule in ("most likely", "least likely"):
         return TargetTerms((ordered[0 if rule == "most likely" else -1],))

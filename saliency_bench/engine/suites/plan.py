@@ -194,7 +194,7 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
     ]
     known = [step.seconds for step in steps if step.seconds is not None]
     if any(seconds[1] for seconds in known):
-        low, middle, high = (sum(seconds[place] for seconds in known) for place in range(3))
+        low, middle, high = (sum(seconds[end] for seconds in known) for end in range(3))
         lines[0] += f"; {_hours((low, middle, high))} hours as measured here"
         memory = max((step.memory for step in steps if step.memory), default=0)
         lines[0] += f", {memory / 1e9:.1f} GB of memory" * bool(memory)
