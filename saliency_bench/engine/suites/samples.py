@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from saliency_bench.bound_explainer import Explainer, as_explainer
-from saliency_bench.bound_metric import load_metric
+from saliency_bench.bound_metric import registered_metric
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.predictions import answers
@@ -84,7 +84,7 @@ class Sample:
 
     def scored(self, explainer: Explainer, name: str, **more: Any) -> tuple[float | None, str]:
         """Return (the score that a run gives it, or None; why there is none)."""
-        batch = self.inputs(explainer, **more).score(load_metric(name))
+        batch = self.inputs(explainer, **more).score(registered_metric(name))
         return batch.values[0], batch.reasons[0] or ""
 
     def inputs(self, explainer: Explainer, **more: Any) -> MetricInputs:
