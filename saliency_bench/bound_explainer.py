@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from saliency_bench import displays, options, own_files, registry
-from saliency_bench.declarations import ExplainerDeclaration, declaration_of
+from saliency_bench.declarations import ExplainerDeclaration, check_call, declaration_of
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target_weights import expand
 from saliency_bench.types import Images, Maps, Target
@@ -206,9 +206,8 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
     _refuse_peer(explainer)
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
-    name = name_of(explainer)
-    given = _defaults(name, explainer)
-    bound, declaration = tuple(sorted(given.items())), declaration_of(explainer)
+    check_call(name := name_of(explainer), explainer)
+    bound, declaration = tuple(sorted(options.defaults(explainer).items())), declaration_of(explainer)
     if not isinstance(declaration, ExplainerDeclaration):
         declaration = ExplainerDeclaration()
     return Explainer(name, explainer, bound, code_hash(explainer).version, declaration, first_line(explainer))
@@ -223,24 +222,6 @@ def _refuse_peer(explainer: object) -> None:
         adapter = f"saliency_bench.peers.{PEERS[package]}"
         name = getattr(inner, "__name__", type(inner).__name__)
         raise UserError(f"{name} is {kind} of {package}; {adapter}(...) makes an explainer of it")
-
-
-def _defaults(name: str, explainer: Callable[..., object]) -> dict[str, object]:
-    """Return the options of a function with their defaults.
-
-    Raises:
-        UserError: It cannot be called with classifier, images and target alone.
-    """
-    must = f"explainer {name} must take (classifier, images, target), and options with defaults after a *"
-    try:
-        takes = inspect.signature(explainer)
-    except ValueError as error:
-        raise UserError(f"{must}; what it takes cannot be read, so wrap it in a function of these") from error
-    try:
-        takes.bind("classifier", "images", "target", **{"seeds": []} if "seeds" in takes.parameters else {})
-    except TypeError as error:
-        raise UserError(f"{must}; it takes {takes}: {error}") from error
-    return options.defaults(explainer)
 
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
