@@ -168,4 +168,4 @@ def _suites() -> dict[str, str]:
             listed[name] = f"cannot be used: {error}"
             continue
         listed |= {name: suite.paper} | {table: table_of.title for table, table_of in suite.tables.items()}
-    return listed
+    return listed | registry.unusable("suites")

@@ -96,22 +96,34 @@ def _places(kind: str) -> dict[str, Path]:
 
 def _added(kind: str) -> dict[str, Path]:
     """Return {name: its main file} of the items that other packages add, as far as their files can be read."""
-    return {name: main for name, main in _read_added(kind).items() if isinstance(main, Path)}
+    return {name: main for name, main in _read_added(kind).items() if isinstance(main, Path) and kind != "suites"}
 
 
 @cache
 def _read_added(kind: str) -> dict[str, Path | str]:
-    """Return {name: its main file, or why its files cannot be read} of the items that other packages add."""
+    """Return {name: its main file, or why there is none that can be read} of the items that other packages add.
+
+    Of a suite it is the folder.
+    """
     items: dict[str, Path | str] = {}
-    for name, place in _places(kind).items() if kind != "suites" else ():
-        if name in _own(kind):
-            owner = distribution_of(kind, name)
-            complain(f"{KINDS[kind]} {name} of {owner} cannot be used: saliency-bench has one of this name")
-            continue
-        candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
-        main = next(filter(Path.is_file, candidates), None)
-        items[name] = f"{_points(kind)[name].value} is no file" if main is None else _unreadable(place, main) or main
+    for name, point in _points(kind).items():
+        place = _places(kind).get(name)
+        if kind != "suites" and name in _own(kind):
+            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one of this name")
+        elif place is None:
+            items[name] = f"there is no module {point.module}"
+        elif kind == "suites":
+            items[name] = place if place.is_dir() else f"{point.value} is no folder"
+        else:
+            items[name] = _main_file(place) or f"{point.value} is no file"
     return items
+
+
+def _main_file(place: Path) -> Path | str | None:
+    """Return the main file of an item, or why one of its files cannot be read as Python; None if there is none."""
+    candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
+    main = next(filter(Path.is_file, candidates), None)
+    return main and (_unreadable(place, main) or main)
 
 
 def _unreadable(place: Path, main: Path) -> str:
@@ -142,7 +154,7 @@ def unusable(kind: str) -> dict[str, str]:
             check_readable(kind, name)
             if kind in DECLARED:
                 declaration_of(kind, name, function_of(kind, name, PART[kind]))
-            else:
+            elif kind != "suites":
                 load(kind, name)
         except UserError as error:
             reasons[name] = str(error)
@@ -159,8 +171,7 @@ def usable_names(kind: str) -> list[str]:
 
 def distribution_of(kind: str, name: str) -> str:
     """Return "their-package 1.2.0" of an item that another package adds; "" of one of this package."""
-    point = _points(kind).get(name)
-    return "" if point is None else _called(point)
+    return _called(_points(kind)[name]) if name in _read_added(kind) else ""
 
 
 def _called(point: EntryPoint) -> str:

@@ -14,8 +14,10 @@ import pytest
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.cli import main
+from saliency_bench.engine.suites.schema import find_suite
 from saliency_bench.errors import UserError
 from saliency_bench.maps import read_pair
+from saliency_bench.publishing.vendoring import has_module, metric_files
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 OWNER = re.compile("1 of saliency-example 1[.]0[.]0, code [0-9a-f]{16}")
@@ -184,6 +186,7 @@ def test_its_dataset_suite_and_evaluate_module(installed, tmp_path):
 
 BROKEN = {
     "no module": ("broken.nowhere", "", "broken.nowhere is no file"),
+    "no package": ("no_such_package.item", "", "there is no module no_such_package.item"),
     "no Python": ("broken.item", "# A comment.\ndef item(:", "item.py, line 2: invalid syntax"),
     "no text": ("broken.item", "# \0", "item.py"),
     "no import": ("broken.item", '"""An item."""\nimport nothing_of_this_name', "named 'nothing_of_this_name'"),
@@ -270,6 +273,49 @@ def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp
     monkeypatch.undo()
 
 
+FLAT = '''"""A metric in one file."""
+import saliency_bench as sb
+
+@sb.metric(version=1, higher_is_better=True, range=(0, 1))
+def item(maps, *, power: float = 1.0):
+    return maps.mean(axis=(1, 2)).clip(0, 1) ** power
+'''
+
+
+def test_a_metric_may_be_one_file(tmp_path, monkeypatch, found_anew, resnet, shapes):
+    package(tmp_path, "metrics", "item", "broken.item", FLAT)
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    run = sb.run(**few(shapes, resnet, tmp_path / "run") | {"explainers": ["random"], "metrics": ["item"]})
+    assert 0.45 < run.cells[0].value < 0.55
+    with pytest.raises(UserError, match=r"metric item has no module for evaluate: write item\.py beside its score\.py"):
+        metric_files("item")
+    assert not has_module("item")
+    assert has_module("saliency_miou")
+    monkeypatch.undo()
+
+
+def test_what_takes_all_metrics_leaves_out_one_that_fails(tmp_path, monkeypatch, found_anew, capsys):
+    package(tmp_path, "metrics", "item", "broken.item", '"""An item."""\n1 / 0')
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert registry.usable_names("metrics") == [name for name in sb.list_metrics() if name != "item"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "saliency-bench: metric item of broken 0.1 cannot be imported: ZeroDivisionError: division by zero"
+    monkeypatch.undo()
+
+
+def test_a_cost_that_fails_is_named_in_the_list(tmp_path, monkeypatch, found_anew, capsys):
+    declared = '@sb.explainer(version=1, needs="outputs", passes=lambda *_: 1 / 0)'
+    text = f"import saliency_bench as sb\n\n{declared}\ndef item(classifier, images, target): ...\n"
+    package(tmp_path, "explainers", "item", "broken.item", text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert main(["list", "explainers"]) == 0
+    assert "[explainer item: passes raised ZeroDivisionError: division by zero]" in capsys.readouterr().out
+    monkeypatch.undo()
+
+
 def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, monkeypatch, found_anew, capsys):
     package(tmp_path, "suites", "item", "broken", "")
     (tmp_path / "broken" / "odd.yaml").write_text("paper: [")
@@ -278,6 +324,36 @@ def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, monkeypatch
     assert {"p0", "p1-figure12"} <= set(sb.list_suites())
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("saliency-bench: suite odd cannot be used: ")
+    assert main(["list", "suites"]) == 0
+    assert re.search(
+        r"^ +odd +cannot be used: .*odd\.yaml cannot be read as YAML", capsys.readouterr().out, re.MULTILINE
+    )
+    monkeypatch.undo()
+
+
+def test_no_suite_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew, capsys):
+    before = find_suite("p0")[0]
+    package(tmp_path, "suites", "item", "broken", "")
+    (tmp_path / "broken" / "p0.yaml").write_text("paper: Another\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert find_suite("p0")[0] == before
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"saliency-bench: suite .*broken/p0\.yaml cannot be used: .*p0\.yaml has its name; rename .*", line
+    )
+    monkeypatch.undo()
+
+
+def test_a_folder_of_suites_that_is_not_there_is_named(tmp_path, monkeypatch, found_anew, capsys):
+    package(tmp_path, "suites", "item", "broken.suites", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    said = "suite item of broken 0.1 cannot be used: broken.suites is no folder"
+    assert main(["list", "suites"]) == 0
+    assert said in capsys.readouterr().out
+    with pytest.raises(UserError, match=said):
+        find_suite("item")
     monkeypatch.undo()
 
 

@@ -489,6 +489,7 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
             suite = read_suite(path)
             if name == stem or name in suite.items:
                 return path, suite, tuple(suite.items) if name == stem else (name,)
+    registry.check_readable("suites", name)
     raise unknown("suite", name, list_suites())
 
 
