@@ -47,7 +47,7 @@ from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.files import read_json, write_json, write_text, write_with
 from saliency_bench.utils.overlays import eight_bit
 from saliency_bench.utils.processes import accelerator_on
-from saliency_bench.utils.progress import bar
+from saliency_bench.utils.progress import bar, without_bars
 
 FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
@@ -109,8 +109,9 @@ def template(
     folder = Path(spec.out)
     check_settings(dict(spec))
     check_empty(folder)
-    context = load(spec, objects, device_of(spec.device))
-    rows, size = _samples(context, images, progress)
+    with without_bars(not progress):
+        context = load(spec, objects, device_of(spec.device))
+        rows, size = _samples(context, images, progress)
     table = io.StringIO()
     writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -278,7 +279,8 @@ def score_maps(
     out = source.parent / f"scored-{name}-{method.version}" if out is None else out
     spec, objects = describe(settings | {"explainers": [method], "out": out})
     accelerator = accelerator_on(spec.device)
-    context = load(spec, objects, accelerator.device)
+    with without_bars(not progress):
+        context = load(spec, objects, accelerator.device)
     if metrics is None and context.question.groups is None:
         context = _without_groups(context)
     for entry, value in context.identity:
