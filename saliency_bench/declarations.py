@@ -98,7 +98,8 @@ class ExplainerDeclaration(_Declaration):
 
     Attributes:
         version: whole number; raise it whenever a map changes, so that old and new numbers never mix. A function that
-            is not found by its name (in a folder of plugins or by an entry point) has a hash of its code in its place.
+            is not found by its name (in a folder of plugins or by an entry point) has a hash of its code in its place;
+            what is found by an entry point has one of its source beside it.
         needs: what it needs of the network, in these words joined by ", " or " or ": outputs, gradients, activations,
             attention; or "nothing", of a baseline.
         passes: forward passes for one image: a number, or a function (options, height, width) -> number, of all
