@@ -225,7 +225,7 @@ def summarise(chosen: dict) -> None:
     from saliency_bench.results.summary import summarise
 
     context = context_of(chosen)
-    measured(lambda: summarise(run_facts(context, len(context.rows))))
+    measured(lambda: summarise(context.out, run_facts(context, len(context.rows))))
 
 
 def report(chosen: dict) -> None:
