@@ -22,8 +22,9 @@ from saliency_bench.cli import main
 from saliency_bench.engine.examples import choose, save_arrays
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import FLAT
-from saliency_bench.reports.page import HERE, report
+from saliency_bench.reports.page import report
 from saliency_bench.reports.samples import outline, picture
+from saliency_bench.reports.templates import HERE
 from saliency_bench.reports.words import signed, verdict
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey, CellResult, read_cells

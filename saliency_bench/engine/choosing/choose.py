@@ -27,12 +27,13 @@ from saliency_bench.engine.preflight import check_settings, check_writable
 from saliency_bench.engine.python_objects import describe, modes_kept
 from saliency_bench.engine.reading import group_names
 from saliency_bench.errors import UserError
-from saliency_bench.reports.choice import sentences, write_choice_page
+from saliency_bench.reports.choice import page_text, sentences
 from saliency_bench.results.clusters import cluster_names
+from saliency_bench.results.run_folder import read_run
 from saliency_bench.spec import RunSpec, flag, takes_settings
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images
-from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.files import read_json, write_json, write_text
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.provenance import provenance
 
@@ -227,7 +228,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     }
     write_json(folder / CHOICE, content)
     choice = Choice(folder, read_json(folder / CHOICE))
-    write_choice_page(folder / PAGE, choice.content, folder / RUN)
+    write_text(folder / PAGE, page_text(choice.content, read_run(folder / RUN)))
     return choice
 
 
