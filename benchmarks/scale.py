@@ -247,7 +247,7 @@ def report(chosen: dict) -> None:
     with Writer(context) as writer:
         for image_id, _ in choose(context.out, cells):
             number, place = divmod(int(image_id.partition("-")[2]), BATCH)
-            rows = thumbnail_rows(maps, [place], number * BATCH)
+            rows = thumbnail_rows(maps, [number * BATCH + place])
             for key in dict.fromkeys(cell.explainer_id for cell in cells):
                 writer.add(thumbnail_parts(context.out, context.run_id), Result(key, number, {key: rows}))
 

@@ -98,13 +98,11 @@ def _code() -> str:
 
 def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
     """Return what summary.json says of a run besides its records, in its layout; `explained` samples are explained."""
-    spec, source, groups, other = context.spec, context.data.source, context.question.groups, context.other
+    spec, groups, other = context.spec, context.question.groups, context.other
     return {
         "dataset": {
-            "id": context.dataset,
-            "title": source.title,
-            "repo": source.repo,
-            "revision": source.revision,
+            **context.loaded_dataset.model_dump(),
+            "title": context.data.source.title,
             "split": spec.split,
             "fingerprint": context.identity.fingerprint,
             "samples": len(context.rows),
@@ -128,9 +126,7 @@ def _model(context: RunContext) -> dict[str, Any]:
     """Return what summary.json says of a classifier besides its accuracy."""
     classifier = context.classifier
     return {
-        "id": context.model,
-        "repo": classifier.repo,
-        "revision": classifier.revision,
+        **context.loaded_model.model_dump(),
         "digest": context.identity.classifier,
         "geometry": str(classifier.geometry),
         "classes": context.question.classes,

@@ -186,6 +186,7 @@ def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, Fo
     shown = {key.explainer_id for key in manifest.cells.values()}
     parts = chunks_of(folder, run_id(manifest.identity, manifest.spec.batch_size)).parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
+        # An earlier start with a wider limit may have left more chunks than this one covers.
         count = sum(number < chunks for number in entry.chunks)
         halved += count * entry.about["halved"]
         for cell_id in entry.keys:
@@ -215,7 +216,7 @@ def numbers_of(
         part_results = {
             name: PartResult.from_estimate(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts
         }
-        outcomes[key.cell_id].parts.clear()
+        outcomes[key.cell_id].parts.clear()  # the bulk of the memory, which nothing reads after this
         yield key.cell_id, Numbers(Interval.from_estimate(score), part_results)
 
 

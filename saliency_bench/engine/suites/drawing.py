@@ -63,6 +63,7 @@ def write_page(
     """Write suite.html: tables, plots, pictures, plan, and links to the reports of the runs."""
     folders = {step.job.folder for step in steps}
     reports = {folder.name: folder / "report.html" for folder in folders}
+    # Relative, so that the folder can be moved or served as it is.
     links = {name: str(page.relative_to(path.parent)) for name, page in reports.items() if page.is_file()}
     write_text(path, render(
         "suite.html.j2", title=title, paper=paper, smoke=smoke, sections=sections, plan=plan_rows(steps),
