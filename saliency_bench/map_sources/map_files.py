@@ -22,7 +22,7 @@ from PIL import Image
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.maps import read_array
-from saliency_bench.utils.files import check_regular, load_arrays, read_bytes
+from saliency_bench.utils.files import check_regular, load_arrays, read_bytes, read_header
 
 BATCH = 16  # rows of Parquet in memory at once
 GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L")
@@ -151,9 +151,7 @@ def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     """
     try:
         with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            stored_shape, _, dtype = read(file)
+            stored_shape, dtype = read_header(file)
             begin = file.tell()
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} is not a .npy file ({one_line(error)}); write it with numpy.save") from error

@@ -67,22 +67,25 @@ class ScoredBatch:
 class Other:
     """A second classifier of the same images, K classes of its own.
 
-    target   (B, K), its right classes, each with the weight 1
     logits   (B, K), of the images, on the CPU
     labels   bool (B, K), the classes that are right for each image
     lacking  why there is nothing of a sample, else None
     """
 
     classifier: nn.Module
-    target: Target
     logits: Tensor
     labels: np.ndarray
     lacking: list[str | None]
 
+    @property
+    def target(self) -> Target:
+        """Return what its maps explain, (B, K): its right classes, each with the weight 1."""
+        return torch.from_numpy(self.labels).float()
+
     def part(self, kept: Sequence[int]) -> "Other":
         """Return a copy of these samples alone."""
         lacking = [self.lacking[sample] for sample in kept]
-        return Other(self.classifier, self.target[kept], self.logits[kept], self.labels[kept], lacking)
+        return Other(self.classifier, self.logits[kept], self.labels[kept], lacking)
 
 
 @dataclass
@@ -282,7 +285,8 @@ class MetricInputs:
         }
         if self.other is not None and {"other", "explain"} <= set(metric.inputs):
             made, faulty = self.maps_of_other
-            explain.of_other = self.other.classifier, images, self.other.target[kept], torch.from_numpy(made[kept])
+            target = self.other.target[kept].to(images.device)
+            explain.of_other = self.other.classifier, images, target, torch.from_numpy(made[kept])
             explain.faulty |= {index: faulty[sample] for index, sample in enumerate(kept) if sample in faulty}
         return {need: inputs[need]() for need in metric.inputs}
 

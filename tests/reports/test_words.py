@@ -21,7 +21,7 @@ from saliency_bench.results.cell import CellKey
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import Manifest
 from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.summary import RunFacts, legend, summarise, table
+from saliency_bench.results.summary import legend, summarise, table
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.provenance import provenance
@@ -74,14 +74,14 @@ def made(
     identity = Identity(fingerprint="f" * 16, split="test", classifier=f"{seed:016x}", geometry={}, layer=None,
                         target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
     Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
-    summarise(
-        RunFacts(
-            folder=folder, dataset="d", split="test", fingerprint="f1", samples=samples, used=samples, classes=1,
-            model="m", revision=None, digest=f"{seed:016x}", geometry="as it is", activation_assumed=False,
-            no_accuracy=None, target="label", groups=None, precision="fp32", seed=seed, batch_size=16,
-            provenance=provenance(torch.device("cpu")),
-        )
-    )  # fmt: skip
+    summarise(folder, {
+        "dataset": {"id": "d", "title": None, "repo": None, "revision": None, "split": "test", "fingerprint": "f1",
+                    "samples": samples, "used": samples, "classes": 1},
+        "model": {"id": "m", "repo": None, "revision": None, "digest": f"{seed:016x}", "geometry": "as it is",
+                  "classes": None, "activation": "softmax", "activation_assumed": False, "no_accuracy": None},
+        "other_model": None, "only": None, "target": "label", "groups": None, "precision": "fp32", "seed": seed,
+        "batch_size": 16, "provenance": provenance(torch.device("cpu")),
+    })  # fmt: skip
     return folder
 
 
