@@ -4,10 +4,7 @@ Nothing of a pull request is executed, and only the files of submissions are dow
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from huggingface_hub import HfApi, RepoFile
 from huggingface_hub.community import DiscussionWithDetails
 
@@ -18,12 +15,10 @@ from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.hub_table import rewrite
 from saliency_bench.leaderboard.known import Known
-from saliency_bench.leaderboard.schema import RECORDS, RESULT, read_result
+from saliency_bench.leaderboard.schema import RECORDS, RESULT
 from saliency_bench.leaderboard.source import Source, asking, read_folder
-from saliency_bench.leaderboard.submission import CELLS, LARGEST, most_bytes, shown_cells, too_much
+from saliency_bench.leaderboard.submission import LARGEST, most_bytes, too_much
 from saliency_bench.results.summary import table
-from saliency_bench.utils.bounded import bounded
-from saliency_bench.utils.files import read_bytes
 
 SHOWN = 10  # problems and paths that are named
 
@@ -208,13 +203,8 @@ def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
         if folder not in folders or folder.count("/") != 2 or most_bytes(path) is None:
             problems.append(f"it adds {path}, which is no file of a submission")
     problems += too_much({path: after[path].size for path in added}, len(folders))
-    problems += [
-        f"it adds no {folder}/{name}"
-        for folder in folders
-        for name in (RECORDS, CELLS)
-        if f"{folder}/{name}" not in added
-    ]
-    return folders, problems
+    missing = [f"{folder}/{RECORDS}" for folder in folders if f"{folder}/{RECORDS}" not in added]
+    return folders, problems + [f"it adds no {path}" for path in missing]
 
 
 def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[str], api: HfApi) -> Verdict:
@@ -228,10 +218,6 @@ def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
     for folder in folders:
         try:
             _, submission = read_folder(root, folder, owners)
-            try:
-                bounded(check_shown, str(root / folder))
-            except UserError as error:
-                raise UserError(f"{folder}/{CELLS}: {error}") from error
         except UserError as error:
             verdict.problems.append(str(error))
             continue
@@ -240,20 +226,6 @@ def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
         verdict.notes.extend(_notes(submission, owners, repo, api))
         verdict.submissions.append(submission)
     return verdict
-
-
-def check_shown(folder: str) -> bytes:
-    """Check the table for the Hub's viewer; a stranger wrote it, so this is called in a bounded child process.
-
-    Raises:
-        UserError: It differs from the result beside it.
-    """
-    content = read_bytes(Path(folder, CELLS), LARGEST[CELLS])
-    expected = shown_cells(read_result(Path(folder, RESULT)))
-    shown, wanted = (pq.read_table(pa.BufferReader(table)).to_pylist() for table in (content, expected))
-    if shown != wanted:
-        raise UserError(f"it does not say what {RESULT} says; submit it again with this version")
-    return b""
 
 
 def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[str]:

@@ -24,7 +24,7 @@ from saliency_bench.leaderboard import review as review_module
 from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
 from saliency_bench.leaderboard.recompute import _all_the_same, _like_masks, _ways, recompute, vouch
 from saliency_bench.leaderboard.review import comment, merge, review
-from saliency_bench.leaderboard.submission import of_run, shown_cells
+from saliency_bench.leaderboard.submission import of_run
 
 BOARD = "saliency-bench/results"
 SCORES = {"gradcam": np.linspace(0.1, 0.9, 60), "random": np.linspace(0.2, 0.3, 60)}
@@ -42,8 +42,7 @@ def board(here, monkeypatch):
 def files(own):
     """{path: content} of a submission."""
     with TemporaryDirectory() as root:
-        found = {path.relative_to(root).as_posix(): path.read_bytes() for path in own.write(Path(root))}
-    return found | {f"{own.result.folder}/cells.parquet": shown_cells(own.result)}
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in own.write(Path(root))}
 
 
 def propose(hub, content, *others, user=VISITOR):
@@ -81,10 +80,6 @@ def test_a_pull_request_may_hold_several_submissions(board):
     verdict = review(BOARD, propose(board, both))
     assert (verdict.fine, verdict.folders) == (True, sorted(one.result.folder for one in own))
     assert len(verdict.submissions) == 2
-    wrong = both | {f"{own[1].result.folder}/cells.parquet": shown_cells(own[0].result)}
-    verdict = review(BOARD, propose(board, wrong))
-    assert verdict.problems == [f"{own[1].result.folder}/cells.parquet: it does not say what result.json says; submit "
-                                "it again with this version"]  # fmt: skip
     lacking = {path: data for path, data in both.items() if path != f"{own[1].result.folder}/records.parquet"}
     assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
 
@@ -215,9 +210,8 @@ def test_main_may_have_gone_on_since(board):
         (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is no file of"),
         (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
         (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
-        (lambda own: {path: data for path, data in files(own).items() if "cells" not in path}, (), "/cells.parquet"),
-        (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": b"PAR1"}, (), "cells.parquet: ArrowInvalid"),
-        (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": shown_cells(None)}, (), "does not say what"),
+        (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
+        (lambda own: files(own) | {f"{own.result.folder}/records.parquet": b"PAR1"}, (), "records.parquet cannot be"),
         (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, of"),
         (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
     ],
