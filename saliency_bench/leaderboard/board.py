@@ -37,7 +37,7 @@ from saliency_bench.leaderboard.known import (
     Trust,
     known_dataset,
 )
-from saliency_bench.leaderboard.schema import RESULT, Result
+from saliency_bench.leaderboard.schema import RESULT, SCHEMA, Result
 from saliency_bench.leaderboard.source import read_folder, source_at
 from saliency_bench.leaderboard.standing import Entry, Place, question_of
 from saliency_bench.results.cell import CellResult, RankSet
@@ -237,11 +237,11 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
             those that the owner of the board has listed. A submission with other samples of these is refused.
 
     Raises:
-        UserError: The folder holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
+        UserError: The folder or repository holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
     """
     source = source_at(location, revision)
     root, folders = source.folders()
-    if not folders and isinstance(source.location, Path):
+    if not folders and (isinstance(source.location, Path) or not (root / SCHEMA).is_file()):
         raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
     owners, problems = source.known()
     board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])

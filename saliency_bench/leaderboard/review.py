@@ -15,7 +15,8 @@ from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.hub_table import rewrite
 from saliency_bench.leaderboard.known import Known
-from saliency_bench.leaderboard.schema import RECORDS, RESULT
+from saliency_bench.leaderboard.published_maps import SHARD, stated_names
+from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result
 from saliency_bench.leaderboard.source import Source, asking, read_folder
 from saliency_bench.leaderboard.submission import LARGEST, most_bytes, too_much
 from saliency_bench.results.summary import table
@@ -89,7 +90,7 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
     folders, problems = _touched(files)
     if problems:
         return Verdict(repo, number, pull.author, files.commit, folders, problems, [])
-    return _verdict(repo, pull, files.commit, folders, api)
+    return _verdict(repo, pull, files, folders, api)
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
@@ -207,8 +208,9 @@ def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
     return folders, problems + [f"it adds no {path}" for path in missing]
 
 
-def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[str], api: HfApi) -> Verdict:
+def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list[str], api: HfApi) -> Verdict:
     """Download and check the submissions in these folders of a pull request."""
+    commit = files.commit
     source = Source(repo, commit, api)
     owners, problems = Source(repo, "main", api).known()
     verdict = Verdict(
@@ -223,9 +225,27 @@ def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
             continue
         if (submitter := submission.result.submitter) != pull.author:
             verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {submitter} submits it")
+        verdict.problems.extend(_other_maps(submission.result, files.after))
         verdict.notes.extend(_notes(submission, owners, repo, api))
         verdict.submissions.append(submission)
     return verdict
+
+
+def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
+    """Return a line for each file of maps that a result does not state, or states otherwise; none is downloaded."""
+    stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
+    added = {
+        path: file for path, file in files.items()
+        if path.startswith(f"{result.folder}/") and SHARD.fullmatch(path.rpartition("/")[2])
+    }  # fmt: skip
+    lines = [f"it adds no {path}, which {RESULT} states" for path in stated if path not in added]
+    lines += [f"it adds {path}, which {RESULT} does not state" for path in added if path not in stated]
+    # The Hub knows the SHA-256 of large files; others are compared before they are scored or shown.
+    return lines + [
+        f"{path} is not the file that {RESULT} states: its SHA-256 is another one"
+        for path, file in added.items()
+        if path in stated and file.lfs is not None and file.lfs.sha256 != stated[path]
+    ]
 
 
 def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[str]:

@@ -29,9 +29,9 @@ from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.copies import ScoredCell, covers
 from saliency_bench.leaderboard.hub_table import NO_RESULT, ROWS, table_of
-from saliency_bench.leaderboard.published_maps import PUBLISHED, shards_in
+from saliency_bench.leaderboard.published_maps import PUBLISHED, hashes_of, shards_in
 from saliency_bench.leaderboard.recorded import MOST_ROWS
-from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
+from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, SCHEMA, json_schema
 from saliency_bench.leaderboard.source import Source, asking
 from saliency_bench.leaderboard.submission import Submission, of_run, too_much
 from saliency_bench.leaderboard.template import score_maps
@@ -179,7 +179,7 @@ def board_files(repo: str) -> dict[str, bytes]:
         pq.write_table(pa.Table.from_pylist([row], schema=records.SCHEMA), buffer)
         return {
             "README.md": card(repo).encode(),
-            "schema.json": (json.dumps(json_schema(), indent=2) + "\n").encode(),
+            SCHEMA: (json.dumps(json_schema(), indent=2) + "\n").encode(),
             ROWS: table_of(None),  # until its owner has merged or recomputed something
             f"{EMPTY}/{RECORDS}": buffer.getvalue(),
         }
@@ -188,7 +188,7 @@ def board_files(repo: str) -> dict[str, bytes]:
 def board_publication(namespace: str) -> Publication:
     """Return what creating the results repository of a namespace publishes."""
     repo = f"{namespace}/results"
-    return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""), first=(ROWS,))
+    return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=(SCHEMA, ""), first=(ROWS,))
 
 
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
@@ -296,6 +296,8 @@ def plan(
     repo, api = f"{namespace}/results", api or client.default_api()
     maps = Path(run) / PUBLISHED if with_maps else None
     submission = read(run, NOBODY, note, link)  # first: errors of the run are reported before those of the Hub
+    if maps is not None:
+        submission = replace(submission, result=submission.result.model_copy(update={"maps": hashes_of(maps)}))
     try:
         account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:

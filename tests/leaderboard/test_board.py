@@ -183,6 +183,19 @@ def test_the_table_for_the_hub_is_that_of_the_board_and_has_its_types_without_a_
     assert empty["explainer"].to_pylist() == [NO_RESULT]
 
 
+@pytest.mark.parametrize(("entry", "name"), [("dataset", "samples"), ("dataset", "used"), ("setting", "seed")])
+def test_numbers_that_no_table_holds_refuse_a_submission(entry, name, tmp_path):
+    write(tmp_path, {"gradcam": GOOD}, "ada")
+    path = write(tmp_path, {"gradcam": BAD}, "mallory") / "result.json"
+    content = json.loads(path.read_text())
+    content[entry][name] = 10**30
+    path.write_text(json.dumps(content))
+    board = sb.load_results(tmp_path)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    assert f"{entry}.{name}" in board.refused[0].line
+    assert len(board.table()) == 1
+
+
 def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "MOST_METHODS", 3)
     scores = {f"own{number}@1": np.linspace(0, 1, 60) for number in range(4)}

@@ -14,16 +14,27 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from local_hub import FOUNDER, VISITOR
-from submissions import know, submission, write
+from submissions import key_of, know, submission, write
 from test_submitting import other_run
 
 import saliency_bench as sb
+from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import review as review_module
+from saliency_bench.leaderboard.checks import known_explainer, known_metric
 from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
-from saliency_bench.leaderboard.recompute import _all_the_same, _like_masks, _ways, recompute, vouch
-from saliency_bench.leaderboard.review import comment, merge, review
+from saliency_bench.leaderboard.published_maps import stated_names
+from saliency_bench.leaderboard.recompute import (
+    MOST_PASSES,
+    _all_the_same,
+    _like_masks,
+    _passes,
+    _ways,
+    recompute,
+    vouch,
+)
+from saliency_bench.leaderboard.review import _other_maps, comment, merge, review
 from saliency_bench.leaderboard.submission import of_run
 
 BOARD = "saliency-bench/results"
@@ -371,6 +382,38 @@ def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
     assert "passes per image, more than the 100,000 that are run" in why
 
 
+@pytest.mark.parametrize("metric", ["saliency_insertion:steps=1000000000", "saliency_single_deletion:grid=30000",
+                                    "saliency_confidence:pairings=1000000000"])  # fmt: skip
+def test_a_metric_that_takes_for_ever_is_not_run(metric):
+    """Its options are the submitter's, too, whether its maps are made here or submitted."""
+    keys = {name: key_of(f"{name} {metric}") for name in ("random", "mine@1")}
+    metrics = {name: known_metric(key) for name, key in keys.items()}
+    assert _passes(known_explainer(keys["random"]), metrics["random"]) > MOST_PASSES
+    assert _passes(None, metrics["mine@1"]) > MOST_PASSES
+    usual = known_metric(key_of(f"random {metric.partition(':')[0]}"))
+    assert 0 < _passes(load_explainer("random"), usual) < MOST_PASSES
+
+
+def test_files_of_maps_are_those_that_the_result_states():
+    """By the SHA-256 that the Hub knows of large files, before anything of a pull request is downloaded."""
+    result = submission(SCORES, maps=["a" * 64, "b" * 64]).result
+    stored = {name: SimpleNamespace(lfs=SimpleNamespace(sha256=digest)) for name, digest in
+              stated_names(result.maps).items()}  # fmt: skip
+    paths = {f"{result.folder}/{name}": file for name, file in stored.items()}
+    elsewhere = {"other/folder/of/maps-00000.npz": None, f"{result.folder}/records.parquet": None}
+    assert _other_maps(result, paths | elsewhere) == []
+    small = {path: SimpleNamespace(lfs=None) for path in paths}
+    assert _other_maps(result, small) == []  # compared when they are read
+    first, second = paths
+    (line,) = _other_maps(result, paths | {first: paths[second]})
+    assert line == f"{first} is not the file that result.json states: its SHA-256 is another one"
+    (line,) = _other_maps(result, {first: paths[first]})
+    assert line == f"it adds no {second}, which result.json states"
+    more = f"{result.folder}/maps-00002.npz"
+    (line,) = _other_maps(result, paths | {more: paths[first]})
+    assert line == f"it adds {more}, which result.json does not state"
+
+
 def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", VISITOR.token)
     with pytest.raises(UserError, match="visitor may not write"):
@@ -390,6 +433,14 @@ def test_what_is_no_board_is_named(words, here, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     assert re.search(r"\bx\b.* NAMESPACE/results", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("words", [["leaderboard"], ["leaderboard", "--json"]])
+def test_a_repository_that_is_no_board_is_one_line(words, here, capsys):
+    here.api().create_repo("saliency-bench/pets", repo_type="dataset")
+    assert main([*words, "--results", "saliency-bench/pets"]) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("No files matched")]
+    assert told == ["saliency-bench: error: saliency-bench/pets holds no results (DATASET/MODEL/SUBMITTER/result.json)"]
 
 
 def test_a_folder_that_is_a_link_to_itself_is_one_line(tmp_path, capsys):
