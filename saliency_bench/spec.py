@@ -101,8 +101,9 @@ class RunSpec(BaseModel):
         "names; options follow a colon, as in saliency_miou:threshold=0.3", metavar="NAME"
     )
     maps: tuple[str | PythonObject, ...] = _setting(
-        "maps made elsewhere, scored like those of an explainer of that name: a folder of IMAGE-ID.npy, .npz or grey "
-        ".png, a Parquet file with image_id and map, or a .npy file (N, H, W) in the order of the dataset",
+        "maps made elsewhere, scored like those of an explainer of that name: a folder of IMAGE-ID.npy, .npz, .pt or "
+        "grey .png, a Parquet file with image_id and map, or a .npy, .npz or .pt file (N, H, W) in the order of the "
+        "dataset",
         (),
         metavar="NAME=FOLDER",
         path=True,

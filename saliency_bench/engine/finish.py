@@ -92,7 +92,7 @@ def _note(out: Path, origin: str) -> dict:
 def _code() -> str:
     """Return a hash of all code of the core, which makes summary and page, and of what a page says of methods."""
     core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
-    metrics = (path.with_name("score.py") for path in registry.files("metrics").values())
+    metrics = (registry.score_file("metrics", name) for name in registry.names("metrics"))
     return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
 
 

@@ -64,7 +64,7 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Group, accelerator_on, agreed, wait_for_all
-from saliency_bench.utils.progress import bar
+from saliency_bench.utils.progress import bar, without_bars
 
 Item = TypeVar("Item")
 
@@ -110,7 +110,8 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Grou
     check_settings(dict(spec))
     check_run_folder(Path(spec.out))
     accelerator = group or accelerator_on(spec.device)
-    return compute(load(spec, objects, accelerator.device), accelerator, started, progress=progress)
+    with without_bars(not progress):
+        return compute(load(spec, objects, accelerator.device), accelerator, started, progress=progress)
 
 
 def compute(context: RunContext, accelerator: Group, started: float, *, progress: bool = True) -> Run:

@@ -24,6 +24,7 @@ from saliency_bench.options import defaults
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import accelerator_on
+from saliency_bench.utils.progress import without_bars
 from saliency_bench.utils.seeds import seed_of
 
 BUILDERS = "hub_builders"
@@ -87,8 +88,9 @@ def train(
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
         raise UserError("train runs in one process; start it without torchrun or accelerate launch")
-    source = find(dataset)
-    splits = _splits(source, recipe, label_column)
+    with without_bars(not progress):
+        source = find(dataset)
+        splits = _splits(source, recipe, label_column)
     labels: dict[str, list[list[int]]] = {}
     if activation == "sigmoid":
         for name in SPLITS:

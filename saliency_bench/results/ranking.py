@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from saliency_bench.bound_metric import load_metric
+from saliency_bench.bound_metric import registered_metric
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellKey, CellResult, Count, Hash, StrictModel, Text, by_metric, read_list
 from saliency_bench.results.clusters import Matched, effective_clusters
@@ -132,7 +132,7 @@ def compare(
 def aggregate_of(key: CellKey) -> Aggregate | None:
     """Return the function that makes a cell's value of the means of its parts; None if this version lacks it."""
     try:
-        metric = load_metric(key.metric, **key.metric_options)
+        metric = registered_metric(key.metric, **key.metric_options)
     except UserError:
         return None
     function = metric.aggregate

@@ -224,9 +224,9 @@ class _InstalledShell(MapShell):
     def declared(self) -> Callable[..., np.ndarray] | None:
         """Return the declared function; None where saliency_bench, which has it, is not installed."""
         try:
-            from saliency_bench.bound_metric import load_metric
+            from saliency_bench.bound_metric import registered_metric
 
-            return load_metric(type(self).__module__.rpartition(".")[2]).function
+            return registered_metric(type(self).__module__.rpartition(".")[2]).function
         except (ModuleNotFoundError, UserError):
             return None
 
@@ -236,10 +236,10 @@ class _InstalledShell(MapShell):
 
     def _metric(self, options: dict[str, Any]) -> Any:
         """Return the metric with those of the options that are its own."""
-        from saliency_bench.bound_metric import load_metric
+        from saliency_bench.bound_metric import registered_metric
 
         names = _options_of(self.name)
-        return load_metric(self.name, **{key: value for key, value in options.items() if key in names})
+        return registered_metric(self.name, **{key: value for key, value in options.items() if key in names})
 
 
 class ExplainerShell(_InstalledShell):
@@ -368,7 +368,7 @@ class CurveShell(_InstalledShell):
         """Return the scores of maps by the metric and the classifier."""
         name = self.name
         try:
-            from saliency_bench.bound_metric import load_metric
+            from saliency_bench.bound_metric import registered_metric
             from saliency_bench.scoring.draws import Draws
             from saliency_bench.scoring.perturbation import batched_curves, right_classes
             from saliency_bench.scoring.samples import known_groups
@@ -377,7 +377,7 @@ class CurveShell(_InstalledShell):
         if images is None or classifier is None:
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
         options = _known(name, options, [*defaults(self.scores), *_options_of(name), "per_sample"])
-        metric, unlabelled = load_metric(name, **options), (references == NO_CLASS).any()
+        metric, unlabelled = registered_metric(name, **options), (references == NO_CLASS).any()
         if "labels" in metric.inputs and (target is not None or unlabelled):
             raise ValueError(f"{name} compares with references, the class of each image; give them, and no target")
         if target is None and unlabelled:
@@ -495,9 +495,9 @@ def _level_of_caller() -> int:
 
 def _options_of(name: str) -> list[str]:
     """Return the names of a metric's options."""
-    from saliency_bench.bound_metric import load_metric
+    from saliency_bench.bound_metric import registered_metric
 
-    return list(dict(load_metric(name).options))
+    return list(dict(registered_metric(name).options))
 
 
 def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:

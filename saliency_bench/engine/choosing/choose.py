@@ -34,6 +34,7 @@ from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images
 from saliency_bench.utils.files import read_json, write_json, write_text
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.progress import without_bars
 from saliency_bench.utils.provenance import provenance
 
 FORMAT = 1
@@ -185,7 +186,8 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     spec, objects = describe(given)
     folder = Path(spec.out)
     _check_folder(folder)
-    context = load(spec, objects)
+    with without_bars(not progress):
+        context = load(spec, objects)
     questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context))
     metrics = metrics_of(questions)
     first = FIRST * (4 if spec.only else 1)  # of which only some are explained

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from saliency_bench.bound_explainer import Explainer, as_explainer, load_explainer
-from saliency_bench.bound_metric import Metric, as_metric, check_without_people, load_metric
+from saliency_bench.bound_explainer import Explainer, as_explainer, registered_explainer
+from saliency_bench.bound_metric import Metric, as_metric, check_without_people, registered_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.fingerprints import column_of
@@ -43,9 +43,9 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     """
     out = Path(spec.out).absolute()
     # By their names alone: a text that names a file, in a spec that somebody else has written, is none.
-    explainers = [load_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
+    explainers = [registered_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
                   for entry in spec.explainers]  # fmt: skip
-    metrics = [load_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))
+    metrics = [registered_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))
                for entry in spec.metrics]  # fmt: skip
     for metric in metrics:
         check_without_people(metric)

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from saliency_bench.bound_explainer import Explainer, as_explainer
-from saliency_bench.bound_metric import load_metric
+from saliency_bench.bound_metric import registered_metric
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.explain import Explained
 from saliency_bench.engine.loading.load import load
@@ -97,7 +97,7 @@ class Sample:
 
     def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
         """Return (the score that a run gives it by a metric that looks at no map, or None; why there is none)."""
-        batch = self.inputs(explainer).score(load_metric(name))
+        batch = self.inputs(explainer).score(registered_metric(name))
         return batch.values[0], batch.reasons[0] or ""
 
     def inputs(self, explainer: Explainer, maps: Maps | None = None) -> MetricInputs:

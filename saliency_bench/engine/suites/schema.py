@@ -451,7 +451,11 @@ def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> No
 
 def suite_files() -> dict[str, Path]:
     """Return {suite: its file} of the suites that come with the package and its plugins."""
-    return {path.stem: path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))}
+    files: dict[str, Path] = {}
+    for path in (path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))):
+        if (first := files.setdefault(path.stem, path)) != path:  # of another package
+            complain(f"suite {path} cannot be used: {first} has its name; rename one of them")
+    return files
 
 
 def list_suites() -> list[str]:
@@ -485,6 +489,7 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
             suite = read_suite(path)
             if name == stem or name in suite.items:
                 return path, suite, tuple(suite.items) if name == stem else (name,)
+    registry.check_readable("suites", name)
     raise unknown("suite", name, list_suites())
 
 
