@@ -77,6 +77,7 @@ def main(args: Namespace) -> int:
         return 0
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
+    introduction = _people.introduction(args)
     serving = not (args.report or args.export or args.imported or args.payments or args.parameters)
     sync = _people.restored(args, serving=serving)
     annotating, imported = opened(args)
@@ -89,7 +90,7 @@ def main(args: Namespace) -> int:
     elif args.payments or args.parameters:
         _write_tables(annotating, args)
     else:
-        serve(annotating, args, sync)
+        serve(annotating, args, introduction, sync)
     return 0
 
 
@@ -182,7 +183,7 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
         print(text)
 
 
-def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
+def serve(annotating: Any, args: Namespace, introduction: Any = None, sync: Any = None) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.annotate.app import create_app
 
@@ -192,5 +193,6 @@ def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
     if len(unshown) > MOST_NAMED:
         complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown")
 
-    app = create_app(annotating, assist=args.assist, completion=_people.completion(args))
+    completion = _people.completion(args)
+    app = create_app(annotating, assist=args.assist, completion=completion, introduction=introduction)
     _people.serve(app, args, sync, annotating.study, "annotate", args.reviewer)

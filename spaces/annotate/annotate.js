@@ -3,6 +3,7 @@
 import { Board } from "./canvas.js";
 import { Controls } from "./controls.js";
 import { enter } from "./entry.js";
+import { placeInstructions } from "./introduction.js";
 import { Mask } from "./mask.js";
 import { Outbox } from "./outbox.js";
 import { Pictures } from "./pictures.js";
@@ -41,6 +42,11 @@ async function open() {
   update(about);
   showStatus(outbox.items.length, "");
   outbox.send();
+  const texts = await call("api/about");
+  const seen = placeInstructions("", texts);
+  if (!texts.instructions || reviewing() || kept.get(seen)) return;
+  $("helpDialog").addEventListener("close", () => (kept.set(seen, "yes"), (startedAt = performance.now())), { once: true });
+  $("helpDialog").showModal();
 }
 
 // Tasks
