@@ -66,6 +66,10 @@ def _study_options(group: _ArgumentGroup) -> None:
     group.add_argument("--honeypots", type=int, metavar="N",
                        help="images with a known mask, shown to everybody as a check (default: 0)")  # fmt: skip
     group.add_argument("--honeypot-every", type=int, metavar="N", help="one among so many images (default: 10)")
+    group.add_argument("--practice", type=int, metavar="N",
+                       help="images with a known mask before the real ones, with feedback (default: 0)")  # fmt: skip
+    group.add_argument("--practice-iou", type=float, metavar="X",
+                       help="IoU to reach in them within three attempts (default: 0.5)")  # fmt: skip
     group.add_argument("--seed", type=int, metavar="N", help="of the order of images (default: 0)")
 
 
@@ -101,7 +105,7 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
-    from saliency_bench.studies.annotating import open_study
+    from saliency_bench.studies.annotating import DEFAULTS, open_study
     from saliency_bench.studies.exporting import read_masks
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
@@ -117,8 +121,7 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     images = StudyImages(rows)
     imported = read_masks(images, Path(args.imported), args.format, args.person) if args.imported else None
     store = kept or Store(args.store)
-    names = ("annotators", "per_person", "only_missing", "honeypots", "honeypot_every", "seed")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
     name = args.name or f"{source.text}, {split}"
     annotating = open_study(store, name, images, fingerprint(rows), **given)
     return replace(annotating, lease_hours=lease), imported

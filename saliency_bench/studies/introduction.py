@@ -7,16 +7,16 @@ anything nor send a browser elsewhere. A picture with the title "good" or "bad" 
 """
 
 import html
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.events import add_event, has_event
@@ -66,7 +66,7 @@ class Introduction:
     def shown(self) -> dict[str, dict[str, str] | None]:
         """Return what a page shows of each text."""
         texts = {"consent": self.consent, "instructions": self.instructions}
-        return {name: text and {"id": text.id, "html": text.html} for name, text in texts.items()}
+        return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
 
     def keep(self, study: Study) -> None:
         """Store the texts, so that the store says what people agreed to and what they were told, from when on."""
@@ -97,17 +97,15 @@ def read_text(path: str | Path) -> Text:
         raise UserError(f"{path} cannot be read as Markdown ({getattr(error, 'strerror', None) or error})") from None
     if not markdown.strip() or len(markdown) > LONGEST:
         raise UserError(f"{path} has {len(markdown):,} characters; a text has 1 to {LONGEST:,}")
-    pictures = _Pictures(path)
     reader = MarkdownIt("js-default", {"html": False})
     tokens = reader.parse(markdown)
     for token in _all(tokens):
         if token.type == "link_open":  # the page with the drawing stays open
             token.attrs |= {"target": "_blank", "rel": "noopener noreferrer"}
-    renderer = RendererHTML()
-    renderer.rules["image"] = pictures.image
+    renderer = _Renderer(path)
     rendered = renderer.render(tokens, reader.options, {})
-    digest = sha256("\0".join([markdown, *sorted(pictures.pictures)]).encode()).hexdigest()
-    return Text(digest, markdown, rendered, pictures.pictures)
+    digest = sha256("\0".join([markdown, *sorted(renderer.pictures)]).encode()).hexdigest()
+    return Text(digest, markdown, rendered, renderer.pictures)
 
 
 def _all(tokens: list[Token]) -> Iterator[Token]:
@@ -117,16 +115,17 @@ def _all(tokens: list[Token]) -> Iterator[Token]:
         yield from _all(token.children or [])
 
 
-@dataclass
-class _Pictures:
-    """Writes the pictures of a text as HTML, and collects them."""
+class _Renderer(RendererHTML):
+    """Writes a text as HTML, and collects its pictures."""
 
-    path: Path
-    pictures: dict[str, Shown] = field(default_factory=dict)
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+        self.pictures: dict[str, Shown] = {}
 
-    def image(self, tokens: list[Token], index: int, *rest: Any) -> str:
+    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         """Return the HTML of a picture, with its description as caption."""
-        token = tokens[index]
+        token = tokens[idx]
         picture = self._read(str(token.attrs["src"]))
         self.pictures[picture.name] = picture
         kind = str(token.attrs.get("title", "")).strip().lower()

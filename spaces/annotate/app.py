@@ -98,7 +98,8 @@ class Pages:
         if person.role != "annotator":
             raise UserError("reviewers do not draw")
         stored = self.annotating.save(person.name, sent)
-        return {"revision": stored.revision} | self.state(person, {})
+        feedback = self.annotating.feedback(stored)
+        return {"revision": stored.revision, "feedback": feedback} | self.state(person, {})
 
     def review(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Store a review, and return the next mask."""
