@@ -20,8 +20,9 @@ EXPLAINERS = ["centre", "edges", "gradcam", "gradcam_plus_plus", "gradient", "gr
               "occlusion:window=112,stride=112", "random", "rise:masks=8", "smoothgrad:samples=2"]  # fmt: skip
 OF_MAPS = ["saliency_average_precision", "saliency_energy", "saliency_insertion:steps=4", "saliency_miou"]
 # Of one explainer: what asks for the network, other maps, labels or groups of classes.
-OF_GRAD_CAM = ["saliency_cauc:step=1000", "saliency_ccs", "saliency_cdrop", "saliency_cds", "saliency_class_sensitivity",
-               "saliency_deletion:steps=4", "saliency_iosr", "saliency_kae", "saliency_max_sensitivity:draws=1",
+OF_GRAD_CAM = ["saliency_cauc:step=1000", "saliency_ccs", "saliency_cdrop", "saliency_cds",
+               "saliency_class_sensitivity", "saliency_deletion:steps=4", "saliency_iosr", "saliency_kae",
+               "saliency_max_sensitivity:draws=1",
                "saliency_own_region", "saliency_pointing_game", "saliency_precision", "saliency_randomisation:layers=1",
                "saliency_recall", "saliency_roae", "saliency_road", "saliency_single_deletion"]  # fmt: skip
 
