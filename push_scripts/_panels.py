@@ -13,7 +13,7 @@ from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import registered_metric
 from saliency_bench.displays import stacked, strip
 from saliency_bench.engine.context import RunContext
-from saliency_bench.engine.suites.samples import Sample, loaded, right_classes
+from saliency_bench.engine.suites.samples import Sample, loaded
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
@@ -118,7 +118,7 @@ def _classes(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[st
 def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
     """Return two rows: the maps of the run's model for the label, and of the other model for its own."""
     assert sample.other is not None
-    labels, other = right_classes(sample.context, sample.row), sample.other
+    labels, other = sample.labels, sample.other
     words = [f"model: {_named(sample.context, labels)}", f"other model: {_named(_other(sample), other.labels)}"]
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []

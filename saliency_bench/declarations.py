@@ -105,6 +105,8 @@ class ExplainerDeclaration(_Declaration):
         passes: forward passes for one image: a number, or a function (options, height, width) -> number, of all
             options. What else it depends on is a further parameter with a default, such as `channels=512`.
         targeted: whether its maps depend on the target.
+        signed: whether its maps hold evidence against the target too, as negative values: True, or {option: value} of
+            the option that makes them so. A literal, which reports read without importing the explainer.
         check: called with all options before anything is loaded; raises UserError or ValueError for what it refuses.
         also_called: further names that people may type; the right one is suggested to them.
         elsewhere: (package, line of code) that gives the same maps there, with options in braces: `{steps}`; x is the
@@ -115,6 +117,7 @@ class ExplainerDeclaration(_Declaration):
     needs: str = ""
     passes: int | Callable[..., int] | None = None
     targeted: bool = True
+    signed: bool | Mapping[str, object] = False
     check: Callable[..., None] | None = None
     also_called: Sequence[str] = ()
     elsewhere: Sequence[tuple[str, str]] = ()
