@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from saliency_bench.analysis.agreement import COLUMNS, crowd_auc
+from saliency_bench.analysis.agreement import COLUMNS, DATASET, crowd_auc
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.results.cell import rank_text
 from saliency_bench.results.clusters import Matched
@@ -297,7 +297,9 @@ def export(
             continue
         number = numbers[image, explainer] = numbers.get((image, explainer), 0) + 1
         name = person if people else str(number)
-        rows += [(image, explainer, step.payload["exposure"], name, step.payload["right"]) for step in steps]
+        rows += [
+            (image, explainer, step.payload["exposure"], name, step.payload["right"], study.dataset) for step in steps
+        ]
     if not people:
         rows.sort()
-    return write_rows(path, COLUMNS, rows)
+    return write_rows(path, (*COLUMNS, DATASET), rows)
