@@ -11,7 +11,7 @@ Markdown; `--work` keeps the dataset and the maps.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +34,10 @@ PRINTED = {
 }
 OPTIONS = {"integrated_gradients": {"steps": 8}, "occlusion": {"window": 56, "stride": 56}, "rise": {"masks": 40}}
 BASELINES = ("random", "centre")
-NAMES = (*PRINTED, *BASELINES)
 CELLS = 7  # of a side of the network's last layer
 TOLERANCE = 15  # pixels around the mask that count as hits, in TorchRay
-SHOWN = 6  # readings in a table
+SHOWN = 6  # readings in a table, beside those of the package's metrics
+USUAL = ("signed, > 0.5; border out", "peak; border out", "black")
 STARTS = ("black", "mean", "blur")
 Readings = dict[str, dict[str, float]]  # {reading: {explainer: mean}}
 
@@ -48,10 +48,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("readings"), metavar="DIR", help="dataset and maps")
     parser.add_argument("--images", type=int, default=24, metavar="N", help="pets")
     parser.add_argument("--inserted", type=int, default=12, metavar="N", help="pets for the readings of iAUC")
+    parser.add_argument("--methods", nargs="+", choices=PRINTED, default=list(PRINTED), metavar="M", help="of the six")
     args = parser.parse_args()
+    names = [*args.methods, *BASELINES]
     classifier = sb.load_classifier(write_efficientnet_lite(args.work / "lite0"), device="cpu")
     images, masks, labels = pets(classifier, args.source, args.work, args.images)
-    maps = maps_of(classifier, images, args.work / "maps.npz")
+    maps = maps_of(classifier, images, names, args.work / "maps.npz")
     shares = {name: f"{of_border.mean():.2f}" for name, of_border in masks.items()}
     print(f"{len(images)} pets; the mask's share of the frame: {shares}\n")
     print(table("mIoU", 0, means(overlaps, maps, masks, labels)))
@@ -72,22 +74,22 @@ def pets(
         rows = sorted((row for row in rows if row["mask"] is not None), key=lambda row: row["image_id"])
         batch = classifier.prepare(rows[:: max(len(rows) // count, 1)][:count])
         masks[name] = batch.masks.numpy()
-    return batch.images, masks, list(batch.labels)
+    return batch.images, masks, batch.labels.tolist()
 
 
-def maps_of(classifier: Classifier, images: torch.Tensor, path: Path) -> dict[str, np.ndarray]:
+def maps_of(classifier: Classifier, images: torch.Tensor, names: Sequence[str], path: Path) -> dict[str, np.ndarray]:
     """Return {explainer: maps (B, H, W)} of the predicted classes, computed once."""
     maps = dict(np.load(path)) if path.exists() else {}
     with torch.no_grad():
         target = sb.targets.one_hot(classifier(images).argmax(dim=1).tolist(), 1000)
-    for name in NAMES:
+    for name in names:
         if name not in maps:
             explainer = sb.load_explainer(name, **OPTIONS.get(name, {}))
             parts = [explainer(classifier, images[i : i + 8], target[i : i + 8]) for i in range(0, len(images), 8)]
             maps[name] = torch.cat(parts).numpy()
             np.savez(path, **maps)
             print(name, flush=True)
-    return maps
+    return {name: maps[name] for name in names}
 
 
 def means(
@@ -155,8 +157,8 @@ def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarr
         p = torch.softmax(classifier(images), dim=1).amax(dim=1).numpy()
     readings: Readings = {}
     for start in STARTS:
-        for explainer in NAMES:
-            stored = torch.from_numpy(maps[explainer][:count])
+        for explainer, of_explainer in maps.items():
+            stored = torch.from_numpy(of_explainer[:count])
             scores = score_samples("saliency_insertion", images, classifier, lambda *_, maps=stored: maps,
                                    batch_size=count, steps=8, reference=start)  # fmt: skip
             readings.setdefault(start, {})[explainer] = float(np.mean(scores))
@@ -165,17 +167,22 @@ def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarr
 
 
 def table(title: str, column: int, readings: Readings) -> str:
-    """Return the readings nearest to what the paper prints, and how far the farthest of its six numbers is."""
+    """Return the readings nearest to what the paper prints, and how far the farthest of its numbers is."""
+
+    names = list(next(iter(readings.values())))
+    printed = {name: numbers[column] for name, numbers in PRINTED.items() if name in names}
 
     def farthest(reading: str) -> float:
-        return max(abs(readings[reading][name] - numbers[column]) for name, numbers in PRINTED.items())
+        return max(abs(readings[reading][name] - number) for name, number in printed.items())
 
     nearest = sorted(readings, key=farthest)[:SHOWN]
-    lines = [f"{title}: {len(readings)} readings", "", f"| reading | {' | '.join(NAMES)} | farthest |",
-             "|---|" + "---|" * (len(NAMES) + 1),
-             f"| printed | {' | '.join(f'{numbers[column]:.3f}' for numbers in PRINTED.values())} | | | |"]  # fmt: skip
+    nearest += [reading for reading in USUAL if reading in readings and reading not in nearest]
+    first = [f"{printed[name]:.3f}" if name in printed else "" for name in names]
+    lines = [f"{title}: {len(readings)} readings", "", f"| reading | {' | '.join(names)} | farthest |",
+             "|---|" + "---|" * (len(names) + 1),
+             f"| printed | {' | '.join(first)} | |"]  # fmt: skip
     for reading in nearest:
-        cells = " | ".join(f"{readings[reading][name]:.3f}" for name in NAMES)
+        cells = " | ".join(f"{readings[reading][name]:.3f}" for name in names)
         lines.append(f"| {reading} | {cells} | {farthest(reading):.3f} |")
     return "\n".join([*lines, ""])
 

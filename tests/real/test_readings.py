@@ -40,7 +40,7 @@ def test_a_class_counts_once_however_many_images_it_has():
 
 def test_the_table_shows_the_nearest_reading_first():
     exact = {name: numbers[0] for name, numbers in script.PRINTED.items()} | dict.fromkeys(script.BASELINES, 0.5)
-    readings = {"far": dict.fromkeys(script.NAMES, 0.3), "near": exact | {"rise": 0.2}}
+    readings = {"far": dict.fromkeys((*script.PRINTED, *script.BASELINES), 0.3), "near": exact | {"rise": 0.2}}
     rows = script.table("mIoU", 0, readings).splitlines()[4:]
     assert [row.split(" | ")[0] for row in rows] == ["| printed", "| near", "| far"]
     assert rows[1].endswith("| 0.015 |")
