@@ -2,7 +2,7 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
@@ -22,7 +22,7 @@ from saliency_bench.utils.seeds import seed_of
 LARGEST_PAYLOAD = 2**20  # characters of JSON
 LONGEST = 86_400.0  # seconds that one answer may have taken
 LONGEST_COMMENT = 2000  # characters
-ROLES = ("annotator", "reviewer")
+ROLES = ("annotator", "reviewer", "owner")
 MOST_PARAMETERS = 30  # of an address
 LEASE_HOURS = 1.0  # after which what was given to somebody who does nothing is given to others, too
 VERDICTS = ("accept", "reject")
@@ -212,7 +212,14 @@ class Study:
         return self.assignments(person)
 
     def draw(
-        self, person: str, units: Sequence[str], *, per_unit: int, open_units: int = 1, lease_hours: float = LEASE_HOURS
+        self,
+        person: str,
+        units: Sequence[str],
+        *,
+        per_unit: int,
+        open_units: int = 1,
+        lease_hours: float = LEASE_HOURS,
+        without: Collection[str] = (),
     ) -> list[Assignment]:
         """Return what a person is asked now: up to `open_units` assignments without an answer, the first of them first.
 
@@ -225,6 +232,7 @@ class Study:
             per_unit: people that a unit is given to at most.
             open_units: assignments without an answer.
             lease_hours: a person who has done nothing for so long counts only for what was answered.
+            without: people who do not count at all.
         """
         with self.store.writing() as connection:
             assigned = self._assignments(connection, person)
@@ -234,7 +242,7 @@ class Study:
             waiting = [assignment for assignment in assigned if assignment.unit not in answered]
             if missing := open_units - len(waiting):
                 given = {assignment.unit for assignment in assigned}
-                takers = self._takers(connection, lease_hours)
+                takers = self._takers(connection, lease_hours, without)
                 left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
                 left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
                 self._append(connection, person, left[: max(missing, 0)])
@@ -245,10 +253,10 @@ class Study:
                 ]
         return waiting
 
-    def takers(self, lease_hours: float = LEASE_HOURS) -> dict[str, int]:
+    def takers(self, lease_hours: float = LEASE_HOURS, without: Collection[str] = ()) -> dict[str, int]:
         """Return {unit: people who answered it, or hold it: they were given something or answered so lately}."""
         with self.store.reading() as connection:
-            return self._takers(connection, lease_hours)
+            return self._takers(connection, lease_hours, without)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
         """Return what a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
@@ -286,7 +294,7 @@ class Study:
         if rows:
             connection.execute(insert(assignments), rows)
 
-    def _takers(self, connection: Connection, lease_hours: float) -> dict[str, int]:
+    def _takers(self, connection: Connection, lease_hours: float, without: Collection[str]) -> dict[str, int]:
         """Return how many people took each unit."""
         done = set(
             connection.execute(select(answers.c.person, answers.c.unit).where(answers.c.study == self.id))
@@ -296,7 +304,8 @@ class Study:
         active = self._active(connection, lease_hours)
         taken = select(assignments.c.person, assignments.c.unit).where(assignments.c.study == self.id)
         rows = connection.execute(taken).tuples().all()
-        return Counter(unit for person, unit in rows if person in active or (person, unit) in done)
+        taking = ((person, unit) for person, unit in rows if person not in without)
+        return Counter(unit for person, unit in taking if person in active or (person, unit) in done)
 
     def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
         """Return the people who were given something or have answered less than so many hours ago."""
