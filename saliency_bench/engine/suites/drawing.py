@@ -20,9 +20,9 @@ from saliency_bench.engine.suites.tables import (
     figure_of,
     interval_of,
     keys_of,
+    number_of,
     rests_on_few,
 )
-from saliency_bench.reports import words
 from saliency_bench.reports.plots import STYLE, svg_text
 from saliency_bench.reports.suite import Section, Shown, SuitePage
 
@@ -49,8 +49,8 @@ def write_page(
 def section_of(table: SuiteTable) -> Section:
     """Return a table as the page shows it."""
     shown = {
-        place: Shown(words.number(record["value"]) + FEW * rests_on_few(record), interval_of(record), record["best"],
-                     figure_of(record, table.compare), record["missing"])
+        place: Shown(number_of(table, record) + FEW * rests_on_few(record), interval_of(record), record["best"],
+                     figure_of(table, record), record["missing"])
         for place, record in table.cells.items()
     }  # fmt: skip
     rows = [

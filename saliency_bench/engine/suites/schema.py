@@ -110,7 +110,7 @@ class RunEntry(Strict):
 
 
 class Value(Strict):
-    """A quantity that a table shows: the score of a metric, an accuracy, or an area measured with people.
+    """A quantity that a table shows: the score of a metric, an accuracy, an area measured with people, or a count.
 
     Attributes:
         metric: The metric whose mean score is shown.
@@ -123,6 +123,7 @@ class Value(Strict):
         judgements: The area that so many judgements per image would give, drawn from all of them.
         count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
         bin: Two exposures, as in "0.1 0.2".
+        size: Number of classes, images or masks of the dataset, over all its splits; such a table needs no run.
         transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
         run: The run of the table that holds the value, where not all do.
         scale: Factor that turns the value into the paper's unit.
@@ -138,6 +139,7 @@ class Value(Strict):
     judgements: str = ""
     count: Literal["", "image", "person"] = ""
     bin: str = ""
+    size: Literal["", "classes", "images", "masks"] = ""
     transform: str = ""
     run: str = ""
     scale: float = 1.0
@@ -145,8 +147,9 @@ class Value(Strict):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Check that it is exactly one kind of quantity."""
-        if sum(map(bool, (self.metric, self.accuracy, self.crowd))) != 1 or (self.against and not self.metric):
-            raise ValueError("a value needs either metric (with against, for a correlation), accuracy or crowd")
+        kinds = self.metric, self.accuracy, self.crowd, self.size
+        if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
+            raise ValueError("a value needs either metric (with against, for a correlation), accuracy, crowd or size")
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
             raise ValueError("exposure, judgements and count go with crowd")
         if bool(self.count) != bool(self.bin):
@@ -160,7 +163,12 @@ class Value(Strict):
     @property
     def has_explainer(self) -> bool:
         """Return whether it depends on the explainer."""
-        return not (self.accuracy or self.count)
+        return not (self.accuracy or self.count or self.size)
+
+    @property
+    def is_count(self) -> bool:
+        """Return whether it is a whole number."""
+        return bool(self.count or self.size)
 
 
 class Note(Strict):
@@ -232,7 +240,12 @@ class Table(Strict):
 
     def needs(self, **names: str) -> bool:
         """Return whether the runs with these names are needed; a table needs all of its runs."""
-        return True
+        return not self.is_of_data
+
+    @property
+    def is_of_data(self) -> bool:
+        """Return whether it shows datasets alone."""
+        return all(value.size for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
         """Return whether the paper's table has this name on an axis; the others are added by the suite."""
@@ -427,7 +440,8 @@ class Suite(Strict):
     def _check_table(self, name: str, table: Table) -> None:
         """Check that each number of a table belongs to exactly one place of its runs."""
         runs = [self.runs[run] for run in table.runs]
-        names = {axis: {entry for run in runs for entry in getattr(run, f"{axis}s")} for axis in ("dataset", "model")}
+        axes = ("dataset",) if table.is_of_data else ("dataset", "model")
+        names = {axis: {entry for run in runs for entry in getattr(run, f"{axis}s")} for axis in axes}
         if any(value.has_explainer for value in table.values.values()):
             names["explainer"] = {text for run in runs for text in run.explainers}
         for axis, several in names.items():
@@ -435,7 +449,7 @@ class Suite(Strict):
                 raise ValueError(
                     f"tables.{name}: its runs have {len(several)} names of {axis}; give rows, columns or over that axis"
                 )
-        if not any(value.metric for value in table.values.values()):
+        if not table.is_of_data and not any(value.metric for value in table.values.values()):
             for run in table.runs:
                 if not self.runs[run].metrics:
                     raise ValueError(f"tables.{name} asks for no metric, so runs.{run} needs metrics of its own")
