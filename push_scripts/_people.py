@@ -12,6 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
 if TYPE_CHECKING:
+    from saliency_bench.studies.introduction import Introduction
     from saliency_bench.studies.study import Study
     from saliency_bench.studies.sync import Sync
 
@@ -51,6 +52,8 @@ def page_arguments(group: Any) -> None:
                        help="minutes after which what an idle person holds goes to others (default: 60)")  # fmt: skip
     group.add_argument("--completion-url", metavar="URL", help="where people who have finished are sent")
     group.add_argument("--completion-code", metavar="TEXT", help="shown to people who have finished")
+    group.add_argument("--consent", metavar="FILE", help="Markdown that everybody has to agree to first")
+    group.add_argument("--instructions", metavar="FILE", help="Markdown instead of the instructions of the page")
     group.add_argument("--sync-every", type=float, default=5, metavar="N", help="minutes between copies (default: 5)")
 
 
@@ -119,6 +122,17 @@ def lease_hours(args: Namespace) -> float:
     if args.completion_url and not args.completion_url.startswith(("https://", "http://")):
         raise UserError(f"--completion-url is an address that begins with https://, not {args.completion_url}")
     return args.lease / 60
+
+
+def introduction(args: Namespace) -> "Introduction":
+    """Return the texts of --consent and --instructions.
+
+    Raises:
+        UserError: One of them, or a picture in it, cannot be read.
+    """
+    from saliency_bench.studies.introduction import Introduction, read_text
+
+    return Introduction(*(read_text(path) if path else None for path in (args.consent, args.instructions)))
 
 
 def completion(args: Namespace) -> dict[str, str] | None:

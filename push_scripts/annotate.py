@@ -66,6 +66,10 @@ def _study_options(group: _ArgumentGroup) -> None:
     group.add_argument("--honeypots", type=int, metavar="N",
                        help="images with a known mask, shown to everybody as a check (default: 0)")  # fmt: skip
     group.add_argument("--honeypot-every", type=int, metavar="N", help="one among so many images (default: 10)")
+    group.add_argument("--practice", type=int, metavar="N",
+                       help="images with a known mask before the real ones, with feedback (default: 0)")  # fmt: skip
+    group.add_argument("--practice-iou", type=float, metavar="X",
+                       help="IoU to reach in them within three attempts (default: 0.5)")  # fmt: skip
     group.add_argument("--seed", type=int, metavar="N", help="of the order of images (default: 0)")
 
 
@@ -77,6 +81,7 @@ def main(args: Namespace) -> int:
         return 0
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
+    introduction = _people.introduction(args)
     serving = not (args.report or args.export or args.imported or args.payments or args.parameters)
     sync = _people.restored(args, serving=serving)
     annotating, imported = opened(args)
@@ -89,7 +94,7 @@ def main(args: Namespace) -> int:
     elif args.payments or args.parameters:
         _write_tables(annotating, args)
     else:
-        serve(annotating, args, sync)
+        serve(annotating, args, introduction, sync)
     return 0
 
 
@@ -100,7 +105,7 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
-    from saliency_bench.studies.annotating import open_study
+    from saliency_bench.studies.annotating import DEFAULTS, open_study
     from saliency_bench.studies.exporting import read_masks
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
@@ -116,8 +121,7 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     images = StudyImages(rows)
     imported = read_masks(images, Path(args.imported), args.format, args.person) if args.imported else None
     store = kept or Store(args.store)
-    names = ("annotators", "per_person", "only_missing", "honeypots", "honeypot_every", "seed")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
     name = args.name or f"{source.text}, {split}"
     annotating = open_study(store, name, images, fingerprint(rows), **given)
     return replace(annotating, lease_hours=lease), imported
@@ -182,7 +186,7 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
         print(text)
 
 
-def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
+def serve(annotating: Any, args: Namespace, introduction: Any = None, sync: Any = None) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.annotate.app import create_app
 
@@ -192,5 +196,6 @@ def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
     if len(unshown) > MOST_NAMED:
         complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown")
 
-    app = create_app(annotating, assist=args.assist, completion=_people.completion(args))
+    completion = _people.completion(args)
+    app = create_app(annotating, assist=args.assist, completion=completion, introduction=introduction)
     _people.serve(app, args, sync, annotating.study, "annotate", args.reviewer)

@@ -56,10 +56,11 @@ def serve(args: Namespace) -> None:
     numbers: dict[str, Any] = {
         name: getattr(args, name) for name in ("judgements", "pairs", "choices", "checks", "strike")
     }
-    lease = _people.lease_hours(args)
+    lease, introduction = _people.lease_hours(args), _people.introduction(args)
     settings = configuration(images, limit=args.images, seed=args.seed, **numbers)
     name = args.name or f"{KIND}, {run}"
     sync = _people.restored(args, serving=True)
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
-    app = create_app(Peekaboom(study, images, lease), completion=_people.completion(args))
+    completion = _people.completion(args)
+    app = create_app(Peekaboom(study, images, lease), completion=completion, introduction=introduction)
     _people.serve(app, args, sync, study)

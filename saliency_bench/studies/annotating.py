@@ -17,6 +17,7 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.studies.agreement import iou
 from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.practice import attempts, feedback, is_over, score
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
 from saliency_bench.studies.study import LEASE_HOURS, Answer, Person, Study
@@ -29,11 +30,12 @@ AHEAD = 2  # images that a person holds: the one that is shown, and the next, wh
 LONGEST_REASON = 500  # characters
 
 
-DEFAULTS = {"annotators": 3, "per_person": 0, "only_missing": False, "honeypots": 0, "honeypot_every": 10, "seed": 0}
-LEAST = {"annotators": 1, "per_person": 0, "honeypots": 0, "honeypot_every": 2}
+DEFAULTS = {"annotators": 3, "per_person": 0, "only_missing": False, "honeypots": 0, "honeypot_every": 10, "seed": 0,
+            "practice": 0, "practice_iou": 0.5}  # fmt: skip
+LEAST = {"annotators": 1, "per_person": 0, "honeypots": 0, "honeypot_every": 2, "practice": 0, "practice_iou": 0}
 
 
-def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, **settings: int | bool) -> "Annotating":
+def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, **settings: Any) -> "Annotating":
     """Return the study of this name, over these images; it is made if there is none.
 
     Args:
@@ -43,7 +45,8 @@ def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, *
         fingerprint: of the dataset.
         **settings: those that differ from `DEFAULTS`, or from the study that is there: annotators, people per image;
             per_person, most images of a person, 0 for all; only_missing, leave out images that have a mask; honeypots,
-            how many, and honeypot_every, how many images apart; seed of the order.
+            how many, and honeypot_every, how many images apart; practice, how many images before the real ones, and
+            practice_iou, the IoU to reach in them; seed of the order.
 
     Raises:
         UserError: Settings are invalid, or not those of the study that is there.
@@ -54,22 +57,25 @@ def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, *
     known = store.get(name)
     before = DEFAULTS if known is None or known.kind != KIND else known.configuration["settings"]
     settings = {**before, **settings}
-    pots = choose_honeypots(images, settings["honeypots"], settings["seed"])
-    configuration = {"settings": settings, "honeypots": pots}
+    pots, practice = choose_known(images, settings["honeypots"], settings.get("practice", 0), settings["seed"])
+    configuration = {"settings": settings, "honeypots": pots} | ({"practice": practice} if practice else {})
     seed = settings["seed"]
     return Annotating(store.study(KIND, name, dataset=fingerprint, configuration=configuration, seed=seed), images)
 
 
-def choose_honeypots(images: StudyImages, count: int, seed: int) -> list[str]:
-    """Return units whose mask the dataset holds, drawn by the seed.
+def choose_known(images: StudyImages, honeypots: int, practice: int, seed: int) -> tuple[list[str], list[str]]:
+    """Return (honeypots, images of practice), units whose mask the dataset holds, drawn by the seed.
 
     Raises:
         UserError: There are too few.
     """
+    count = honeypots + practice
     known = images.with_masks() if count else []
     if len(known) < count:
-        raise UserError(f"{count} honeypots need images with a mask, of which the dataset has {len(known)}")
-    return sorted(sorted(known, key=lambda unit: seed_of(seed, "honeypots", unit))[:count])
+        names = " and ".join(["honeypots"] * bool(honeypots) + ["images of practice"] * bool(practice))
+        raise UserError(f"{count} {names} need images with a mask, of which the dataset has {len(known)}")
+    drawn = sorted(known, key=lambda unit: seed_of(seed, "honeypots", unit))
+    return sorted(drawn[:honeypots]), drawn[honeypots:count]
 
 
 @dataclass(frozen=True)
@@ -108,9 +114,14 @@ class Annotating:
         return self.study.configuration["honeypots"]
 
     @property
+    def practice(self) -> list[str]:
+        """The units of practice, in their order."""
+        return self.study.configuration.get("practice", [])
+
+    @property
     def units(self) -> list[str]:
-        """What people are to draw on, honeypots apart."""
-        left_out = set(self.honeypots)
+        """What people are to draw on, apart from honeypots and practice."""
+        left_out = {*self.honeypots, *self.practice}
         if self.settings["only_missing"]:
             left_out |= set(self.images.with_masks())
         return [unit for unit in self.images.units if unit not in left_out]
@@ -118,8 +129,10 @@ class Annotating:
     # for annotators
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return what the page of a person shows: progress, and the next images."""
-        answered = self.study.answered(person)
+        """Return what the page of a person shows: progress, and the next images; first those of practice."""
+        if (practising := self._practising(person)) is not None:
+            return practising
+        answered = [unit for unit in self.study.answered(person) if unit not in self.practice]
         redo = self._rejected(person)
         waiting = self._waiting(person, answered)
         tasks = [self._task(unit, person, comment) for unit, comment in redo.items()]
@@ -130,12 +143,43 @@ class Annotating:
             "total": max(self._total(person), done + len(tasks)),
             "tasks": tasks[:AHEAD],
             "latest": answered[-1] if answered else None,
+            "practice": False,
         }
+
+    def _practising(self, person: str) -> dict[str, Any] | None:
+        """Return the state of a person who has not done all images of practice, which come one by one; else None."""
+        if not self.practice:
+            return None
+        reached = attempts(self.study, self.practice, person).get(person, {})
+        needed = self.settings["practice_iou"]
+        left = [unit for unit in self.practice if not is_over(reached.get(unit, []), needed)]
+        if not left:
+            return None
+        self.study.assign(person, self.practice)
+        task = self._task(left[0]) | {"practice": True} | self.last_answer(person, left[0])
+        done, total = len(self.practice) - len(left), len(self.practice)
+        return {"done": done, "total": total, "tasks": [task], "latest": None, "practice": True}
+
+    def feedback(self, answer: Answer) -> dict[str, Any] | None:
+        """Return what the page shows after an answer: of practice the known mask, of others nothing."""
+        if answer.unit not in self.practice:
+            return None
+        return feedback(answer, self._known(answer.unit), self.settings["practice_iou"])
+
+    def _given(self, person: str) -> list[str]:
+        """Return the units that a person was given, without those of practice."""
+        return [entry.unit for entry in self.study.assignments(person) if entry.unit not in self.practice]
+
+    def _known(self, unit: str) -> np.ndarray:
+        """Return the known mask of a honeypot or an image of practice."""
+        known = self.images.known_mask(unit)
+        assert known is not None, "they are chosen among images with a mask"
+        return known
 
     def _total(self, person: str) -> int:
         """Return how many images this person will have done in the end, if nobody else joins."""
         units, most = self.units, self.settings["per_person"]
-        assigned = {assignment.unit for assignment in self.study.assignments(person)}
+        assigned = set(self._given(person))
         taken = self.study.takers(self.lease_hours)
         left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
         whole = len(assigned) + left
@@ -147,7 +191,7 @@ class Annotating:
         Further ones are drawn for that.
         """
         most, done = self.settings["per_person"], set(answered)
-        given = [assignment.unit for assignment in self.study.assignments(person)]
+        given = self._given(person)
         waiting = [unit for unit in given if unit not in done]
         while len(waiting) < AHEAD and not (most and len(given) >= most):
             before = len(given)
@@ -156,7 +200,7 @@ class Annotating:
             else:
                 self.study.draw(person, self.units, per_unit=self.settings["annotators"],
                                 open_units=len(waiting) + 1, lease_hours=self.lease_hours)  # fmt: skip
-            given = [assignment.unit for assignment in self.study.assignments(person)]
+            given = self._given(person)
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
                 break
@@ -231,6 +275,8 @@ class Annotating:
                 raise UserError("nothing is marked; mark the region, or choose 'No region'")
         if kind == "skip":
             payload["reason"] = str(sent.get("reason") or "")[:LONGEST_REASON]
+        if unit in self.practice:
+            payload["iou"] = score(mask, self._known(unit))
         return self.study.record(
             person,
             unit,
@@ -253,7 +299,7 @@ class Annotating:
 
     def to_review(self) -> list[Answer]:
         """Return the last answers, without masks, that nobody has reviewed yet, oldest first; no honeypots or skips."""
-        seen, pots = self.study.reviews(), set(self.honeypots)
+        seen, pots = self.study.reviews(), {*self.honeypots, *self.practice}
         last = self.study.answers(masks=False)
         return [
             answer
@@ -299,8 +345,7 @@ class Annotating:
         """Return {person: IoU with each known mask}, of the first answer to a honeypot; a skipped one is left out."""
         scores: dict[str, list[float]] = {}
         for pot in self.honeypots:
-            known = self.images.known_mask(pot)
-            assert known is not None, "honeypots are chosen among images with a mask"
+            known = self._known(pot)
             for answer in self.study.answers(unit=pot, last=False):
                 if answer.revision == 1 and answer.payload["kind"] != "skip":
                     scores.setdefault(answer.person, []).append(iou(self.pixels(answer), known))
@@ -315,7 +360,7 @@ class Annotating:
 def counted_answers(
     study: Study, people: Sequence[str] = (), without: Collection[str] = (), *, accepted: bool = False
 ) -> dict[str, list[Answer]]:
-    """Return {unit: answers} that count: the last of each person, without skipped and rejected ones and honeypots.
+    """Return {unit: answers} that count: the last of each person, of the real images, unless skipped or rejected.
 
     Args:
         study: of annotation.
@@ -325,7 +370,7 @@ def counted_answers(
     """
     by_unit: dict[str, list[Answer]] = {}
     verdicts = {answer: review.verdict for answer, review in study.reviews().items()}
-    pots = set(study.configuration["honeypots"])
+    pots = {*study.configuration["honeypots"], *study.configuration.get("practice", [])}
     for answer in study.answers(masks=True):
         verdict = verdicts.get(answer.id)
         is_fit = verdict == "accept" if accepted else verdict != "reject"

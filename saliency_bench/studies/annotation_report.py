@@ -9,6 +9,7 @@ from saliency_bench.errors import one_line
 from saliency_bench.results.intervals import Estimate, bounded
 from saliency_bench.studies.agreement import study_agreement
 from saliency_bench.studies.annotating import Annotating, Choice
+from saliency_bench.studies.practice import attempts, practice_report
 
 
 def annotation_report(annotating: Annotating, choice: Choice | None = None) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def annotation_report(annotating: Annotating, choice: Choice | None = None) -> d
         annotating: the study.
         choice: whose answers agreement and complete images are of; progress is everybody's.
     """
-    last = annotating.study.answers(masks=False)
+    last = [entry for entry in annotating.study.answers(masks=False) if entry.unit not in annotating.practice]
     counted = annotating.counted(choice)
     masks = ([annotating.pixels(entry) for entry in answers] for answers in counted.values() if len(answers) > 1)
     verdicts = Counter(entry.verdict for entry in annotating.study.reviews().values())
@@ -35,6 +36,9 @@ def annotation_report(annotating: Annotating, choice: Choice | None = None) -> d
         "reviews": {"accept": verdicts["accept"], "reject": verdicts["reject"], "open": len(annotating.to_review())},
         "agreement": {name: _plain(entry) for name, entry in study_agreement(masks).items()},
         "honeypots": {person: _plain(entry) for person, entry in honeypot_estimates(annotating).items()},
+        "practice": practice_report(
+            attempts(annotating.study, annotating.practice), annotating.settings.get("practice_iou", 0.0)
+        ),
     }
 
 
@@ -74,6 +78,14 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
     rows += [
         [f"honeypots: {person}", f"IoU {_shown(estimate, 'images')}"]
         for person, estimate in report["honeypots"].items()
+    ]
+    rows += [
+        [
+            f"practice: {person}",
+            f"IoU {reached['first']:.2f} at first, {reached['last']:.2f} in the end, {reached['attempts']} attempts, "
+            f"{reached['passed']} of {reached['images']} passed",
+        ]
+        for person, reached in report["practice"].items()
     ]
     return [[one_line(cell) for cell in row] for row in rows]
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from saliency_bench.studies.events import events_of
 from saliency_bench.studies.study import Answer, Study
 
 PAYMENTS = ("person", "answers", "median seconds", "minutes", "checks right", "checks", "accepted", "rejected",
-            "last answer")  # fmt: skip
+            "last answer", "agreed")  # fmt: skip
 
 
 def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tuple]:
@@ -24,6 +25,7 @@ def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tup
     for answer in study.answers(last=False, masks=False):
         by_person.setdefault(answer.person, []).append(answer)
     verdicts = _verdicts(study)
+    agreed = {event.person: event.created for event in events_of(study, "consent")}  # to the last text
     rows = []
     for person, given in by_person.items():
         seconds: dict[str, float] = defaultdict(float)
@@ -41,6 +43,7 @@ def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tup
                 verdicts[person, "accept"],
                 verdicts[person, "reject"],
                 given[-1].created if given else None,
+                agreed.get(person),
             )
         )
     return rows

@@ -15,7 +15,7 @@ from sqlalchemy.dialects import sqlite
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.database import Database
-from saliency_bench.studies.tables import answers, assignments, invites, parameters, people, reviews, studies
+from saliency_bench.studies.tables import answers, assignments, events, invites, parameters, people, reviews, studies
 
 TABLES = (
     studies,
@@ -25,6 +25,7 @@ TABLES = (
     reviews,
     invites,
     parameters,
+    events,
 )  # what a row refers to is in an earlier table
 SETTINGS = ("kind", "dataset", "configuration", "seed")  # of a study
 KEYS = {"assignment": ("study", "person", "unit")}  # what makes two rows the same; of other tables the request

@@ -7,6 +7,7 @@ answer      an answer: its revision counts the answers of one person to one unit
 review      a reviewer's verdict on an answer; the last one counts
 invite      a link for one person: the SHA-256 of the request to join that it holds
 parameter   what the address said with which a person came, such as PROLIFIC_PID; kept apart from the answers
+event       what happened besides: who agreed to which text, what people were told, what the owner did
 """
 
 from typing import Any
@@ -127,6 +128,17 @@ parameters = Table(
     Column("given", JSON, nullable=False),
     _created(),
 )
+events = Table(
+    "event",
+    metadata,
+    _key(),
+    _of("study"),
+    _text("kind"),
+    Column("person", Text),  # whom it is about; NULL for the whole study
+    _text("request", unique=True),
+    Column("payload", JSON, nullable=False),
+    _created(),
+)
 
 SQLITE_GUARD = """CREATE TRIGGER IF NOT EXISTS {table}_no_{verb} BEFORE {verb} ON {table}
 BEGIN SELECT RAISE(ABORT, 'rows of {table} are never changed'); END"""
@@ -145,7 +157,7 @@ def _guard(table: Table) -> None:
         event.listen(table, "after_create", DDL(text).execute_if(dialect="postgresql"))
 
 
-for _table in (studies, people, assignments, answers, reviews, invites, parameters):
+for _table in (studies, people, assignments, answers, reviews, invites, parameters, events):
     _guard(_table)
 
 

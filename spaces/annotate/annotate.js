@@ -3,6 +3,7 @@
 import { Board } from "./canvas.js";
 import { Controls } from "./controls.js";
 import { enter } from "./entry.js";
+import { placeInstructions } from "./introduction.js";
 import { Mask } from "./mask.js";
 import { Outbox } from "./outbox.js";
 import { Pictures } from "./pictures.js";
@@ -18,6 +19,7 @@ let queue = []; // tasks known to come
 const answered = []; // units answered in this tab, for going back
 let startedAt = 0;
 let ready = false; // the image has been there long enough to be answered
+let checked = null; // what the server says about an attempt of practice, while it is on the screen
 let asked = 0; // when the page asked whether to leave a drawing out
 const board = new Board($("board"), { changed: keepDraft, announce: tell });
 const reviewing = () => about?.role === "reviewer";
@@ -32,7 +34,6 @@ async function open() {
   document.body.classList.toggle("reviewing", reviewing());
   for (const id of ["back", "skip", "none"]) $(id).hidden = reviewing();
   $("reject").hidden = !reviewing();
-  $("lead").textContent = reviewing() ? "Does the mask show" : "Mark what shows";
   if (reviewing()) $("saveText").textContent = "Accept";
   $("person").textContent = about.person;
   $("link").value = `${location.origin}${location.pathname}#key=${key}`;
@@ -41,6 +42,11 @@ async function open() {
   update(about);
   showStatus(outbox.items.length, "");
   outbox.send();
+  const texts = await call("api/about");
+  const seen = placeInstructions("", texts);
+  if (!texts.instructions || reviewing() || kept.get(seen)) return;
+  $("helpDialog").addEventListener("close", () => (kept.set(seen, "yes"), (startedAt = performance.now())), { once: true });
+  $("helpDialog").showModal();
 }
 
 // Tasks
@@ -61,7 +67,8 @@ function showProgress() {
   const done = Math.min(about.total, about.done + waiting);
   $("bar").max = Math.max(about.total, 1);
   $("bar").value = done;
-  $("count").textContent = `${numbers.format(done)} of ${numbers.format(about.total)}`;
+  const count = `${numbers.format(done)} of ${numbers.format(about.total)}`;
+  $("count").textContent = about.practice ? `Practice: ${count}` : count;
 }
 
 function next() {
@@ -94,6 +101,10 @@ function showFinished() {
 
 async function show(one, tries = 0) {
   task = one;
+  checked = null;
+  board.readOnly = reviewing();
+  $("lead").textContent = reviewing() ? "Does the mask show" : one.practice ? "Practice: mark what shows" : "Mark what shows";
+  if (!reviewing()) $("saveText").replaceChildren(...saveText);
   ready = false;
   asked = 0;
   const draft = reviewing() ? null : JSON.parse(kept.get(draftName(one)) ?? "null");
@@ -127,6 +138,7 @@ function showNote() {
   const without = task.kind === "no_region" ? "no region" : task.kind === "skip" ? "skipped" : "";
   if (task.error) note(`This image cannot be shown (${task.error}). Skip it.`);
   else if (reviewing() && without) note("The answer is: no region shows the class.");
+  else if (task.practice) note(task.kind ? "Try again: correct what you marked." : "Practice. When you save, you see how it is meant.");
   else if (task.comment) note(`Sent back by a reviewer: ${task.comment}`);
   else if (task.again && task.comment !== null) note("Sent back by a reviewer, without a comment.");
   else if (task.again && without) note(`You answered: ${without}.`);
@@ -143,7 +155,7 @@ function note(text, urgent = false) {
 // Answers
 
 function answer(kind, extra = {}) {
-  if (!task || (!ready && kind !== "skip")) return;
+  if (!task || checked || board.readOnly || (!ready && kind !== "skip")) return;
   board.liftPen();
   const body = { unit: task.unit, kind, seconds: (performance.now() - startedAt) / 1000, ...extra };
   if (kind === "mask") {
@@ -151,12 +163,41 @@ function answer(kind, extra = {}) {
     body.runs = board.mask.runs();
   }
   const sent = task;
+  if (sent.practice) return practise(body);
   answered.push(sent.unit);
   task = null;
   if (kind === "mask" || board.mask.isEmpty()) kept.remove(draftName(sent)); // else Back shows it again
   outbox.add("api/answer", body);
   showProgress();
   next();
+}
+
+// An attempt stays on the screen until the server has compared it.
+function practise(body) {
+  ready = false;
+  board.readOnly = true;
+  note("Comparing…");
+  outbox.add("api/answer", body);
+  enable();
+}
+
+function showFeedback(reply) {
+  checked = reply;
+  const { iou, needed, passed, again, runs } = reply.feedback;
+  kept.remove(draftName(task));
+  board.showKnown(new Mask(task.width, task.height, runs));
+  const percent = (share) => `${Math.round(share * 100)} %`;
+  const words = passed ? "Well done" : again ? "Not yet" : "Look at the difference, and go on";
+  note(`${words}: yours (pink) and the expected region (blue) have ${percent(iou)} of their area in common; ${percent(needed)} is wanted.`);
+  $("saveText").textContent = again ? "Try again" : "Go on";
+  ready = true;
+  enable();
+}
+
+function leaveFeedback() {
+  const reply = checked;
+  checked = task = null;
+  update(reply);
 }
 
 function review(verdict, comment = "") {
@@ -168,10 +209,12 @@ function review(verdict, comment = "") {
 }
 
 function confirmed(reply) {
+  if (reply.feedback && task?.unit === reply.feedback.unit) return showFeedback(reply);
   if (outbox.items.length === 0 || !task) update(reply);
 }
 
 function refused(item, text) {
+  if (task?.practice) show(task);
   if (item.body.runs) kept.set("draft:" + item.body.unit, JSON.stringify(item.body.runs));
   call("api/state", { key }).then(update).catch(() => {});
   note(`An answer was not stored: ${text}`, true);
@@ -180,7 +223,7 @@ function refused(item, text) {
 const draftName = (one) => "draft:" + one.unit;
 
 function keepDraft() {
-  if (task && !reviewing()) kept.set(draftName(task), JSON.stringify(board.mask.runs()));
+  if (task && !board.readOnly) kept.set(draftName(task), JSON.stringify(board.mask.runs()));
   asked = 0;
   if ($("note").classList.contains("urgent")) showNote();
   enable();
@@ -213,11 +256,12 @@ function showStatus(waiting, offline) {
 
 function save() {
   if (reviewing()) return review("accept");
+  if (checked) return leaveFeedback();
   if (!board.closePolygon()) answer("mask");
 }
 
 function skip() {
-  if (!task) return;
+  if (!task || checked) return;
   $("reasonText").value = "";
   $("skipDialog").returnValue = "";
   $("skipDialog").showModal();
@@ -247,12 +291,12 @@ async function loadPieces() {
 
 function enable() {
   const { mask } = board;
-  $("undo").disabled = !mask?.done.length;
-  $("redo").disabled = !mask?.undone.length;
-  $("clear").disabled = !mask || mask.isEmpty();
+  $("undo").disabled = !mask?.done.length || Boolean(checked);
+  $("redo").disabled = !mask?.undone.length || Boolean(checked);
+  $("clear").disabled = !mask || mask.isEmpty() || Boolean(checked);
   $("save").disabled = !task || !ready || Boolean(task.error);
-  for (const id of ["none", "reject"]) $(id).disabled = !task || !ready;
-  $("skip").disabled = !task;
+  for (const id of ["none", "reject"]) $(id).disabled = !task || !ready || Boolean(checked);
+  $("skip").disabled = !task || Boolean(checked);
   $("back").disabled = !answered.length && !about?.latest;
   $("size").value = Board.sizes.indexOf(board.size);
   $("sizeShown").textContent = board.size;
@@ -260,7 +304,7 @@ function enable() {
 
 // A drawing is left out only if it is said twice.
 function none() {
-  if (!task || !ready) return;
+  if (!task || !ready || checked) return;
   board.liftPen();
   const isDrawn = !board.mask.isEmpty() || board.corners.length > 0;
   if (isDrawn && !asked) {
@@ -270,6 +314,7 @@ function none() {
   if (!isDrawn || performance.now() - asked > 400) answer("no_region");
 }
 
+const saveText = [...$("saveText").childNodes];
 dropSecondClicks("#none, #save, #skip, #back");
 const isOpen = () => Boolean(about);
 new Controls(board, { isOpen, reviewing, save, skip, back, none, changed: keepDraft, enable, loadPieces });

@@ -18,24 +18,32 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, ending, refusal
 from saliency_bench.studies.annotating import Annotating
+from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.study import Person
 
 LARGEST = 2**24  # bytes of one request, which may hold a mask
 PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundred KB each
 
 
-def create_app(annotating: Annotating, *, assist: bool = False, completion: dict[str, str] | None = None) -> Starlette:
+def create_app(
+    annotating: Annotating,
+    *,
+    assist: bool = False,
+    completion: dict[str, str] | None = None,
+    introduction: Introduction | None = None,
+) -> Starlette:
     """Return the application of a study.
 
     Args:
         annotating: the study.
         assist: offer superpixels, which a click selects (needs scikit-image).
         completion: what whoever has finished takes along (`serving.ending`).
+        introduction: what people agree to and read first.
     """
     pages = Pages(annotating, assist, completion)
     get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels}
     post = {"answer": pages.answer, "review": pages.review}
-    return application(annotating.study, Path(__file__).parent, get, post, LARGEST)
+    return application(annotating.study, Path(__file__).parent, get, post, LARGEST, introduction)
 
 
 class Pages:
@@ -90,7 +98,8 @@ class Pages:
         if person.role != "annotator":
             raise UserError("reviewers do not draw")
         stored = self.annotating.save(person.name, sent)
-        return {"revision": stored.revision} | self.state(person, {})
+        feedback = self.annotating.feedback(stored)
+        return {"revision": stored.revision, "feedback": feedback} | self.state(person, {})
 
     def review(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Store a review, and return the next mask."""

@@ -1,6 +1,6 @@
 // The board: an image, the mask over it, and the tools that draw on the mask.
 
-import { paintCursor, paintMask, paintPolygon } from "./paint.js";
+import { KNOWN, paintCursor, paintMask, paintPolygon } from "./paint.js";
 import { Pointers } from "./pointers.js";
 import { View } from "./view.js";
 
@@ -29,6 +29,7 @@ export class Board extends View {
     this.image = image;
     this.mask = mask;
     this.superpixels = superpixels;
+    this.known = null; // a canvas with a known mask, shown below
     this.overlay = new OffscreenCanvas(mask.width, mask.height);
     this.overlayContext = this.overlay.getContext("2d");
     mask.touch(0, 0, mask.width, mask.height);
@@ -46,6 +47,13 @@ export class Board extends View {
     this.fit();
   }
 
+  showKnown(known) {
+    this.known = new OffscreenCanvas(known.width, known.height);
+    known.touch(0, 0, known.width, known.height);
+    paintMask(known, this.known.getContext("2d"), KNOWN);
+    this.draw();
+  }
+
   paint() {
     const { context, canvas, mask } = this;
     const ratio = devicePixelRatio || 1;
@@ -59,6 +67,7 @@ export class Board extends View {
     if (this.image) context.drawImage(this.image, 0, 0, mask.width, mask.height);
     context.globalAlpha = this.opacity;
     context.imageSmoothingEnabled = this.scale < 1;
+    if (this.known) context.drawImage(this.known, 0, 0);
     context.drawImage(this.overlay, 0, 0);
     context.globalAlpha = 1;
     paintPolygon(context, this.scale, this.corners, this.cursor);

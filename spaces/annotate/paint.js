@@ -2,9 +2,10 @@
 
 const COLOUR = [255, 64, 129, 255];
 const EDGE = [255, 255, 255, 255];
+export const KNOWN = [0, 214, 255, 255]; // of a known mask
 
 // Paint what has changed of a mask on a canvas of its size.
-export function paintMask(mask, context) {
+export function paintMask(mask, context, colour = COLOUR) {
   const box = mask.takeBox();
   if (!box) return;
   const { width, height, data } = mask;
@@ -20,7 +21,7 @@ export function paintMask(mask, context) {
       const inside =
         (x === 0 || data[i - 1]) && (x === width - 1 || data[i + 1]) &&
         (y === 0 || data[i - width]) && (y === height - 1 || data[i + width]);
-      pixels.data.set(inside ? COLOUR : EDGE, at);
+      pixels.data.set(inside ? colour : EDGE, at);
     }
   }
   context.putImageData(pixels, left, top);

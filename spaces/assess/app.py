@@ -13,17 +13,21 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, ending, whole_number
 from saliency_bench.studies.assess.protocol import Assess
+from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.study import Person
 
 HERE = Path(__file__).parent
 
 
-def create_app(assess: Assess, *, completion: dict[str, str] | None = None) -> Starlette:
+def create_app(
+    assess: Assess, *, completion: dict[str, str] | None = None, introduction: Introduction | None = None
+) -> Starlette:
     """Return the application of a study.
 
     Args:
         assess: the study.
         completion: what whoever has finished takes along (`serving.ending`).
+        introduction: what people agree to and read first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +49,7 @@ def create_app(assess: Assess, *, completion: dict[str, str] | None = None) -> S
         return {}
 
     get = {"state": state, "map": picture(plain=False), "image": picture(plain=True)}
-    return application(assess.study, HERE, get, {"answer": answer})
+    return application(assess.study, HERE, get, {"answer": answer}, introduction=introduction)
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 import { Server, dropSecondClicks, kept, randomId, settled, showCompletion } from "./study.js";
+import { placeInstructions } from "./introduction.js";
 
 const $ = (id) => document.getElementById(id);
 const LETTERS = "ABCDE";
 
 let state = null;
+let seen = ""; // the name under which this browser keeps that the instructions were read
 let since = 0; // when the last map was rated, or the image appeared
 let urls = []; // of pictures in memory
 let saving = 0;
@@ -189,7 +191,7 @@ $("next").addEventListener("click", next);
 $("help").addEventListener("click", () => help(false));
 $("start").addEventListener("click", () => $("helpDialog").close());
 $("helpDialog").addEventListener("close", () => {
-  kept.set("assess-seen", "yes");
+  kept.set(seen, "yes");
   since = performance.now();
   focusFirst();
 });
@@ -217,8 +219,10 @@ addEventListener("keydown", (event) => {
 });
 
 try {
-  await show(await server.enter());
-  if (state.maps.length && !kept.get("assess-seen")) help(true);
+  const entered = await server.enter();
+  seen = placeInstructions("assess-", await server.insist("about"));
+  await show(entered);
+  if (state.maps.length && !kept.get(seen)) help(true);
 } catch (error) {
   $("offline").textContent = `The study cannot be opened: ${error.message}`;
   $("offline").hidden = false;

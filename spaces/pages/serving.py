@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
+from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.study import Person, Study
 from saliency_bench.studies.sync import Sync
 from saliency_bench.utils.pictures import UnreadableError
@@ -43,7 +44,12 @@ Method = Callable[[Person, dict[str, Any]], Any]
 
 
 def application(
-    study: Study, folder: Path, get: dict[str, Method], post: dict[str, Method], largest: int = LARGEST
+    study: Study,
+    folder: Path,
+    get: dict[str, Method],
+    post: dict[str, Method],
+    largest: int = LARGEST,
+    introduction: Introduction | None = None,
 ) -> Starlette:
     """Return the pages of a study as an application.
 
@@ -53,7 +59,10 @@ def application(
         get: {name: method} under /api/.
         post: as `get`, of what changes something.
         largest: bytes of one request.
+        introduction: what people agree to and read first.
     """
+    introduction = introduction or Introduction()
+    introduction.keep(study)
     files = {path.name: path for path in (*COMMON.iterdir(), *folder.iterdir()) if path.suffix in (".css", ".js")}
 
     def page(request: Request) -> Response:
@@ -65,20 +74,33 @@ def application(
             return refusal(404, "no such file")
         return FileResponse(path, media_type=MEDIA[path.suffix], headers=SAFE | {"Cache-Control": "no-cache"})
 
+    def about(request: Request) -> Response:
+        return JSONResponse(introduction.shown(), headers=SAFE)
+
+    def example(request: Request) -> Response:
+        if (picture := introduction.pictures.get(request.path_params["name"])) is None:
+            return refusal(404, "no such picture")
+        return FileResponse(picture.path, media_type=picture.media, headers=SAFE | {"Cache-Control": "max-age=86400"})
+
     async def join(request: Request) -> Response:
-        """Register a person, and return the key."""
+        """Register a person who agrees to the consent, and return the key."""
+        agreed = request.headers.get("x-consent", "")
         try:
             sent = await _sent(request, largest)
+            if not await run_in_threadpool(study.may_join, sent.get("request")):
+                return refusal(403, "this study is by invitation; open the link that you were sent")
+            if introduction.consent and agreed != introduction.consent.id:
+                return ask_consent()  # nothing is stored of whoever does not agree
             person = await run_in_threadpool(_joined, study, sent)
         except UserError as error:
             return refusal(400, str(error))
-        if person is None:
-            return refusal(403, "this study is by invitation; open the link that you were sent")
+        await run_in_threadpool(introduction.agree, study, person.name, agreed)
         return JSONResponse({"key": person.key}, headers=SAFE)
 
     routes = [Route("/", page), Route("/static/{name}", static), Route("/api/join", join, methods=["POST"])]
+    routes += [Route("/api/about", about), Route("/about/{name}", example)]
     for name, method in (get | post).items():
-        endpoint = _endpoint(study, method, largest)
+        endpoint = _endpoint(study, method, largest, introduction)
         routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name in post else "GET"]))
     return Starlette(routes=routes, middleware=[Middleware(OwnOrigins), Middleware(GZipTexts, minimum_size=2000)])
 
@@ -95,10 +117,8 @@ class GZipTexts(GZipMiddleware):
             await super().__call__(scope, receive, send)
 
 
-def _joined(study: Study, sent: dict[str, Any]) -> Person | None:
-    """Return the person of a request to join; None for one who is not invited."""
-    if not study.may_join(sent.get("request")):
-        return None
+def _joined(study: Study, sent: dict[str, Any]) -> Person:
+    """Return the person of a request to join."""
     person = study.join(sent.get("request"))
     study.keep_parameters(person.name, sent.get("parameters"))
     return person
@@ -109,7 +129,12 @@ def refusal(status: int, text: str) -> JSONResponse:
     return JSONResponse({"error": text}, status, headers=SAFE)
 
 
-def _endpoint(study: Study, method: Method, largest: int) -> Callable:
+def ask_consent() -> JSONResponse:
+    """Return the refusal upon which a page asks for consent."""
+    return refusal(428, "agree to the conditions of the study first; reload the page to read them")
+
+
+def _endpoint(study: Study, method: Method, largest: int, introduction: Introduction) -> Callable:
     """Return a handler for known people only, whose work is done in a thread."""
 
     async def endpoint(request: Request) -> Response:
@@ -119,6 +144,10 @@ def _endpoint(study: Study, method: Method, largest: int) -> Callable:
             person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
             if person is None:
                 return refusal(401, "this browser is not known to the study")
+            if person.role == "annotator" and not await run_in_threadpool(
+                introduction.agree, study, person.name, request.headers.get("x-consent", "")
+            ):
+                return ask_consent()
             made = await run_in_threadpool(method, person, sent)
         except (UserError, UnreadableError) as error:
             return refusal(400, str(error))

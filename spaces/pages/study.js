@@ -1,3 +1,5 @@
+import { askConsent } from "./introduction.js";
+
 // Talking to the server of a study. An answer is kept in the browser until the server has confirmed it, and sent again
 // after a lost connection or a restart; the server stores it once, however often it comes.
 
@@ -56,8 +58,22 @@ export class Refused extends Error {
 // Of a server in front of ours, which says nothing of its own.
 const refusals = { 413: "the server takes no answers of this size; tell whoever runs the study", 502: "the study is not running", 504: "the study is too slow" };
 
-export async function call(path, { key = "", body = null, as = "json" } = {}) {
-  const options = { headers: { "X-Key": key }, signal: AbortSignal.timeout(30000) };
+let agreed = ""; // the id of the consent that was agreed to on this page
+
+// Whatever is asked of the server, it asks for consent first; the same request is then repeated.
+export async function call(path, options = {}) {
+  for (;;) {
+    try {
+      return await callOnce(path, options);
+    } catch (error) {
+      if (error.status !== 428) throw error;
+      agreed = await askConsent((await callOnce("api/about")).consent);
+    }
+  }
+}
+
+async function callOnce(path, { key = "", body = null, as = "json" } = {}) {
+  const options = { headers: { "X-Key": key, "X-Consent": agreed }, signal: AbortSignal.timeout(30000) };
   if (body) {
     options.method = "POST";
     options.body = JSON.stringify(body);

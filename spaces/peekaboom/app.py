@@ -12,18 +12,22 @@ from starlette.responses import Response
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, ending, whole_number
+from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.peekaboom.protocol import Peekaboom
 from saliency_bench.studies.study import Person
 
 HERE = Path(__file__).parent
 
 
-def create_app(peekaboom: Peekaboom, *, completion: dict[str, str] | None = None) -> Starlette:
+def create_app(
+    peekaboom: Peekaboom, *, completion: dict[str, str] | None = None, introduction: Introduction | None = None
+) -> Starlette:
     """Return the application of a study.
 
     Args:
         peekaboom: the study.
         completion: what whoever has finished takes along (`serving.ending`).
+        introduction: what people agree to and read first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +45,8 @@ def create_app(peekaboom: Peekaboom, *, completion: dict[str, str] | None = None
     def answer(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         return peekaboom.save(person.name, sent) | {"state": state(person, {})}
 
-    return application(peekaboom.study, HERE, {"state": state, "picture": picture}, {"answer": answer})
+    get = {"state": state, "picture": picture}
+    return application(peekaboom.study, HERE, get, {"answer": answer}, introduction=introduction)
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
 import { Server, dropSecondClicks, kept, settled, showCompletion } from "./study.js";
+import { placeInstructions } from "./introduction.js";
 
 const $ = (id) => document.getElementById(id);
 const percent = (share) => `${Math.round(share * 1000) / 10} %`;
 const name = (label) => label.replaceAll("_", " ");
 
 let state = null;
+let seen = ""; // the name under which this browser keeps that the instructions were read
 let busy = true;
 let since = 0; // when the current pixels appeared
 
@@ -127,7 +129,7 @@ $("start").addEventListener("click", () => {
   if (!busy && state?.place !== null) settle(); // a label may be under the second click
 });
 $("helpDialog").addEventListener("close", () => {
-  kept.set("peekaboom-seen", "yes");
+  kept.set(seen, "yes");
   since = performance.now();
 });
 addEventListener("keydown", (event) => {
@@ -144,8 +146,10 @@ addEventListener("keydown", (event) => {
 });
 
 try {
-  await show(await server.enter());
-  if (state.place !== null && !kept.get("peekaboom-seen")) help(true);
+  const entered = await server.enter();
+  seen = placeInstructions("peekaboom-", await server.insist("about"));
+  await show(entered);
+  if (state.place !== null && !kept.get(seen)) help(true);
 } catch (error) {
   $("offline").textContent = `The study cannot be opened: ${error.message}`;
   $("offline").hidden = false;

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from saliency_bench.data.annotations import checksum
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import choose_honeypots, open_study
+from saliency_bench.studies.annotating import choose_known, open_study
 from saliency_bench.studies.annotation_report import annotation_report
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import mask_of, runs_of
@@ -198,7 +198,7 @@ def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
         assert len(pots & set(first[3 * block : 3 * block + 3])) == 1
     assert not pots & set(annotating.counted())
     with pytest.raises(UserError, match="of which the dataset has 4"):
-        choose_honeypots(annotating.images, 5, 0)
+        choose_known(annotating.images, 5, 0, 0)
 
 
 def test_only_images_without_a_mask_and_no_more_than_so_many_a_person(tmp_path):

@@ -160,7 +160,8 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
     jobs = []
     for name, run in suite.runs.items():
         items = [suite.items[table] for table in tables if name in suite.items[table].runs]
-        if not any(item.needs() for item in items):
+        items = [item for item in items if item.needs_runs]
+        if not items:
             continue
         metrics = [text for text in metrics_of(suite, tables, name) if choice.takes("metric", text)]
         shown = [text for text in run.explainers if any(item.needs(explainer=text) for item in items)]
@@ -172,7 +173,7 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
                     spec, networks = _spec(suite, choice, run, dataset, model, explainers, metrics)
                     build = _build_command(suite.datasets[dataset], choice)
                     jobs.append(Job(name, dataset, model, spec, networks, build, transforms))
-    if not jobs and any(suite.items[table].needs() for table in tables):
+    if not jobs and any(suite.items[table].needs_runs for table in tables):
         raise UserError("--select leaves nothing of these tables; see the names with --plan")
     # Runs whose targets another run predicts come after it.
     return sorted((_named(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)

@@ -22,7 +22,7 @@ def prepare(suite: Suite, tables: Iterable[str], choice: Choice) -> None:
     names = [name for name in suite.datasets if any(name in suite.runs[run].datasets for run in runs)]
     folders = [(name, data_of(suite.datasets[name], name, choice), suite.smoke.count) for name in names
                if choice.takes("dataset", name)]  # fmt: skip
-    if any(suite.items[table].needs() for table in tables):  # networks to train
+    if any(suite.items[table].needs_runs for table in tables):  # networks to train
         folders.append((DRAWINGS, str(choice.out / "data" / DRAWINGS), suite.smoke.drawings))
     for dataset, folder, count in folders:
         if not Path(folder).exists():

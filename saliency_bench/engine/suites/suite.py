@@ -24,7 +24,7 @@ from saliency_bench.engine.suites.device_table import (
     read_devices,
     speeds_on,
 )
-from saliency_bench.engine.suites.drawing import section_of, write_page
+from saliency_bench.engine.suites.drawing import Section, section_of, write_page
 from saliency_bench.engine.suites.jobs import Choice, Job, Network, jobs_of, selection
 from saliency_bench.engine.suites.numbers import Results
 from saliency_bench.engine.suites.pictures import draw_picture
@@ -38,7 +38,6 @@ from saliency_bench.engine.suites.transforms import measure
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError, described
 from saliency_bench.reports import words
-from saliency_bench.reports.suite import Section
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.results.summary import aligned
 from saliency_bench.spec import PREDICTED_BY
@@ -320,7 +319,7 @@ def write_tables(
     results = Results(content, jobs, choice, failed)
     written = []
     for name in (name for name in tables if name in content.tables):
-        about = [] if content.tables[name].is_of_data else _remarks(content, results, content.tables[name].runs)
+        about = _remarks(content, results, content.tables[name].runs) if content.tables[name].needs_runs else []
         if content.tables[name].t_test:
             compared = t_tests(results, name)
             about += remarks(compared)
@@ -337,7 +336,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: Choice, failed: 
     for name in (name for name in names if name in content.pictures):
         results = Results(content, jobs_of(content, [name], replace(choice, select={})), choice, failed)
         svg, notes = draw_picture(results, name, choice.out / "pictures")
-        sections.append(Section(name, content.pictures[name].title, [], [], [], notes, svg))
+        sections.append(Section(name, content.pictures[name].title, notes, svg))
     return sections
 
 

@@ -1,0 +1,155 @@
+"""What people read before they begin: consent and instructions, Markdown files with pictures beside them.
+
+Raw HTML is shown as text, and pictures are files in the folder of the text or below it, so that a text can neither run
+anything nor send a browser elsewhere. A picture with the title "good" or "bad" is an example of how to do it, or not:
+
+    ![The whole cat, and nothing else](cat-good.png "good") ![With the sofa](cat-bad.png "bad")
+"""
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.events import add_event, has_event
+from saliency_bench.studies.shown_pictures import Shown, shown
+from saliency_bench.studies.study import Study
+from saliency_bench.utils.pictures import UnreadableError
+
+LONGEST = 100_000  # characters of a text
+EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # what the title of a picture says
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as the page shows it.
+
+    Attributes:
+        id: SHA-256 of the Markdown and its pictures.
+        markdown: as it was written.
+        html: as it is shown.
+        pictures: {name of the file that is served: the picture}.
+    """
+
+    id: str
+    markdown: str
+    html: str
+    pictures: dict[str, Shown]
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """The texts of a study.
+
+    Attributes:
+        consent: nobody takes part without having agreed to it; None: nothing is asked.
+        instructions: instead of those of the page; None: those of the page.
+    """
+
+    consent: Text | None = None
+    instructions: Text | None = None
+
+    @property
+    def pictures(self) -> dict[str, Shown]:
+        """The pictures of all texts."""
+        return {name: picture for text in (self.consent, self.instructions) if text for name, picture in
+                text.pictures.items()}  # fmt: skip
+
+    def shown(self) -> dict[str, dict[str, str] | None]:
+        """Return what a page shows of each text."""
+        texts = {"consent": self.consent, "instructions": self.instructions}
+        return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
+
+    def keep(self, study: Study) -> None:
+        """Store the texts, so that the store says what people agreed to and what they were told, from when on."""
+        for name, text in (("consent", self.consent), ("instructions", self.instructions)):
+            if text:
+                add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)
+
+    def agree(self, study: Study, person: str, agreed: str) -> bool:
+        """Return whether a person has agreed to the consent, which is stored if `agreed` is its id."""
+        if self.consent is None:
+            return True
+        if agreed == self.consent.id:
+            add_event(study, "consent", {"id": agreed}, person=person, request=agreed)
+            return True
+        return has_event(study, "consent", person=person, request=self.consent.id)
+
+
+def read_text(path: str | Path) -> Text:
+    """Return the text of a Markdown file.
+
+    Raises:
+        UserError: The file or one of its pictures cannot be read.
+    """
+    path = Path(path)
+    try:
+        markdown = path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as Markdown ({getattr(error, 'strerror', None) or error})") from None
+    if not markdown.strip() or len(markdown) > LONGEST:
+        raise UserError(f"{path} has {len(markdown):,} characters; a text has 1 to {LONGEST:,}")
+    reader = MarkdownIt("js-default", {"html": False})
+    tokens = reader.parse(markdown)
+    for token in _all(tokens):
+        if token.type == "link_open":  # the page with the drawing stays open
+            token.attrs |= {"target": "_blank", "rel": "noopener noreferrer"}
+    renderer = _Renderer(path)
+    rendered = renderer.render(tokens, reader.options, {})
+    digest = sha256("\0".join([markdown, *sorted(renderer.pictures)]).encode()).hexdigest()
+    return Text(digest, markdown, rendered, renderer.pictures)
+
+
+def _all(tokens: list[Token]) -> Iterator[Token]:
+    """Yield tokens with those inside them."""
+    for token in tokens:
+        yield token
+        yield from _all(token.children or [])
+
+
+class _Renderer(RendererHTML):
+    """Writes a text as HTML, and collects its pictures."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+        self.pictures: dict[str, Shown] = {}
+
+    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Return the HTML of a picture, with its description as caption."""
+        token = tokens[idx]
+        picture = self._read(str(token.attrs["src"]))
+        self.pictures[picture.name] = picture
+        kind = str(token.attrs.get("title", "")).strip().lower()
+        words = [EXAMPLES[kind]] if kind in EXAMPLES else []
+        caption = html.escape(": ".join(words + [token.content] * bool(token.content)))
+        size = f'width="{picture.width}" height="{picture.height}"'
+        return (
+            f'<span class="example {kind if kind in EXAMPLES else ""}"><img src="about/{picture.name}" {size} '
+            f'alt="{html.escape(token.content)}"><span>{caption}</span></span>'
+        )
+
+    def _read(self, source: str) -> Shown:
+        """Return the picture of an address.
+
+        Raises:
+            UserError: It is no picture in the folder of the text.
+        """
+        parts = urlsplit(source)
+        folder = self.path.parent.resolve()
+        file = (folder / unquote(parts.path)).resolve()
+        if parts.scheme or parts.netloc or not file.is_relative_to(folder):
+            raise UserError(f"{self.path} shows {source}; put the picture beside the text, and name its file")
+        try:
+            return shown(file.read_bytes())
+        except (OSError, UnreadableError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"{self.path} shows {source}, which is no picture that can be read ({reason})") from None

@@ -1,0 +1,166 @@
+"""Consent and instructions from Markdown: what is rendered, who has to agree, and how the pages show it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from pages import chromium, dataset, serving
+from PIL import Image
+from starlette.testclient import TestClient
+
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.events import events_of
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.introduction import Introduction, read_text
+from saliency_bench.studies.rows import copy_without, lines_after
+from saliency_bench.studies.store import Store
+
+CONSENT = "# Taking part\n\nWe store **what you draw**. [More](https://example.org/more)\n"
+INSTRUCTIONS = """# Draw the cat
+
+![The whole cat](good.png "good") ![With the sofa](bad.png "bad")
+
+1. Follow its outline.
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for name, colour in (("good", (0, 200, 0)), ("bad", (200, 0, 0))):
+        Image.fromarray(np.full((30, 40, 3), colour, np.uint8)).save(tmp_path / f"texts/{name}.png")
+    (tmp_path / "texts/consent.md").write_text(CONSENT)
+    (tmp_path / "texts/instructions.md").write_text(INSTRUCTIONS)
+    return tmp_path / "texts"
+
+
+@pytest.fixture
+def introduction(folder):
+    return Introduction(read_text(folder / "consent.md"), read_text(folder / "instructions.md"))
+
+
+@pytest.fixture
+def annotating(tmp_path):
+    return open_study(Store(tmp_path / "study.db"), "noise", StudyImages(dataset(4)), "print")
+
+
+@pytest.fixture
+def client(annotating, introduction):
+    return TestClient(create_app(annotating, introduction=introduction), raise_server_exceptions=False)
+
+
+def join(client, agreed="", request="r" * 32):
+    return client.post("/api/join", json={"request": request}, headers={"X-Consent": agreed})
+
+
+def test_markdown_becomes_safe_html(folder):
+    (folder / "hostile.md").write_text(
+        "<script>alert(1)</script> <img src=x onerror=alert(1)>\n\n[a](javascript:alert(1)) [b](https://example.org)\n"
+    )
+    html = read_text(folder / "hostile.md").html
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;script&gt;" in html
+    assert 'href="javascript' not in html
+    assert '<a href="https://example.org" target="_blank" rel="noopener noreferrer">b</a>' in html
+
+
+def test_examples_are_named_good_and_bad_and_served(client, introduction):
+    html = client.get("/api/about").json()["instructions"]["html"]
+    assert '<span class="example good">' in html
+    assert "✓ Good: The whole cat" in html
+    assert "✗ Not like this: With the sofa" in html
+    for name in introduction.pictures:
+        picture = client.get(f"/about/{name}")
+        assert picture.headers["content-type"] == "image/png"
+        assert f'src="about/{name}"' in html
+    assert client.get("/about/study.db").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("https://example.org/a.png", "put the picture beside the text"),
+        ("../study.db", "put the picture beside the text"),
+        ("missing.png", "no picture that can be read"),
+        ("consent.md", "no picture that can be read"),
+    ],
+)
+def test_a_picture_that_cannot_be_shown_is_named(folder, source, words):
+    (folder / "text.md").write_text(f"![x]({source})")
+    with pytest.raises(UserError, match=words):
+        read_text(folder / "text.md")
+
+
+def test_a_text_that_is_none_is_refused(folder):
+    (folder / "empty.md").write_text(" \n")
+    (folder / "latin.md").write_bytes("déjà".encode("latin-1"))
+    for name in ("empty.md", "latin.md", "missing.md"):
+        with pytest.raises(UserError, match=name):
+            read_text(folder / name)
+
+
+def test_nobody_is_stored_who_has_not_agreed(client, annotating, introduction):
+    assert join(client).status_code == join(client, "another text").status_code == 428
+    assert annotating.study.people() == []
+    joined = join(client, introduction.consent.id)
+    person = annotating.study.people()[0]
+    (consent,) = events_of(annotating.study, "consent")
+    assert (consent.person, consent.payload) == (person, {"id": introduction.consent.id})
+    key = {"X-Key": joined.json()["key"]}
+    assert client.get("/api/state", headers=key).status_code == 200, "agreed once, on every device"
+    assert join(client, introduction.consent.id).json() == joined.json()
+    assert len(events_of(annotating.study, "consent")) == 1
+
+
+def test_a_new_text_is_asked_for_again_and_both_are_kept(client, annotating, introduction, folder):
+    key = {"X-Key": join(client, introduction.consent.id).json()["key"]}
+    (folder / "consent.md").write_text(CONSENT + "\nAnd for how long.\n")
+    newer = Introduction(read_text(folder / "consent.md"))
+    later = TestClient(create_app(annotating, introduction=newer), raise_server_exceptions=False)
+    assert later.get("/api/state", headers=key).status_code == 428
+    assert later.get("/api/state", headers=key | {"X-Consent": newer.consent.id}).status_code == 200
+    assert later.get("/api/state", headers=key).status_code == 200
+    texts = [event.payload["markdown"] for event in events_of(annotating.study, "text")]
+    assert texts == [CONSENT, INSTRUCTIONS, newer.consent.markdown]
+
+
+def test_reviewers_are_not_asked(client, annotating):
+    reviewer = annotating.study.join(role="reviewer")
+    assert client.get("/api/state", headers={"X-Key": reviewer.key}).status_code == 200
+
+
+def test_events_travel_and_are_erased_with_their_person(client, annotating, introduction, tmp_path):
+    join(client, introduction.consent.id)
+    study = annotating.study
+    lines, _ = lines_after(study.store, {})
+    assert sum(json.loads(line)["table"] == "event" for line in lines) == 3
+    less = Store(tmp_path / "less.db")
+    copy_without(study.store, less, study.people())
+    assert [event.kind for event in events_of(less.find(), "text", "consent")] == ["text", "text"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [1280, 375])
+def test_a_person_reads_agrees_and_begins(annotating, introduction, width):
+    with serving(create_app(annotating, introduction=introduction)) as url, chromium() as browser:
+        page = browser.new_page(viewport={"width": width, "height": 700})
+        page.goto(url)
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="I do not agree").click()
+        assert annotating.study.people() == []
+        page.get_by_role("button", name="Read it again").click()
+        page.get_by_role("button", name="I agree").click()
+        page.locator("#helpDialog .example.good img").wait_for()
+        assert page.evaluate("() => [...document.images].every((one) => one.naturalWidth > 0)")
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        page.locator("#helpDialog").get_by_role("button", name="Close").click()
+        page.wait_for_selector("#save:not([disabled])")
+        page.reload()
+        page.wait_for_selector("#save:not([disabled])")
+        assert page.locator("dialog[open]").count() == 0, "neither is shown again"
+        assert len(events_of(annotating.study, "consent")) == 1

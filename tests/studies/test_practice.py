@@ -1,0 +1,122 @@
+"""Practice: images with known masks come first, with feedback, and count for nothing that is reported of the study."""
+
+import shutil
+
+import numpy as np
+import pytest
+from pages import chromium, dataset, serving
+from starlette.testclient import TestClient
+
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.practice import ATTEMPTS
+from saliency_bench.studies.runs import runs_of
+from saliency_bench.studies.store import Store
+
+KNOWN = np.zeros((60, 80), bool)
+KNOWN[10:30, 5:25] = True  # as `dataset` has it
+HALF = KNOWN.copy()
+HALF[20:] = False  # IoU 0.5
+
+
+@pytest.fixture
+def annotating(tmp_path):
+    images = StudyImages(dataset(6, masks=4))
+    store = Store(tmp_path / "study.db")
+    return open_study(store, "noise", images, "print", annotators=2, honeypots=1, practice=2, practice_iou=0.6)
+
+
+@pytest.fixture
+def client(annotating):
+    return TestClient(create_app(annotating), raise_server_exceptions=False)
+
+
+class Person:
+    def __init__(self, client, letter):
+        self.client, self.letter, self.count = client, letter, 0
+        self.key = {"X-Key": client.post("/api/join", json={"request": letter * 32}).json()["key"]}
+        self.state = client.get("/api/state", headers=self.key).json()
+
+    def draw(self, mask, kind="mask"):
+        self.count += 1
+        body = {"unit": self.state["tasks"][0]["unit"], "kind": kind, "runs": runs_of(mask), "seconds": 10}
+        body["request"] = f"attempt {self.count} of {self.letter}"
+        self.state = self.client.post("/api/answer", json=body, headers=self.key).json()
+        return self.state["feedback"]
+
+
+def test_practice_comes_first_and_shows_the_known_mask(annotating, client):
+    person = Person(client, "a")
+    assert (person.state["practice"], person.state["done"], person.state["total"]) == (True, 0, 2)
+    first = person.state["tasks"][0]["unit"]
+    assert [task["unit"] for task in person.state["tasks"]] == annotating.practice[:1]
+    feedback = person.draw(HALF)
+    assert feedback == {
+        "unit": first,
+        "iou": 0.5,
+        "needed": 0.6,
+        "passed": False,
+        "again": True,
+        "runs": runs_of(KNOWN),
+    }
+    assert person.state["tasks"][0]["runs"] == runs_of(HALF), "what was drawn is there to be corrected"
+    feedback = person.draw(KNOWN)
+    assert (feedback["iou"], feedback["passed"], feedback["again"]) == (1.0, True, False)
+    assert person.state["tasks"][0]["unit"] == annotating.practice[1]
+    person.draw(KNOWN)
+    assert (person.state["practice"], person.state["done"], person.state["latest"]) == (False, 0, None)
+    assert not {task["unit"] for task in person.state["tasks"]} & set(annotating.practice)
+    assert person.draw(HALF) is None
+
+
+def test_nobody_is_stuck(annotating, client):
+    person = Person(client, "a")
+    feedbacks = [person.draw(HALF, kind) for kind in ("mask", "no_region", "skip")]
+    assert [one["iou"] for one in feedbacks] == [0.5, 0.0, 0.0]
+    assert [one["again"] for one in feedbacks] == [True] * (ATTEMPTS - 1) + [False]
+    assert person.state["tasks"][0]["unit"] == annotating.practice[1]
+
+
+def test_practice_counts_for_nothing_but_is_reported(annotating, client):
+    for letter in "ab":
+        person = Person(client, letter)
+        for mask in (HALF, KNOWN, KNOWN, ~KNOWN):
+            person.draw(mask)
+    report = annotation_report(annotating)
+    people = annotating.study.people()
+    assert report["answers"] == {"mask": 2}
+    assert report["images with an answer"] == len(annotating.counted())
+    assert not set(annotating.counted()) & set(annotating.practice)
+    assert not {answer.unit for answer in annotating.to_review()} & set(annotating.practice)
+    assert report["practice"] == {
+        person: {"first": 0.75, "last": 1.0, "attempts": 3, "passed": 2, "images": 2} for person in people
+    }
+    assert any("0.75 at first, 1.00 in the end, 3 attempts, 2 of 2 passed" in row[1] for row in report_rows(report))
+
+
+def test_practice_is_drawn_apart_from_honeypots(annotating, tmp_path):
+    assert not set(annotating.practice) & set(annotating.honeypots)
+    assert len(annotating.units) == 3
+    with pytest.raises(UserError, match="5 honeypots and images of practice need images with a mask"):
+        open_study(Store(tmp_path / "new.db"), "new", annotating.images, "print", honeypots=1, practice=4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_person_practises_in_a_browser(annotating):
+    with serving(create_app(annotating)) as url, chromium() as browser:
+        page = browser.new_page(viewport={"width": 375, "height": 700})
+        page.goto(url)
+        for text in ("Not yet", "Not yet", "Look at the difference"):
+            page.wait_for_selector("#save:not([disabled])")
+            page.locator("#board").click(position={"x": 180, "y": 200})
+            page.keyboard.press("Enter")
+            page.locator("#note", has_text=text).wait_for()
+            assert page.locator("#skip").is_disabled()
+            page.wait_for_selector("#save:not([disabled])")
+            page.keyboard.press("Enter")
+        page.locator("#count", has_text="Practice: 1 of 2").wait_for()
+    assert [answer.revision for answer in annotating.study.answers(last=False)] == [1, 2, 3]
