@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import kendalltau, spearmanr
+from scipy.stats import kendalltau, pearsonr, spearmanr
 
 from saliency_bench.analysis.agreement import read_answers
 from saliency_bench.engine.suites.crowd import crowd_number, drawn_answers
@@ -81,6 +81,23 @@ def test_a_correlation_of_orders_turns_signs(kind, by_scipy):
     expected = by_scipy(first, [-value for value in second]).statistic
     assert correlation(*numbers, [1, -1], kind).value == pytest.approx(expected)
     assert expected != pytest.approx(by_scipy(first, second).statistic)
+
+
+def test_a_correlation_over_datasets_has_an_interval_from_four_on():
+    """That of Fisher's transformation, atanh r -+ 1.96 / sqrt(D - 3); for orders the error is larger."""
+    first, second = [0.1, 0.4, 0.5, 0.9, 0.7], [3.0, 2.0, 5.0, 4.5, 6.0]
+    numbers = [[Number(value) for value in values] for values in (first, second)]
+    for kind, by_scipy in (("pearson", pearsonr), ("spearman", spearmanr)):
+        number = correlation(*numbers, [1, 1], kind)
+        r = by_scipy(first, second).statistic
+        error = np.sqrt((1 + r**2 / 2 if kind == "spearman" else 1) / 2)
+        ends = [np.tanh(np.arctanh(r) + z * error) for z in (-1.959964, 1.959964)]
+        assert (number.low, number.high) == pytest.approx(ends, rel=1e-6)
+    for few in (
+        correlation(*(side[:3] for side in numbers), [1, 1], "pearson"),
+        correlation(*numbers, [1, 1], "kendall"),
+    ):
+        assert (few.low, few.high) == (None, None)
 
 
 def test_drawn_people_judge_every_image_ten_times(run):

@@ -17,7 +17,7 @@ import pandas as pd
 from scipy.stats import kendalltau, spearmanr
 
 from saliency_bench.analysis.agreement import Answers
-from saliency_bench.analysis.correlations import FEWEST, pearson
+from saliency_bench.analysis.correlations import FEWEST, over_points, pearson
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.suites.counts import counts_of
@@ -240,7 +240,7 @@ def _standard_error(numbers: Sequence[Number]) -> float:
 
 
 def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:
-    """Return a correlation of two metrics over places, without interval.
+    """Return a correlation of two metrics over places, with the interval of `over_points`; tau-b has none.
 
     Args:
         first: Numbers of one metric.
@@ -263,7 +263,10 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
         value = float(pearson(x - x.mean(), y - y.mean(), np.ones((1, len(x))))[0])
     else:
         value = float((spearmanr if kind == "spearman" else kendalltau)(x, y).statistic)
-    return Number(value, n=len(x), runs=_runs_of(first))
+    spreads = {"pearson": 1.0, "spearman": 1 + value**2 / 2}
+    _, *ends = over_points(value, len(x), spreads[kind]) if kind in spreads else (value, np.nan, np.nan)
+    low, high = (float(end) if np.isfinite(end) else None for end in ends)
+    return Number(value, low, high, n=len(x), runs=_runs_of(first))
 
 
 def _runs_of(numbers: Sequence[Number]) -> tuple[str, ...]:
