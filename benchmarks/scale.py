@@ -225,7 +225,7 @@ def summarise(chosen: dict) -> None:
     from saliency_bench.results.summary import summarise
 
     context = context_of(chosen)
-    measured(lambda: summarise(run_facts(context, len(context.rows))))
+    measured(lambda: summarise(context.out, run_facts(context, len(context.rows))))
 
 
 def report(chosen: dict) -> None:
@@ -247,7 +247,7 @@ def report(chosen: dict) -> None:
     with Writer(context) as writer:
         for image_id, _ in choose(context.out, cells):
             number, place = divmod(int(image_id.partition("-")[2]), BATCH)
-            rows = thumbnail_rows(maps, [place], number * BATCH)
+            rows = thumbnail_rows(maps, [number * BATCH + place])
             for key in dict.fromkeys(cell.explainer_id for cell in cells):
                 writer.add(thumbnail_parts(context.out, context.run_id), Result(key, number, {key: rows}))
 

@@ -3,6 +3,7 @@
 from inspect import signature
 
 from saliency_bench import options, registry
+from saliency_bench.errors import UserError, described
 
 SIDE = 224
 
@@ -17,7 +18,10 @@ def costs(name: str) -> str:
     declared = registry.declaration_of("explainers", name, function)
     if not declared.needs or declared.passes is None:
         return ""
-    passes = declared.passes_of(options.defaults(function), SIDE, SIDE)
+    try:
+        passes = declared.passes_of(options.defaults(function), SIDE, SIDE)
+    except Exception as error:  # of the author's function
+        raise UserError(f"explainer {name}: passes raised {described(error)}") from error
     parameters = signature(declared.passes).parameters.items() if callable(declared.passes) else ()
     assumed = ", ".join(f"{key}={p.default}" for key, p in parameters if p.default is not p.empty)
     return f"{declared.needs}; {passes}" + (f" with {assumed}" if assumed else "")

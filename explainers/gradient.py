@@ -16,6 +16,7 @@ from saliency_bench.types import Images, Maps, On, Target
     version=1,
     needs="gradients",
     passes=1,
+    signed={"reduction": "sum"},
     also_called=("saliency", "vanilla", "vanilla gradient", "simple gradient"),
     elsewhere=(("captum", "captum.attr.Saliency(model).attribute(x, target=label).amax(1)"),),
 )

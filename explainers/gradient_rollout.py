@@ -29,7 +29,7 @@ def check(*, start: int, **others: object) -> None:
     check_start("gradient_rollout", start)
 
 
-@explainer(version=2, needs="attention, gradients", passes=1, check=check)
+@explainer(version=2, needs="attention, gradients", passes=1, signed={"relu": False}, check=check)
 def gradient_rollout(
     classifier: Classifier, images: Images, target: Target, *, start: int = 0, relu: bool = True, on: On = "logit"
 ) -> Maps:

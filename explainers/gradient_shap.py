@@ -35,6 +35,7 @@ def check(*, samples: int, baselines: int, batch_size: int | None, **others: obj
     version=1,
     needs="gradients",
     passes=lambda options, *_: options["samples"],
+    signed=True,
     check=check,
     also_called=("shap", "gradshap", "expected gradients"),
 )

@@ -26,6 +26,7 @@ from saliency_bench.types import Images, Maps, On, Target
     version=1,
     needs="gradients",
     passes=1,
+    signed={"reduction": "sum"},
     also_called=("gbp", "guided backpropagation"),
     elsewhere=(("captum", "captum.attr.GuidedBackprop(model).attribute(x, target=label).abs().amax(1)"),),
 )

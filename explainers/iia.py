@@ -66,6 +66,7 @@ def check(*, steps: int | None, batch_size: int | None, **others: object) -> Non
     version=3,
     needs="activations or attention, gradients",
     passes=passes,
+    signed=True,
     check=check,
     also_called=("iterated integrated attributions",),
 )

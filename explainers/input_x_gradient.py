@@ -15,6 +15,7 @@ from saliency_bench.types import Images, Maps, On, Target
     version=1,
     needs="gradients",
     passes=1,
+    signed=True,
     also_called=("ixg", "gradient x input", "grad*input", "input times gradient"),
     elsewhere=(("captum", "captum.attr.InputXGradient(model).attribute(x, target=label).sum(1)"),),
 )

@@ -29,6 +29,7 @@ def check(*, steps: int, batch_size: int | None, **others: object) -> None:
     version=1,
     needs="gradients",
     passes=lambda options, *_: options["steps"],
+    signed=True,
     check=check,
     also_called=("ig",),
     elsewhere=(

@@ -33,7 +33,7 @@ def check(*, samples: int, width: float, ridge: float, kernel_size: float | None
     _quickshift()
 
 
-@explainer(version=2, needs="outputs", passes=lambda options, *_: options["samples"], check=check)
+@explainer(version=2, needs="outputs", passes=lambda options, *_: options["samples"], signed=True, check=check)
 def lime(
     classifier: Classifier,
     images: Images,

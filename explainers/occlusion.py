@@ -38,7 +38,7 @@ def check(
         raise UserError(f"stride={stride} of occlusion is above window={window}: pixels between would never be covered")
 
 
-@explainer(version=3, needs="outputs", passes=passes, check=check, also_called=("sliding window",))
+@explainer(version=3, needs="outputs", passes=passes, signed=True, check=check, also_called=("sliding window",))
 def occlusion(
     classifier: Classifier,
     images: Images,

@@ -28,7 +28,12 @@ def check(*, samples: int, sigma: float, batch_size: int | None, **others: objec
 
 
 @explainer(
-    version=1, needs="gradients", passes=lambda options, *_: options["samples"], check=check, also_called=("sg",)
+    version=1,
+    needs="gradients",
+    passes=lambda options, *_: options["samples"],
+    signed={"reduction": "sum"},
+    check=check,
+    also_called=("sg",),
 )
 def smoothgrad(
     classifier: Classifier,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from saliency_bench.errors import UserError
+from saliency_bench.registry import distribution_of
 
 
 def publications(root: Path, namespace: str, workspace: Path, license: str | None = None) -> Iterator:
@@ -39,7 +40,8 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
     for log in models:
         yield model_publication(log.parent, namespace, license=license, results=_run_on(log.parent, root))
     for name in list_metrics():
-        yield metric_publication(name, namespace)
+        if not distribution_of("metrics", name):  # not those of other packages
+            yield metric_publication(name, namespace)
     yield board_publication(namespace)
     for name in list_spaces(studies=False):
         yield space_publication(name, namespace)

@@ -33,6 +33,7 @@ def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
         public = name.replace("_", "-") if folder in registry.DASHED else name
         if public in registry.files(folder):
             return kind, public
+        registry.check_readable(folder, public)
     called: dict[str, list[str]] = {} if among else {kind: [] for kind in KINDS}
     for folder in kinds.values():
         for item, others in registry.aliases(folder).items():
@@ -98,9 +99,9 @@ def _explainer(name: str) -> dict[str, str]:
 
 def _metric(name: str) -> dict[str, str]:
     """Return what is special of a metric."""
-    from saliency_bench.bound_metric import load_metric
+    from saliency_bench.bound_metric import registered_metric
 
-    return load_metric(name).facts
+    return registered_metric(name).facts
 
 
 def _dataset(name: str) -> dict[str, str]:

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from saliency_bench.bound_explainer import Explainer
-from saliency_bench.bound_metric import load_metric
+from saliency_bench.bound_metric import registered_metric
 from saliency_bench.displays import stacked, strip
 from saliency_bench.engine.context import RunContext
-from saliency_bench.engine.suites.samples import Sample, loaded, right_classes
+from saliency_bench.engine.suites.samples import Sample, loaded
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
@@ -69,14 +69,14 @@ def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
 
 def _insertion(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
     """Return a row per explainer: its map, and the picture at each of `SHARES` with the probability of the target."""
-    reference = str(dict(load_metric(metrics[0]).options)["reference"])
+    reference = str(dict(registered_metric(metrics[0]).options)["reference"])
     height, width = sample.images.shape[2:]
     counts = fraction_counts(height, width, SHARES)
     rows, scores = [], []
     for explainer in sample.context.explainers:
         maps = _made(explainer, sample.provider(explainer), sample.images, sample.target)
         inputs = sample.inputs(explainer, maps=torch.from_numpy(maps))
-        score = inputs.score(load_metric(metrics[0]))
+        score = inputs.score(registered_metric(metrics[0]))
         values = inputs.curves.path("top", reference, counts)[0]
         about = [str(explainer), f"area {_number(score.values[0])}, {sample.name}"]
         row: list[Panel] = [(overlay(eight_bit(sample.images[0]), maps[0]), about)]
@@ -118,7 +118,7 @@ def _classes(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[st
 def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
     """Return two rows: the maps of the run's model for the label, and of the other model for its own."""
     assert sample.other is not None
-    labels, other = right_classes(sample.context, sample.row), sample.other
+    labels, other = sample.labels, sample.other
     words = [f"model: {_named(sample.context, labels)}", f"other model: {_named(_other(sample), other.labels)}"]
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []

@@ -17,7 +17,6 @@ from saliency_bench.cli import SECTIONS
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _items, _shared
 from saliency_bench.terminal import fitted, show_help
-from saliency_bench.utils.messages import complain
 
 SECTION = "start here"
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
@@ -31,6 +30,7 @@ EXPLAINERS = {
     "baselines, which do not look at the network": "nothing",
 }
 OWN, DRAWN = "your own data", "without a download"
+BROKEN = "cannot be used"
 METRICS = {  # the first that fits
     "false positives, seen by two classifiers": "other",
     "agreement with a mask": "masks",
@@ -89,8 +89,9 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
     width = max(map(len, items))
     sections: dict[str, list[str]] = {title: [] for title in HEADINGS.get(kind, ())}
     paths = registry.files(PLUGINS[kind]) if kind in PLUGINS else {}
+    broken = registry.unusable(PLUGINS[kind]) if kind in PLUGINS else {}
     for name, about in items.items():
-        section = _section(PLUGINS[kind], name, paths[name]) if name in paths else ""
+        section = BROKEN if name in broken else _section(PLUGINS[kind], name, paths[name]) if name in paths else ""
         sections.setdefault(section, []).append(f"{'    ' if section else '  '}{name:<{width}}  {about}".rstrip())
     lines = [f"{kind}:"]
     for section, rows in sections.items():
@@ -124,10 +125,12 @@ def _legend() -> str:
 
 def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
     """Return {name: a line about it} of a folder of plugins."""
-    about = {name: registry.summary(_described(folder, name, path)) for name, path in registry.files(folder).items()}
+    broken = registry.unusable(folder)
+    paths = {name: path for name, path in registry.files(folder).items() if name not in broken}
+    about = {name: registry.summary(_described(folder, name, path)) for name, path in paths.items()}
     if folder == "explainers" and with_costs:
-        return {name: text + _costs(name) for name, text in about.items()}
-    return about
+        about = {name: text + _costs(name) for name, text in about.items()}
+    return about | broken
 
 
 def _described(folder: str, name: str, path: Path) -> Path:
@@ -140,10 +143,10 @@ def _costs(name: str) -> str:
     from saliency_bench.explainers._costs import costs
 
     try:
-        return f" [{text}]" if (text := costs(name)) else ""
-    except UserError as error:  # an item of another package that cannot be imported
-        complain(str(error))
-        return ""
+        text = costs(name)
+    except UserError as error:
+        text = str(error)
+    return f" [{text}]" if text else ""
 
 
 def _models() -> dict[str, str]:
@@ -159,6 +162,10 @@ def _suites() -> dict[str, str]:
 
     listed: dict[str, str] = {}
     for name, path in suite_files().items():
-        suite = read_suite(path)
+        try:
+            suite = read_suite(path)
+        except UserError as error:  # of another package
+            listed[name] = f"cannot be used: {error}"
+            continue
         listed |= {name: suite.paper} | {table: table_of.title for table, table_of in suite.tables.items()}
-    return listed
+    return listed | registry.unusable("suites")

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from saliency_bench import displays, options, own_files, registry
-from saliency_bench.declarations import ExplainerDeclaration, declaration_of
+from saliency_bench.declarations import ExplainerDeclaration, check_call, declaration_of
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target_weights import expand
 from saliency_bench.types import Images, Maps, Target
@@ -28,7 +28,8 @@ from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
-PEERS = {"captum": "captum", "pytorch_grad_cam": "grad_cam", "zennit": "zennit"}  # {package: its adapter in `peers`}
+# {package: its adapter in `peers`}.
+PEERS = {"captum": "captum", "pytorch_grad_cam": "grad_cam", "quantus": "quantus", "zennit": "zennit"}
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,8 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
     """Return an explainer with its options bound.
 
     Args:
-        name: "gradcam", or with options as text "rise:masks=1000"; or your own function (classifier, images, target) ->
-            maps.
+        name: "gradcam", or with options as text "rise:masks=1000"; a function in a file, "./mine.py:my_method"; or your
+            own function (classifier, images, target) -> maps.
         chosen: options by name.
 
     Raises:
@@ -170,6 +171,17 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
         if chosen:
             raise UserError("options are for an explainer given by name; bind them with functools.partial")
         return as_explainer(name)
+    return _in_file(name, chosen) if own_files.is_in_file(name) else registered_explainer(name, **chosen)
+
+
+def registered_explainer(name: str, **chosen: object) -> Explainer:
+    """Return the explainer that is registered under a name, with its options bound.
+
+    What others have written, such as a submission or the settings of a run, is read by this: it imports no file.
+
+    Raises:
+        UserError: The explainer or an option is unknown.
+    """
     name, written = options.parse(name)
     function = registry.function_of("explainers", name)
     declaration = registry.declaration_of("explainers", name, function)
@@ -190,24 +202,37 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
     if isinstance(explainer, Explainer):
         return explainer
     if isinstance(explainer, str):
-        return _in_file(explainer) if own_files.is_in_file(explainer) else load_explainer(explainer)
-    if (package := type(explainer).__module__.partition(".")[0]) in PEERS:
-        kind, adapter = type(explainer).__name__, f"saliency_bench.peers.{PEERS[package]}"
-        raise UserError(f"{kind} is an object of {package}; {adapter}(...) makes an explainer of it")
+        return load_explainer(explainer)
+    _refuse_peer(explainer)
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
-    given = {key: value for key, value in options.defaults(explainer).items() if value is not inspect.Parameter.empty}
-    name, bound, declaration = name_of(explainer), tuple(sorted(given.items())), declaration_of(explainer)
+    check_call(name := name_of(explainer), explainer)
+    bound, declaration = tuple(sorted(options.defaults(explainer).items())), declaration_of(explainer)
     if not isinstance(declaration, ExplainerDeclaration):
         declaration = ExplainerDeclaration()
     return Explainer(name, explainer, bound, code_hash(explainer).version, declaration, first_line(explainer))
 
 
-def _in_file(text: str) -> Explainer:
-    """Return the explainer that a function of your own file is."""
-    function, chosen = own_files.function_of(text)
+def _refuse_peer(explainer: object) -> None:
+    """Raise UserError for an object or function of another package, which an adapter makes an explainer of."""
+    inner = explainer.func if isinstance(explainer, partial) else explainer
+    kind = "a function" if inspect.isroutine(inner) else "a class" if isinstance(inner, type) else "an object"
+    package = str(getattr(inner, "__module__", "")).partition(".")[0]
+    if package in PEERS:
+        adapter = f"saliency_bench.peers.{PEERS[package]}"
+        name = getattr(inner, "__name__", type(inner).__name__)
+        raise UserError(f"{name} is {kind} of {package}; {adapter}(...) makes an explainer of it")
+
+
+def _in_file(text: str, further: dict[str, object]) -> Explainer:
+    """Return the explainer that a function of your own file is, with the options of the text and further ones."""
+    function, written = own_files.function_of(text)
     explainer = as_explainer(function)
-    return replace(explainer, options=options.resolved(explainer.name, function, chosen)) if chosen else explainer
+    if not (chosen := written | further):
+        return explainer
+    bound = options.resolved(explainer.name, function, chosen)
+    options.check(explainer.declaration.check, bound)
+    return replace(explainer, options=bound)
 
 
 @contextmanager

@@ -259,7 +259,7 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
     """Return a metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
 
     Args:
-        name: of a metric; also your own function (`declarations`).
+        name: of a metric; a function in a file, "./mine.py:my_score"; or your own function (`declarations`).
         **chosen: options.
 
     Raises:
@@ -267,6 +267,17 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
     """
     if not isinstance(name, str):
         return _without_options(as_metric(name), chosen)
+    return _in_file(name, chosen) if own_files.is_in_file(name) else registered_metric(name, **chosen)
+
+
+def registered_metric(name: str, **chosen: object) -> Metric:
+    """Return the metric that is registered under a name, with its options bound.
+
+    What others have written, such as a submission or the settings of a run, is read by this: it imports no file.
+
+    Raises:
+        UserError: The metric or an option is unknown.
+    """
     name, written = options.parse(name)
     function = registry.function_of("metrics", name, part="score")
     declaration = registry.declaration_of("metrics", name, function)
@@ -309,7 +320,7 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
     if isinstance(given, Metric):
         return given
     if isinstance(given, str):
-        return _in_file(given) if own_files.is_in_file(given) else load_metric(given)
+        return load_metric(given)
     if not callable(given) or isinstance(given, type):
         raise UserError(
             f"a metric is a name, a function such as f(maps, masks), or what load_metric gives; got {given!r}"
@@ -341,11 +352,15 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
     )
 
 
-def _in_file(text: str) -> Metric:
-    """Return the metric that a function of your own file is."""
-    function, chosen = own_files.function_of(text)
+def _in_file(text: str, further: dict[str, object]) -> Metric:
+    """Return the metric that a function of your own file is, with the options of the text and further ones."""
+    function, written = own_files.function_of(text)
     metric = as_metric(function)
-    return replace(metric, options=options.resolved(metric.name, function, chosen)) if chosen else metric
+    if not (chosen := written | further):
+        return metric
+    bound = options.resolved(metric.name, function, chosen)
+    options.check(metric.declaration.check, bound)
+    return replace(metric, options=bound, inputs=_needed(metric.name, function, metric.declaration, bound))
 
 
 def is_direction_declared(metric: Metric) -> bool:

@@ -1,20 +1,25 @@
 """Score saliency maps while a network is trained: a few images after each epoch, logged beside the loss.
 
-    trainer.add_callback(trainer_callback(trainer, dataset="shapes"))                    # a transformers.Trainer
-    Trainer(callbacks=[lightning_callback(dataset="shapes", mean=0.5, std=0.25)])        # of Lightning
+    trainer.add_callback(trainer_callback(trainer, dataset="shapes"))                # of transformers.Trainer
+    Trainer(callbacks=[lightning_callback(dataset="shapes", mean=0.5, std=0.25)])    # of lightning or pytorch_lightning
 
 What is logged, such as "saliency/saliency_miou/gradcam", goes where the trainer logs to: TensorBoard, trackio, Weights
 and Biases. The scores are those of `sb.run` on the first process; training goes on as if nothing had happened.
 """
 
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
 
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.engine.preflight import check_dataset
+from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import run
+from saliency_bench.errors import UserError
 
 EXPLAINERS = ("gradcam", "random")
 METRICS = ("saliency_miou", "saliency_insertion")
@@ -63,6 +68,18 @@ def scores_of(
     }
 
 
+def _check(dataset: Any, options: dict[str, Any]) -> None:
+    """Raise UserError for arguments of `scores_of` that it would refuse after the first epoch."""
+    for name in ("model", "out", "progress"):
+        if name in options:
+            raise UserError(f"{name} is given by the callback; leave it out")
+    settings = {"explainers": EXPLAINERS, "metrics": METRICS} | options
+    settings.pop("load", None)
+    describe({"dataset": dataset, "model": "as it is after the epoch", "out": "a temporary folder", **settings})
+    if isinstance(dataset, str):
+        check_dataset(dataset)
+
+
 def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
     """Return a callback for a `transformers.Trainer` that logs `scores_of` its model after each epoch.
 
@@ -70,7 +87,11 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
         trainer: whose `log` gets the scores.
         dataset: as for `run`.
         **options: of `scores_of`.
+
+    Raises:
+        UserError: `run` would refuse the dataset or an option.
     """
+    _check(dataset, options)
     from transformers import TrainerCallback
 
     class SaliencyCallback(TrainerCallback):
@@ -86,6 +107,18 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
     return SaliencyCallback()
 
 
+def _lightning() -> Any:
+    """Return the package of Lightning by either of its names; trainers of both take callbacks of the other.
+
+    Raises:
+        UserError: None is installed.
+    """
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        if find_spec(name.partition(".")[0]) is not None:
+            return import_module(name)
+    raise UserError("Lightning is not installed: pip install lightning")
+
+
 def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> Any:
     """Return a callback for Lightning that logs `scores_of` the module after each epoch of training.
 
@@ -95,14 +128,11 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
         **options: of `scores_of`; `mean` and `std` are short for `load`.
 
     Raises:
-        ImportError: Lightning is not installed.
+        UserError: Lightning is not installed, or `run` would refuse the dataset or an option.
     """
-    try:
-        from lightning.pytorch import Callback
-    except ImportError:
-        from pytorch_lightning import Callback
-
     load = {key: options.pop(key) for key in ("mean", "std") if key in options} | options.pop("load", {})
+    _check(dataset, options)
+    Callback = _lightning().Callback  # noqa: N806
 
     class SaliencyCallback(Callback):
         """Logs scores of saliency maps after each epoch."""

@@ -48,6 +48,10 @@ SCORED = frozenset({"maps", "curves", "explain", "partners", "retrained", "first
 # Columns of a dataset that have a parameter of their own.
 OWN_COLUMNS = {"image": "images", "mask": "masks", "label": "labels"}
 NETWORK = ("outputs", "gradients", "activations", "attention", "nothing")
+# Keywords by what they take.
+TEXTS = ("needs", "paper", "undefined", "mark", "absent", "note", "keeps")
+NAMES = ("also_called", "columns")
+FUNCTIONS = ("check", "marked", "parts", "reduce", "aggregate", "aggregate_if", "question", "plan", "left_out")
 
 F = TypeVar("F", bound=Callable[..., Any])
 Options = dict[str, Any]
@@ -77,6 +81,8 @@ class _Declaration:
         Raises:
             UserError: It does not fit the function.
         """
+        if not callable(function):
+            raise UserError(f"{_decorator(type(self))}(...) stands above a function; got {function!r}")
         self.check_function(getattr(function, "__name__", repr(function)), function)
         function.declaration = self  # type: ignore[attr-defined]
         return function
@@ -92,12 +98,15 @@ class ExplainerDeclaration(_Declaration):
 
     Attributes:
         version: whole number; raise it whenever a map changes, so that old and new numbers never mix. A function that
-            is not found by its name (in a folder of plugins or by an entry point) has a hash of its code in its place.
+            is not found by its name (in a folder of plugins or by an entry point) has a hash of its code in its place;
+            what is found by an entry point has one of its source beside it.
         needs: what it needs of the network, in these words joined by ", " or " or ": outputs, gradients, activations,
             attention; or "nothing", of a baseline.
         passes: forward passes for one image: a number, or a function (options, height, width) -> number, of all
             options. What else it depends on is a further parameter with a default, such as `channels=512`.
         targeted: whether its maps depend on the target.
+        signed: whether its maps hold evidence against the target too, as negative values: True, or {option: value} of
+            the option that makes them so. A literal, which reports read without importing the explainer.
         check: called with all options before anything is loaded; raises UserError or ValueError for what it refuses.
         also_called: further names that people may type; the right one is suggested to them.
         elsewhere: (package, line of code) that gives the same maps there, with options in braces: `{steps}`; x is the
@@ -108,6 +117,7 @@ class ExplainerDeclaration(_Declaration):
     needs: str = ""
     passes: int | Callable[..., int] | None = None
     targeted: bool = True
+    signed: bool | Mapping[str, object] = False
     check: Callable[..., None] | None = None
     also_called: Sequence[str] = ()
     elsewhere: Sequence[tuple[str, str]] = ()
@@ -122,8 +132,16 @@ class ExplainerDeclaration(_Declaration):
         return self.passes(options, height, width) if callable(self.passes) else self.passes or 0
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:
-        """Raise UserError for words that say nothing and for a version that is no number."""
-        _check_common(f"explainer {name}", self)
+        """Raise UserError for words that say nothing, a version that is no number, and other parameters."""
+        owner = f"explainer {name}"
+        _check_common(owner, self)
+        if type(self.targeted) is not bool:
+            raise UserError(f"{owner}: targeted must be True or False; got {self.targeted!r}")
+        if not (self.passes is None or callable(self.passes) or _is_count(self.passes)):
+            raise UserError(f"{owner}: passes must be a whole number or a function of the options; got {self.passes!r}")
+        if isinstance(self.elsewhere, str) or not all(_is_texts(pair) and len(pair) == 2 for pair in self.elsewhere):
+            raise UserError(f'{owner}: elsewhere must be pairs of package and code: (("captum", "..."),)')
+        check_call(name, function, is_whole=False)
         if strange := set(re.split(", | or ", self.needs)) - {"", *NETWORK}:
             words = ", ".join(NETWORK)
             raise UserError(f"explainer {name}: needs says {', '.join(sorted(strange))}; use the words {words}")
@@ -215,6 +233,10 @@ class MetricDeclaration(_Declaration):
         """Raise UserError for what contradicts itself, or the parameters of the function."""
         owner = f"metric {name}"
         _check_common(owner, self)
+        if not (self.passes is None or callable(self.passes) or _is_pair(self.passes)):
+            raise UserError(
+                f"{owner}: passes must be (pictures, maps) or a function of the options; got {self.passes!r}"
+            )
         _check_direction_and_range(owner, self)
         _check_parts(owner, self)
         inputs = inputs_of(name, function)
@@ -232,6 +254,31 @@ def declaration_of(function: Callable[..., Any]) -> Any:
     """Return the declaration of a function, or of what it is a `partial` of; None without one."""
     inner = function.func if isinstance(function, partial) else function
     return getattr(function, "declaration", getattr(inner, "declaration", None))
+
+
+def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = True) -> None:
+    """Check that an explainer can be called with classifier, images and target alone.
+
+    Args:
+        name: of the explainer.
+        explainer: a function, or the class of callable objects.
+        is_whole: False where `functools.partial` may still bind some of its parameters.
+
+    Raises:
+        UserError: It cannot.
+    """
+    must = f"explainer {name} must take (classifier, images, target), and options with defaults after a *"
+    is_class = isinstance(explainer, type)
+    given = *["self"] * is_class, "classifier", "images", "target"
+    try:
+        takes = signature(explainer.__call__ if is_class else explainer)
+    except ValueError as error:
+        raise UserError(f"{must}; what it takes cannot be read, so wrap it in a function of these") from error
+    bind = takes.bind if is_whole else takes.bind_partial
+    try:
+        bind(*given, **{"seeds": []} if "seeds" in takes.parameters else {})
+    except TypeError as error:
+        raise UserError(f"{must}; it takes {takes}: {error}") from error
 
 
 def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
@@ -288,10 +335,31 @@ def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration
     """Raise UserError for a version, names or a check of options that are none."""
     if declared.version is not None and (type(declared.version) is not int or declared.version < 1):
         raise UserError(f"{owner}: version must be a whole number of at least 1; got {declared.version!r}")
-    if isinstance(declared.also_called, str):
-        raise UserError(f'{owner}: also_called must be several names: ("{declared.also_called}",)')
-    if declared.check is not None and not callable(declared.check):
-        raise UserError(f"{owner}: check must be a function of the options; got {declared.check!r}")
+    for field in fields(declared):
+        key, value = field.name, getattr(declared, field.name)
+        if key in TEXTS and not isinstance(value, str):
+            raise UserError(f"{owner}: {key} must be a text; got {value!r}")
+        if key in FUNCTIONS and value is not None and not callable(value):
+            raise UserError(f"{owner}: {key} must be a function; got {value!r}")
+        if key in NAMES and isinstance(value, str):
+            raise UserError(f'{owner}: {key} must be several names: ("{value}",)')
+        if key in NAMES and not _is_texts(value):
+            raise UserError(f"{owner}: {key} must be a list of names; got {value!r}")
+
+
+def _is_texts(value: object) -> bool:
+    """Return whether these are several texts."""
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(text, str) for text in value)
+
+
+def _is_count(value: object) -> bool:
+    """Return whether this is a whole number of at least 0."""
+    return type(value) is int and value >= 0
+
+
+def _is_pair(value: object) -> bool:
+    """Return whether these are two counts."""
+    return isinstance(value, Sequence) and len(value) == 2 and all(map(_is_count, value))
 
 
 def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
@@ -329,8 +397,6 @@ def _check_parts(owner: str, declared: MetricDeclaration) -> None:
 
 def _check_columns(owner: str, columns: Sequence[str], inputs: Sequence[str]) -> None:
     """Raise UserError for a metric that asks for columns and names none, or the reverse."""
-    if isinstance(columns, str):
-        raise UserError(f'{owner}: columns must be several names: ("{columns}",)')
     if bool(columns) != ("columns" in inputs):
         named = f"names columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
         raise UserError(f"{owner} {named if columns else 'asks for columns; name them by @sb.metric(columns=[...])'}")

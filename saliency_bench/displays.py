@@ -54,7 +54,7 @@ def paragraph(text: object, *, strong: bool = False) -> str:
 def pictures(named: Mapping[str, Image.Image]) -> str:
     """Return pictures beside each other, each over its name."""
     figures = (
-        f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_data(image)}">'
+        f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_shown(image)}">'
         f"<figcaption>{_text(name)}</figcaption></figure>"
         for name, image in named.items()
     )
@@ -124,16 +124,24 @@ def large(image: Image.Image) -> Image.Image:
 
 def png(image: Image.Image) -> bytes:
     """Return a picture as PNG."""
+    return _encoded(image, "png", optimize=True)
+
+
+def data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
+    """Return a picture as a data URI."""
+    return f"data:image/{kind};base64,{b64encode(_encoded(image, kind, **settings)).decode()}"
+
+
+def _encoded(image: Image.Image, kind: str, **settings: Any) -> bytes:
+    """Return a picture as the bytes of a file; the settings are Pillow's."""
     buffer = BytesIO()
-    image.save(buffer, format="png", optimize=True)
+    image.save(buffer, format=kind, **settings)
     return buffer.getvalue()
 
 
-def _data(image: Image.Image) -> str:
-    """Return a picture as a data URL of a JPEG."""
-    buffer = BytesIO()
-    large(image.convert("RGB")).save(buffer, format="jpeg", quality=QUALITY)
-    return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode()}"
+def _shown(image: Image.Image) -> str:
+    """Return a picture as pages show it."""
+    return data_uri(large(image.convert("RGB")), "jpeg", quality=QUALITY)
 
 
 def _text(text: object) -> str:

@@ -57,9 +57,11 @@ def no_exit() -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """Return the class of an error and its message, on one line."""
+    """Return the class of an error and its message, on one line; of an error of syntax also where it is."""
     error = error.__cause__ if isinstance(error, EndedError) and error.__cause__ else error
     name = type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{name} in {one_line(error.filename)}, line {error.lineno}: {one_line(error.msg, 200)}"
     text = one_line(error, 200)
     return name if text in ("", name) else f"{name}: {text}"
 

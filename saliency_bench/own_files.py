@@ -32,7 +32,7 @@ def check(text: str) -> None:
     """
     path, name, _ = _parts(text)
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(path.read_bytes(), filename=str(path))
     except OSError as error:
         why = f"{path} cannot be read ({error.strerror})"
         raise UserError(f"{why}; a function of your own is written FILE.py:FUNCTION") from error

@@ -7,6 +7,7 @@ HALVED = "computed in smaller passes to fit in memory"  # beside a value, whose 
 CHANGES_NETWORK = "changes the network"  # no value: after the explainer or one of its metrics, answers were others
 DEPENDS_ON_BATCH = "depends on its batch"  # beside a value: other images of the batch change the map
 TIED = "more than a tenth of its pixels tie"  # beside a value that goes by the order of the map's pixels
+PEAKED = "under 1 % of its pixels above half of its range"  # beside a value that goes by the pixels above it
 NO_LABEL = "no label"
 NO_PART = "takes no part"  # in what a metric makes of chosen samples
 PARTS_ONLY = "only its parts count"  # of a sample whose metric has one value over all samples (`aggregate`)

@@ -19,8 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from saliency_bench.errors import UserError, described, no_exit, one_line, unknown
+from saliency_bench.errors import UserError, described, no_exit, unknown
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.source_code import package_code
 
 KINDS = {
     "explainers": "explainer",
@@ -39,8 +40,10 @@ GROUPS = {
     "hub_builders": "saliency_bench.datasets",
     "suites": "saliency_bench.suites",
 }
-OF = " of "  # in the version of a plugin's item, "3 of their-package 1.2.0"
+# In the version of a plugin's item, "3 of their-package 1.2.0, code 5f0c2a1b3c4d5e6f".
+OF, CODE = " of ", ", code "
 DECLARED = ("explainers", "metrics")  # whose functions have a declaration
+PART = {"explainers": "", "metrics": "score"}  # the file of an item's folder that holds its function
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 
@@ -91,30 +94,84 @@ def _places(kind: str) -> dict[str, Path]:
     return places
 
 
-@cache
 def _added(kind: str) -> dict[str, Path]:
-    """Return {name: its main file} of the items that other packages add; what has none that can be read is named."""
-    items: dict[str, Path] = {}
-    for name, place in _places(kind).items() if kind != "suites" else ():
-        candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
-        main = next(filter(Path.is_file, candidates), None)
-        try:
-            if name in _own(kind):
-                raise ValueError("this name is taken")
-            if main is None:
-                raise OSError(f"{_points(kind)[name].value} is no file")
-            for path in place.glob("*.py") if place.is_dir() else [main]:
-                _parsed(path)
-            items[name] = main
-        except (OSError, SyntaxError, ValueError) as error:
-            complain(f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be used: {one_line(error)}")
+    """Return {name: its main file} of the items that other packages add, as far as their files can be read."""
+    return {name: main for name, main in _read_added(kind).items() if isinstance(main, Path) and kind != "suites"}
+
+
+@cache
+def _read_added(kind: str) -> dict[str, Path | str]:
+    """Return {name: its main file, or why there is none that can be read} of the items that other packages add.
+
+    Of a suite it is the folder.
+    """
+    items: dict[str, Path | str] = {}
+    for name, point in _points(kind).items():
+        place = _places(kind).get(name)
+        if kind != "suites" and name in _own(kind):
+            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one of this name")
+        elif place is None:
+            items[name] = f"there is no module {point.module}"
+        elif kind == "suites":
+            items[name] = place if place.is_dir() else f"{point.value} is no folder"
+        else:
+            items[name] = _main_file(place) or f"{point.value} is no file"
     return items
+
+
+def _main_file(place: Path) -> Path | str | None:
+    """Return the main file of an item, or why one of its files cannot be read as Python; None if there is none."""
+    candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
+    main = next(filter(Path.is_file, candidates), None)
+    return main and (_unreadable(place, main) or main)
+
+
+def _unreadable(place: Path, main: Path) -> str:
+    """Return why a file of an item cannot be read as Python, and which; "" if all of them can."""
+    for path in sorted(place.glob("*.py")) if place.is_dir() else [main]:
+        try:
+            _parsed(path)
+        except (OSError, SyntaxError, ValueError) as error:
+            why = described(error)
+            return why if str(path) in why else f"{path}: {why}"
+    return ""
+
+
+def check_readable(kind: str, name: str) -> None:
+    """Raise UserError for the name of an item that another package adds and whose files cannot be read."""
+    if isinstance(why := _read_added(kind).get(name), str):
+        raise UserError(f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be used: {why}")
+
+
+def unusable(kind: str) -> dict[str, str]:
+    """Return {name: why, in a line} of the items of other packages that cannot be read or imported; imports the others.
+
+    Items of this package are not asked.
+    """
+    reasons: dict[str, str] = {}
+    for name in _read_added(kind):
+        try:
+            check_readable(kind, name)
+            if kind in DECLARED:
+                declaration_of(kind, name, function_of(kind, name, PART[kind]))
+            elif kind != "suites":
+                load(kind, name)
+        except UserError as error:
+            reasons[name] = str(error)
+    return reasons
+
+
+def usable_names(kind: str) -> list[str]:
+    """Return the public names of the items of a kind that can be imported; each other one is named in a line."""
+    broken = unusable(kind)
+    for line in broken.values():
+        complain(line)
+    return [name for name in names(kind) if name not in broken]
 
 
 def distribution_of(kind: str, name: str) -> str:
     """Return "their-package 1.2.0" of an item that another package adds; "" of one of this package."""
-    point = _points(kind).get(name)
-    return "" if point is None else _called(point)
+    return _called(_points(kind)[name]) if name in _read_added(kind) else ""
 
 
 def _called(point: EntryPoint) -> str:
@@ -123,8 +180,20 @@ def _called(point: EntryPoint) -> str:
 
 
 def version_of(kind: str, name: str, version: int) -> int | str:
-    """Return the version of an item as identities hold it: where another package adds it, with that package."""
-    return f"{version}{OF}{distribution_of(kind, name)}" if name in _added(kind) else version
+    """Return the version of an item as identities hold it.
+
+    Where another package adds it, this has name and version of that package, and a hash of the item's source: an edit
+    makes other numbers, whether or not a version was raised for it.
+    """
+    if name not in _added(kind):
+        return version
+    return f"{version}{OF}{distribution_of(kind, name)}{CODE}{_code_of(_module_of(kind, name, PART[kind]))}"
+
+
+@cache
+def _code_of(module: str) -> str:
+    """Return the hash of the source of an item; cached, as a later edit is not what was imported."""
+    return package_code(module)
 
 
 def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
@@ -141,7 +210,7 @@ def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
 
 def owner_of(version: int | str) -> str:
     """Return "their-package 1.2.0" of the version of an item that another package adds; else ""."""
-    return str(version).partition(OF)[2]
+    return str(version).partition(OF)[2].partition(CODE)[0]
 
 
 def is_named(version: int | str) -> bool:
@@ -163,6 +232,7 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
     items = files(kind)
     public = name.replace("_", "-") if kind in DASHED else name
     if public not in items:
+        check_readable(kind, public)
         raise unknown_item(kind, name)
     if public in _added(kind):
         return _load_added(kind, public, part)
@@ -200,14 +270,18 @@ def _load_added(kind: str, name: str, part: str) -> ModuleType:
     Raises:
         UserError: Its import fails, in whatever way.
     """
-    module = _points(kind)[name].module
-    inside = f".{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else ""
     try:
         with no_exit():
-            return import_module(module + inside)
+            return import_module(_module_of(kind, name, part))
     except Exception as error:
         line = f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be imported: {described(error)}"
         raise UserError(line) from error
+
+
+def _module_of(kind: str, name: str, part: str) -> str:
+    """Return the name of the module of an item that another package adds, or of the file `part` of its folder."""
+    module = _points(kind)[name].module
+    return f"{module}.{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else module
 
 
 def install_hint(extra: str) -> str:
@@ -296,7 +370,7 @@ def summary(path: Path) -> str:
 @lru_cache(maxsize=256)
 def _read(path: Path, modified: int) -> ast.Module:
     """Parse a Python file; `modified`, the time of its last change, is a key of the cache."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 def _parsed(path: Path) -> ast.Module:

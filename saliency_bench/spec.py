@@ -7,7 +7,7 @@ command line that repeats a run: a new setting is one new field here.
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from operator import index
@@ -101,8 +101,9 @@ class RunSpec(BaseModel):
         "names; options follow a colon, as in saliency_miou:threshold=0.3", metavar="NAME"
     )
     maps: tuple[str | PythonObject, ...] = _setting(
-        "maps made elsewhere, scored like those of an explainer of that name: a folder of IMAGE-ID.npy, .npz or grey "
-        ".png, a Parquet file with image_id and map, or a .npy file (N, H, W) in the order of the dataset",
+        "maps made elsewhere, scored like those of an explainer of that name: a folder of IMAGE-ID.npy, .npz, .pt or "
+        "grey .png, a Parquet file with image_id and map, or a .npy, .npz or .pt file (N, H, W) in the order of the "
+        "dataset",
         (),
         metavar="NAME=FOLDER",
         path=True,
@@ -244,27 +245,39 @@ class RunSpec(BaseModel):
         """Return whether it holds an object that no command line can give."""
         return any(item.kind != IN_FILE for item in chain.from_iterable(self.python_objects().values()))
 
-    def command(self) -> str:
-        """Return the command line that repeats this run; with Python objects, which have no place there, `call`."""
+    def command(self, verb: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
+        """Return the command line that repeats this run; with Python objects, which have no place there, `call`.
+
+        Args:
+            verb: another command that takes settings.
+            without: settings that are left out.
+            more: further words.
+        """
         if self.needs_python:
             return self.call()
-        words = ["saliency-bench", "run"]
-        for name, value in self:
+        words = ["saliency-bench", verb]
+        for name, value in self._written(without):
             if value is True:
                 words.append(flag(name))
             elif not (value is None or value is False or value == ()):
                 words += _option(name, [str(item) for item in _listed(value)])
-        return shlex.join(words)
+        return shlex.join([*words, *more])
 
-    def call(self) -> str:
-        """Return the Python call that repeats this run, after a comment on each object that it must be given."""
+    def call(self, function: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
+        """Return the Python call that repeats this run, after a comment on each object that it must be given.
+
+        Args:
+            function: another one that takes settings.
+            without: settings that are left out.
+            more: further arguments.
+        """
         objects = list(dict.fromkeys(chain.from_iterable(self.python_objects().values())))
         codes = _codes(objects)
         lines = ["import saliency_bench as sb"]
         lines += ["from saliency_bench import composing"] * any("composing." in code for code in codes.values())
         notes = [item.about.replace(item.code, codes[item], 1) for item in objects if item.about]
-        lines += ["", *(f"# {note}" for note in dict.fromkeys(notes)), "sb.run("]
-        for name, value in self:
+        lines += ["", *(f"# {note}" for note in dict.fromkeys(notes)), f"sb.{function}("]
+        for name, value in self._written(without):
             off = value is False or value == ()
             if value is None or (off and type(self).model_fields[name].default == value):
                 continue
@@ -274,7 +287,11 @@ class RunSpec(BaseModel):
                 continue
             text = ", ".join(codes.get(item) or repr(item) for item in _listed(value))
             lines.append(f"    {name}=[{text}]," if isinstance(value, tuple) else f"    {name}={text},")
-        return "\n".join([*lines, ")"])
+        return "\n".join([*lines, *(f"    {argument}," for argument in more), ")"])
+
+    def _written(self, without: Collection[str]) -> Iterator[tuple[str, Any]]:
+        """Yield the settings but those that are left out."""
+        return ((name, value) for name, value in self if name not in without)
 
 
 def _listed(value: Any) -> tuple:

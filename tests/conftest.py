@@ -1,6 +1,5 @@
 """Nothing a test does touches the caches of the person who runs it."""
 
-import logging
 import os
 import re
 import sys
@@ -21,6 +20,8 @@ import pytest
 sys.path.extend(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())  # what files share
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
+
+from saliency_bench.utils.messages import LOGGER, ShownLines
 
 TESTS = Path(__file__).parent
 # {marker: files of its tests}, so that `pytest -m "slow and hub"` runs the slow tests of an area.
@@ -76,9 +77,8 @@ def _without(items, count, marker):
     return others
 
 
-# Pytest sets up logging: without this, the package would give its lines to it instead of standard error, where the
-# tests read them as those do who have set up none.
-logging.getLogger("saliency_bench").hasHandlers = lambda: False
+# Tests read the lines that a call logs where a command prints them.
+LOGGER.propagate, LOGGER.handlers = False, [ShownLines()]
 
 # The same examples in every run: a failure is a change, never a throw of dice.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)

@@ -25,16 +25,13 @@ class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
         info.format = None  # as arrays the numbers would come back in float32, and an analysis computes in float64
         return info
 
-    def _features(self, size: tuple[int, int]) -> datasets.Features:
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
         """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Value("float64")})
 
-    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, Any]:
         """Return the exposure (N,) of the first right answer of each judgement, NaN where there is none."""
         self._refuse(references)
         if predictions is None:
             raise ValueError(f"{self.name} needs predictions, the exposure of the first right answer of each judgement")
         return {"predictions": read_first_right(predictions)}
-
-    def _use_size(self, size: tuple[int, ...]) -> None:
-        """Do nothing: judgements have no size."""

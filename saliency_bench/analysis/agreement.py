@@ -28,7 +28,6 @@ from saliency_bench.analysis.rankings import ENDS, FEWEST, OPEN, means_of, rank_
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.results.cell import CellResult
-from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import Estimate, interval
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.scoring.exposures import judgement_areas, right_by
@@ -138,9 +137,9 @@ def _of_metric(
             exposure: np.where(judgements > 0, accuracies_of_images, np.nan)
             for exposure, accuracies_of_images in automated[name].items()
         }
-    codes = cluster_codes(ids, [run.groups[run.position[image_id]] for image_id in ids])
+    codes = run.codes(ids)
     sign = 1 if column.higher_is_better else -1
-    about = run.summary["dataset"]["id"], run.summary["model"]["id"], column.name
+    about = *run.subject, column.name
     rows, accuracies = [], []
     for number, exposure in enumerate(exposures):
         values = np.stack([accuracies_of_images[exposure] for accuracies_of_images in automated.values()], axis=1)
@@ -159,7 +158,7 @@ def _of_metric(
             (*about, name, exposure, finite_or_none(share), finite_or_none(people)) for name, share, people in both
         ]
         estimates = rank_correlations(both_means, codes, run.summary.get("seed", 0))
-        ends = [finite_or_none(end) for estimate in estimates for end in estimate[:3]]
+        ends = [end for estimate in estimates for end in estimate.known]
         rows.append((*about, exposure, *ends, len(automated), len(ids)))
     return rows, accuracies
 
@@ -190,10 +189,10 @@ def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarr
 def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
     """Return a row of PEOPLE."""
     firsts = given.firsts(explainer, ids)
-    codes = cluster_codes(ids, [run.groups[run.position[image_id]] for image_id in ids])
+    codes = run.codes(ids)
     estimate = crowd_auc(firsts, codes, run.summary.get("seed", 0))
-    ends, judged = [finite_or_none(end) for end in estimate[:3]], [len(first_exposures) for first_exposures in firsts]
-    return run.summary["dataset"]["id"], explainer, *ends, sum(map(bool, judged)), sum(judged)
+    judged = [len(first_exposures) for first_exposures in firsts]
+    return run.subject[0], explainer, *estimate.known, sum(map(bool, judged)), sum(judged)
 
 
 def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) -> Estimate:

@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
+from saliency_bench.analysis.tables import Findings, Table, dicts
 from saliency_bench.errors import UserError
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
-from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import interval
 from saliency_bench.results.run_folder import Row, RunData
 
@@ -42,7 +41,7 @@ def clever_hans(
     counts: list[tuple] = []
     for run in runs:
         confidences, right = _predicted(run)
-        subject, codes = (run.summary["dataset"]["id"], run.summary["model"]["id"]), cluster_codes(run.ids, run.groups)
+        subject, codes = run.subject, run.codes()
         for row, pointing, inserted in _scored_by_both(run):
             scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
             common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
@@ -54,8 +53,7 @@ def clever_hans(
                 numbers = (float(column[index]) for column in (confidences, *scores))
                 rows.append((*subject, row.name, run.ids[index], *named[run.ids[index]], *numbers))
             share = interval(np.where(common, hits, np.nan), codes, (0.0, 1.0))
-            ends = map(finite_or_none, share[:3])
-            counts.append((*subject, row.name, int(hits.sum()), int(common.sum()), *ends, least))
+            counts.append((*subject, row.name, int(hits.sum()), int(common.sum()), *share.known, least))
     if not counts:
         raise UserError(
             f"a Clever Hans is found by {POINTING} and {INSERTION}, and no explainer of these runs has both; "

@@ -215,7 +215,7 @@ def merge_runs(runs: list[RunData]) -> RunData:
                     parts[cell.cell_id] = np.full((len(ids), columns.shape[1]), np.nan)
                     parts[cell.cell_id][indices] = columns
     seconds: dict[str, float] = {}
-    for run in reversed(ordered):
+    for run in reversed(ordered):  # so that of two runs of an explainer the one with more samples counts
         seconds |= run.timings.get("explainers", {})
     base = ordered[0]
     named = [cells[cell_id] for cell_id in dict.fromkeys(cell.cell_id for run in runs for cell in run.cells)]

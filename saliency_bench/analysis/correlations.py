@@ -16,7 +16,6 @@ from scipy import stats
 from saliency_bench.analysis.names import names_of
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.results.cell import CellResult
-from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import Estimate, cluster_bootstrap, t_quantile
 from saliency_bench.results.run_folder import Column, Row, RunData
 
@@ -42,7 +41,7 @@ def correlation(runs: Sequence[RunData]) -> Findings:
 
 def _why_no_datasets(runs: Sequence[RunData]) -> str:
     """Say why there is no correlation over datasets."""
-    datasets = sorted({run.summary["dataset"]["id"] for run in runs})
+    datasets = sorted({run.subject[0] for run in runs})
     why = (
         f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(datasets)}"
         if len(datasets) < FEWEST
@@ -53,8 +52,8 @@ def _why_no_datasets(runs: Sequence[RunData]) -> str:
 
 def _dataset_of(run: RunData, runs: Sequence[RunData]) -> str:
     """Return the dataset of a run, with its folder where another run has the same dataset and model."""
-    key = run.summary["dataset"]["id"], run.summary["model"]["id"]
-    same_question = [other for other in runs if (other.summary["dataset"]["id"], other.summary["model"]["id"]) == key]
+    key = run.subject
+    same_question = [other for other in runs if other.subject == key]
     return key[0] if len(same_question) == 1 else f"{key[0]} ({run.folder.name})"
 
 
@@ -67,7 +66,7 @@ def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
         ]
         for (metric, first), (other, second) in combinations(cells, 2):
             estimates = cell_correlations(run, first, second)
-            numbers = [finite_or_none(end) for estimate in estimates for end in estimate[:3]]
+            numbers = [end for estimate in estimates for end in estimate.known]
             yield *subject, row.name, metric, other, *numbers, estimates[0].n, estimates[0].clusters
 
 
@@ -78,7 +77,7 @@ def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tu
     """
     scores = [run.oriented(cell) for cell in (first, second)]
     rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
-    codes = cluster_codes([run.ids[row] for row in rows], [run.groups[row] for row in rows])
+    codes = run.codes([run.ids[row] for row in rows])
     x, y = (column[rows] for column in scores)
     seed = run.summary.get("seed", 0)
     ranked = Ranked(x), Ranked(y)
@@ -168,14 +167,14 @@ def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int
 
 def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
     """Yield a row of DATASETS per model, explainer and two metrics: the correlation of means over datasets."""
-    names = names_of(runs)
+    explainers, metrics_of_runs = names_of(runs)
     means: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for run in runs:
         for cell in run.cells:
             if cell.value is not None:
-                key = run.summary["model"]["id"], names.explainer_text(cell)
-                of_metric = means.setdefault(key, {}).setdefault(names.metric_text(cell), {})
-                of_metric.setdefault(run.summary["dataset"]["id"], cell.value if cell.higher_is_better else -cell.value)
+                key = run.summary["model"]["id"], explainers.text(cell)
+                of_metric = means.setdefault(key, {}).setdefault(metrics_of_runs.text(cell), {})
+                of_metric.setdefault(run.subject[0], cell.oriented)
     for (model, explainer), metrics in means.items():
         for (metric, first), (other, second) in combinations(metrics.items(), 2):
             shared = [dataset for dataset in first if dataset in second]

@@ -212,9 +212,9 @@ def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndar
 
 def pairs(first: RunData, second: RunData) -> list[Pair]:
     """Compare the cells that two runs share, in the order of the first run, baselines last within each metric."""
-    names = names_of([first, second])
+    explainers, metric_names = names_of([first, second])
     before, after = (
-        {(names.metric(cell), names.explainer(cell)): cell for cell in run.cells} for run in (first, second)
+        {(metric_names.key(cell), explainers.key(cell)): cell for cell in run.cells} for run in (first, second)
     )
     metrics = list(dict.fromkeys(metric for metric, _ in before))
     shared = sorted(
@@ -223,10 +223,7 @@ def pairs(first: RunData, second: RunData) -> list[Pair]:
     return compared(
         first,
         second,
-        [
-            (before[key], after[key], names.explainer_text(before[key]), names.metric_text(before[key]))
-            for key in shared
-        ],
+        [(before[key], after[key], explainers.text(before[key]), metric_names.text(before[key])) for key in shared],
     )
 
 

@@ -37,48 +37,38 @@ def metric_of(cell: CellKey) -> Method:
     return Method(cell.metric_text, json.dumps(cell.metric_options, sort_keys=True), str(cell.metric_version))
 
 
-@dataclass(frozen=True)
 class Names:
-    """What several runs call the same: methods of equal name, options and version.
+    """Explainers, or metrics, that several runs have in common: those of equal name, options and version.
 
     A seed follows the run's own, so methods that differ in nothing else are the same, unless one run has both.
+
+    Attributes:
+        texts: {method: its name}.
     """
 
-    explainers: dict[Method, Method]
-    metrics: dict[Method, Method]
-    explainer_texts: dict[Method, str]
-    metric_texts: dict[Method, str]
+    def __init__(self, runs: Sequence[RunData], method_of: Callable[[CellKey], Method]):
+        self._method_of = method_of
+        by_run = [{method: method.without_seed for method in map(method_of, run.cells)} for run in runs]
+        ambiguous = {method for seedless in by_run for method, uses in Counter(seedless.values()).items() if uses > 1}
+        self._same = {
+            exact: exact if seedless in ambiguous else seedless
+            for methods in by_run
+            for exact, seedless in methods.items()
+        }
+        self.texts = _texts(self._same)
 
-    def explainer(self, cell: CellKey) -> Method:
-        """Return what stands for the explainer of a cell in all runs."""
-        return self.explainers[explainer_of(cell)]
+    def key(self, cell: CellKey) -> Method:
+        """Return what stands for that of a cell in all runs."""
+        return self._same[self._method_of(cell)]
 
-    def metric(self, cell: CellKey) -> Method:
-        """Return what stands for the metric of a cell in all runs."""
-        return self.metrics[metric_of(cell)]
-
-    def explainer_text(self, cell: CellKey) -> str:
-        """Return the name of the explainer of a cell."""
-        return self.explainer_texts[self.explainer(cell)]
-
-    def metric_text(self, cell: CellKey) -> str:
-        """Return the name of the metric of a cell."""
-        return self.metric_texts[self.metric(cell)]
+    def text(self, cell: CellKey) -> str:
+        """Return the name of that of a cell."""
+        return self.texts[self.key(cell)]
 
 
-def names_of(runs: Sequence[RunData]) -> Names:
-    """Return the common names of the explainers and metrics of several runs."""
-    explainers, metrics = _same_methods(runs, explainer_of), _same_methods(runs, metric_of)
-    return Names(explainers, metrics, _texts(explainers), _texts(metrics))
-
-
-def _same_methods(runs: Sequence[RunData], method_of: Callable[[CellKey], Method]) -> dict[Method, Method]:
-    """Return {method: what stands for it in all runs}."""
-    by_run = [{method: method.without_seed for method in map(method_of, run.cells)} for run in runs]
-    ambiguous = {method for seedless in by_run for method, uses in Counter(seedless.values()).items() if uses > 1}
-    return {
-        exact: exact if seedless in ambiguous else seedless for methods in by_run for exact, seedless in methods.items()
-    }
+def names_of(runs: Sequence[RunData]) -> tuple[Names, Names]:
+    """Return the common names of (the explainers, the metrics) of several runs."""
+    return Names(runs, explainer_of), Names(runs, metric_of)
 
 
 def _texts(methods: dict[Method, Method]) -> dict[Method, str]:

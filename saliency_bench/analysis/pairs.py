@@ -84,17 +84,12 @@ def _row(pair: ExplainerPair) -> list[str]:
 
 def _pairs_of(run: RunData, column: Column, verdict: Verdict) -> Iterator[ExplainerPair]:
     """Yield the pairs of explainers by one metric."""
-    cells = sorted((cell for _, cell in run.cells_of_column(column) if cell.value is not None), key=_by_mean)
+    cells = [cell for _, cell in run.cells_of_column(column) if cell.value is not None]
+    cells.sort(key=lambda cell: -cell.oriented)  # the better mean first
     for first, second in combinations(cells, 2):
         for against in verdict.against(first.explainer_id, second.explainer_id):
             if against.metric == column.name:
                 yield _pair(run, against, first, second)
-
-
-def _by_mean(cell: CellResult) -> float:
-    """Return a sort key that puts the better mean first."""
-    value = cell.value or 0.0
-    return -value if cell.higher_is_better else value
 
 
 def _pair(run: RunData, against: Against, first: CellResult, second: CellResult) -> ExplainerPair:

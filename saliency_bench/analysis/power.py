@@ -10,7 +10,6 @@ differences are tested together, alpha is 0.05 / k (Bonferroni), an upper bound 
 than 50 clusters are never enough: reports do not rank them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, sqrt
@@ -19,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.clusters import Matched, cluster_codes
+from saliency_bench.results.clusters import Matched
 from saliency_bench.results.intervals import difference, t_quantile
 from saliency_bench.results.ranking import ALPHA, RANKED_FROM
 from saliency_bench.results.run_folder import RunData
@@ -121,7 +120,7 @@ def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = T
     Raises:
         UserError: No two explainers share enough samples.
     """
-    codes = cluster_codes(run.ids, run.groups)
+    codes = run.codes()
     needed = []
     for column in run.columns:
         cells = [(row.name, cell) for row, cell in run.cells_of_column(column) if not cell.aggregate and cell.n]
@@ -160,15 +159,6 @@ def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, c
     of_cluster = spread * sqrt((1 + (size - 1) * correlation) / size)
     clusters = clusters_needed(of_cluster, wanted, power)
     return Needed("", (), of_cluster, wanted, clusters, None if clusters is None else clusters * size)
-
-
-def typical(needed: Sequence[Needed]) -> dict[str, int | None]:
-    """Return {metric: images that tell most pairs apart}: the upper quartile of what pairs need; None: too many."""
-    images: dict[str, list[float]] = {}
-    for item in needed:
-        images.setdefault(item.metric, []).append(np.inf if item.images is None else item.images)
-    quartiles = {metric: float(np.quantile(values, 0.75, method="higher")) for metric, values in images.items()}
-    return {metric: int(value) if np.isfinite(value) else None for metric, value in quartiles.items()}
 
 
 def curve(needed: Needed, comparisons: int = 1) -> list[tuple[int, float]]:

@@ -37,7 +37,7 @@ def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
     rows: list[tuple[Value, ...]] = []
     verdicts: list[tuple[Value, ...]] = []
     for run, name, metric, cell in _cells(runs):
-        subject = run.summary["dataset"]["id"], run.summary["model"]["id"], metric, name
+        subject = *run.subject, metric, name
         judged = {layer: verdict(part, bound) for layer, part in cell.parts.items()}
         rows += [(*subject, layer, *_numbers(part), judged[layer]) for layer, part in cell.parts.items()]
         last, part = list(cell.parts.items())[-1]

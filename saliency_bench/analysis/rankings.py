@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
+from saliency_bench.analysis.tables import Findings, Table, dicts
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult, rank_text
-from saliency_bench.results.clusters import cluster_codes, effective_clusters
+from saliency_bench.results.clusters import effective_clusters
 from saliency_bench.results.intervals import INTERVAL_FROM, NOTHING, Estimate, drawn_statistics, t_quantile
 from saliency_bench.results.paired_test import ALPHA
 from saliency_bench.results.run_folder import Column, Row, RunData
@@ -50,8 +50,8 @@ def _agreements(run: RunData) -> list[tuple]:
         ]
         if len(cells) >= FEWEST:
             spearman, kendall = agreement(run, [cell for cell, _ in cells], [other for _, other in cells])
-            ends = [finite_or_none(end) for estimate in (spearman, kendall) for end in estimate[:3]]
-            subject = run.summary["dataset"]["id"], run.summary["model"]["id"], first.name, second.name
+            ends = *spearman.known, *kendall.known
+            subject = *run.subject, first.name, second.name
             rows.append((*subject, *ends, len(cells), spearman.n))
     return rows
 
@@ -70,7 +70,7 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
     scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
     if not scored.any():
         return NOTHING, NOTHING
-    codes = cluster_codes([run.ids[k] for k in np.flatnonzero(scored)], [run.groups[k] for k in np.flatnonzero(scored)])
+    codes = run.codes([run.ids[index] for index in np.flatnonzero(scored)])
     values = [column[scored] for column in columns]
     return rank_correlations(
         lambda weights: [means_of(column, weights) for column in values], codes, run.summary.get("seed", 0)
@@ -90,21 +90,13 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
         codes: the cluster of each sample.
         seed: of the draws.
     """
-    counts = np.bincount(codes)
-    clusters, effective = len(counts), effective_clusters(counts)
     orders = [order_of(column) for column in means(np.ones((1, len(codes))))]
     values = float(spearman_of(*orders)[0]), float(kendall_of(*orders)[0])
-    about = len(codes), clusters, effective
-    if effective < INTERVAL_FROM or not np.isfinite(values).all():
-        nothing = (Estimate(value, np.nan, np.nan, *about) for value in values)
-        return next(nothing), next(nothing)
-    limits = _rho_left_open, _tau_left_open
-    signs = _decided(means, codes, seed)
-    rho, tau = (
-        Estimate(value, min(value, low), max(value, high), *about, effective - 1)
-        for value, (low, high) in zip(values, (limit(*signs) for limit in limits), strict=True)
-    )
-    return rho, tau
+    rho, tau = (Estimate.alone(value, np.bincount(codes)) for value in values)
+    if rho.effective < INTERVAL_FROM or not np.isfinite(values).all():
+        return rho, tau
+    signs, freedom = _decided(means, codes, seed), rho.effective - 1
+    return rho.between(*_rho_left_open(*signs), freedom), tau.between(*_tau_left_open(*signs), freedom)
 
 
 def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -114,6 +106,7 @@ def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np
         for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))
     )
     errors = draws.std(axis=0, ddof=1)
+    # One bound on |gap* - gap| / se for all gaps of both metrics, so that all signs are right together with 95 %.
     with np.errstate(invalid="ignore", divide="ignore"):
         greatest = np.nanmax(np.abs(draws - gaps) / errors, axis=(1, 2, 3))  # NaN where a gap never varies
     counts = np.bincount(codes)
@@ -188,10 +181,10 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
     details: list[dict[str, Any]] = []
     for run in runs:
         for name, columns in _settings(run).items():
-            subject = run.summary["dataset"]["id"], run.summary["model"]["id"], name
+            subject = *run.subject, name
             complete = _complete(run, columns)
             ranks = np.stack(
-                [_ranks([_oriented(cells[k]) for _, cells in complete]) for k in range(len(columns))], axis=1
+                [_ranks([cells[k].oriented for _, cells in complete]) for k in range(len(columns))], axis=1
             )
             of_metric = []
             for (row, cells), of_row in zip(complete, ranks, strict=True):
@@ -238,12 +231,6 @@ def _complete(run: RunData, columns: Sequence[Column]) -> list[tuple[Row, list[C
         if len(cells) == len(columns):
             complete.append((row, cells))
     return complete
-
-
-def _oriented(cell: CellResult) -> float:
-    """Return the value of a cell, higher being better."""
-    value = cell.value or 0.0
-    return value if cell.higher_is_better else -value
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:

@@ -22,7 +22,6 @@ from saliency_bench.analysis.differences import Pair, compared, why_not
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import parse
 from saliency_bench.results.cell import CellResult, Interval, explainer_names, metric_names
-from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import INTERVAL_FROM, TAIL, Estimate, interval
 from saliency_bench.results.ranking import aggregated
 from saliency_bench.results.run_folder import RunData
@@ -179,7 +178,7 @@ def _holm(
     run: RunData, requirements: Sequence[Requirement], cells: Sequence[CellResult]
 ) -> list[tuple[Interval, float]]:
     """Return (the interval that each requirement is judged by, its level)."""
-    codes = cluster_codes(run.ids, run.groups)
+    codes = run.codes()
     judged: dict[int, tuple[Interval, float]] = {}
     undecided = list(range(len(cells)))
     while undecided:

@@ -44,7 +44,7 @@ def _of_explainer(run: RunData, name: str, cells: Sequence[CellResult], wanted: 
     rows: list[tuple[Value, ...]] = []
     for (metric, option, _), cells_of_family in families.items():
         if len(cells_of_family) > 1:
-            subject = run.summary["dataset"]["id"], run.summary["model"]["id"], metric, name, option
+            subject = *run.subject, metric, name, option
             by_value = sorted(cells_of_family, key=lambda cell: _order(cell.metric_options[option]))
             rows += [
                 (*subject, _plain(cell.metric_options[option]), cell.value, cell.low, cell.high, cell.n)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from saliency_bench import registry
+from saliency_bench.reasons import PEAKED
 from saliency_bench.results.cell import BEST_FROM, CellResult, best, explainer_names, metric_names
 from saliency_bench.results.ranking import (
     NO_DIFFERENCE,
@@ -93,7 +95,7 @@ class Verdict:
             for comparisons in self.against_baselines()
             if (tested := [comparison for comparison in comparisons if comparison.tested])
         ]
-        lines = warnings(list(self.cells.values()))
+        lines = [*warnings(list(self.cells.values())), *self._peaked()]
         lines += [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
         ranked = [cell for cell in self.cells.values() if not cell.aggregate]
         of_cells = dict.fromkeys(cell.metric_id for cell in self.cells.values() if cell.aggregate)
@@ -105,7 +107,7 @@ class Verdict:
             return [*lines, few]
         for comparisons in against:
             lines += _sentences(comparisons)
-        leading = self._leading()
+        leading = [*self._leading(), *self._signed_at_chance()]
         return [*lines, *leading, CONTROLLED] if against or leading else lines
 
     def _leading(self) -> list[str]:
@@ -113,11 +115,11 @@ class Verdict:
         leaders: dict[str, list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []
-        alike: list[str] = []
+        alike: dict[str, list[str]] = {}
         for metric, name in self.metrics.items():
             ranked = [cell for key in self.order if (cell := self.cells.get((key, metric))) and cell.rank]
             if ranked and all(cell.unbeaten for cell in ranked):
-                alike.append(name)
+                alike.setdefault(self._named(cell for cell in ranked if cell.baseline), []).append(name)
                 continue
             if baselines := self._named(cell for cell in ranked if cell.unbeaten and cell.baseline):
                 blind.setdefault(baselines, []).append(name)
@@ -128,17 +130,61 @@ class Verdict:
                 partial.append(f"{unmarked} on {name}")
         clauses = [f"{names} on {all_or(metrics, len(self.metrics))}" for names, metrics in leaders.items()]
         lines = [f"Best (none significantly better): {'; '.join(clauses)}."] if clauses else []
-        lines += [f"No explainer stands out on {any_or(alike, len(self.metrics))}."] if alike else []
+        for names, metrics in alike.items():
+            baselines = f", not even from {names}" if names else ""
+            lines.append(f"No explainer stands out on {any_or(metrics, len(self.metrics))}{baselines}.")
         for names, metrics in blind.items():
             score = f"{names} on {listed(metrics)}"
             lines.append(f"No explainer is significantly better than {score}: such a score needs no network.")
         few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
+    def _peaked(self) -> list[str]:
+        """Say whose maps have hardly a pixel above half of their range, and which metrics compare that region."""
+        lines = []
+        for key in self.order:
+            cells = [cell for metric in self.metrics if (cell := self.cells.get((key, metric)))]
+            if peaked := [cell for cell in cells if cell.marked.get(PEAKED, 0) > cell.n / 2]:
+                metrics = listed(self.metrics[cell.metric_id] for cell in peaked)
+                lines.append(
+                    f"{self.names[key]}: in most samples under 1 % of the pixels lie above half of the map's range. "
+                    f"This is the region that counts for {metrics}: the score says little about where the map points."
+                )
+        return lines
+
+    def _signed_at_chance(self) -> list[str]:
+        """Say by which metrics no explainer with signed maps is better than `random`."""
+        signs: dict[str, dict[str, int | None]] = {}
+        chance = next((key for key in self.baselines if self.names[key] == RANDOM), None)
+        for key in self.methods if chance else []:
+            if _has_signed_maps(next(cell for (explainer, _), cell in self.cells.items() if explainer == key)):
+                for comparison in self.against(key, str(chance)):
+                    if comparison.tested:
+                        signs.setdefault(comparison.metric, {})[comparison.name] = comparison.sign
+        metrics: dict[str, list[str]] = {}
+        for metric, of_metric in signs.items():
+            if len(of_metric) > 1 and all(sign in (0, -1) for sign in of_metric.values()):
+                metrics.setdefault(listed(of_metric), []).append(metric)
+        return [
+            f"No explainer with signed maps ({names}) is significantly better than {RANDOM} on {listed(of_names)}: "
+            "this may be due to the sign, which not every metric can read."
+            for names, of_names in metrics.items()
+        ]
+
     def _named(self, cells: Iterable[CellResult]) -> str:
         """List the explainers of cells, "" for none."""
         names = [self.names[cell.explainer_id] for cell in cells]
         return listed(names) if names else ""
+
+
+def _has_signed_maps(cell: CellResult) -> bool:
+    """Return whether the explainer of a cell declares that its maps have both signs; of other people's: unknown."""
+    if not registry.is_named(cell.explainer_version) or cell.explainer not in registry.files("explainers"):
+        return False
+    signed = registry.declared("explainers", cell.explainer, "signed", False)
+    if isinstance(signed, dict):
+        return all(cell.explainer_options.get(key) == value for key, value in signed.items())
+    return bool(signed)
 
 
 def _sentences(comparisons: list[Against]) -> list[str]:

@@ -41,7 +41,7 @@ from saliency_bench.data.output_folder import (
 from saliency_bench.errors import UserError
 from saliency_bench.utils import pictures
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.progress import bar
+from saliency_bench.utils.progress import bar, without_bars
 from saliency_bench.utils.seeds import seed_of
 
 LONGEST_TITLE = 100
@@ -100,7 +100,7 @@ def build(
             clean_up(out)
             return out
         check_replaceable(out, overwrite)
-        with build_workspace(out, made_by) as workspace:
+        with build_workspace(out, made_by) as workspace, without_bars(not progress):
             _write_dataset(workspace, name, builder, root, settings, about, progress, workers or cores())
             move_into_place(workspace / "dataset", out)
     return out

@@ -202,6 +202,7 @@ def find(
     where = None if source is None else Path(source)
     if folder is None and source is None and not given.forced and "/" not in text and "\\" not in text:
         if text not in list_datasets():
+            registry.check_readable("hub_builders", text)
             raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
         if is_embedded(text) and given.revision is None:
             if given.name != text:

@@ -14,7 +14,8 @@ from saliency_bench import options
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.engine.loaded import Data, Question, Retraining
+from saliency_bench.engine.loaded import Question, Retraining
+from saliency_bench.engine.loading.table import Table
 from saliency_bench.engine.reading import (
     OWN_LABEL,
     Selection,
@@ -68,32 +69,28 @@ class Cell:
             UserError: No file of results can hold a name, such as one with a line break.
         """
         try:
-            return self._key()
+            return CellKey(
+                cell_id=self.id,
+                explainer_id=hash_of(self.explainer.identity),
+                explainer=self.explainer.name,
+                explainer_options=json.loads(options.text(self.explainer.options)),
+                explainer_text=str(self.explainer),
+                explainer_version=self.explainer.version,
+                baseline=self.explainer.baseline,
+                metric=self.metric.name,
+                metric_options=json.loads(options.text(self.metric.options)),
+                metric_text=str(self.metric),
+                metric_version=self.metric.version,
+                higher_is_better=self.metric.higher_is_better,
+                range=bounds(self.metric.limits(self.target)),
+                explainer_about=self.explainer.about,
+                metric_about=self.metric.about,
+                aggregate=self.metric.aggregate is not None,
+                note=self.metric.declaration.note,
+                asked_for=self.asked_for,
+            )
         except ValidationError as error:
             raise UserError(f"{self.explainer} by {self.metric}: {field_line(error)}") from error
-
-    def _key(self) -> CellKey:
-        """Return `key`, or raise what pydantic raises."""
-        return CellKey(
-            cell_id=self.id,
-            explainer_id=hash_of(self.explainer.identity),
-            explainer=self.explainer.name,
-            explainer_options=json.loads(options.text(self.explainer.options)),
-            explainer_text=str(self.explainer),
-            explainer_version=self.explainer.version,
-            baseline=self.explainer.baseline,
-            metric=self.metric.name,
-            metric_options=json.loads(options.text(self.metric.options)),
-            metric_text=str(self.metric),
-            metric_version=self.metric.version,
-            higher_is_better=self.metric.higher_is_better,
-            range=bounds(self.metric.limits(self.target)),
-            explainer_about=self.explainer.about,
-            metric_about=self.metric.about,
-            aggregate=self.metric.aggregate is not None,
-            note=self.metric.declaration.note,
-            asked_for=self.asked_for,
-        )
 
 
 @dataclass(frozen=True)
@@ -120,9 +117,10 @@ class RunContext:
         out: the run's folder, absolute: an explainer may change the working directory.
         explainers: those to run.
         metrics: those to score with.
-        data: its samples.
+        data: the split of its dataset, with its samples in the order of the run.
         question: what it asks of each of them.
         classifier: the network.
+        columns: {column that metrics ask for: a hash of what it holds}.
         selection: the samples that are explained; None: all.
         maps: {explainer id: its entry in `spec.maps`} of precomputed maps.
         other: the same run of the other model, whose label is another column; None where there is none.
@@ -135,9 +133,10 @@ class RunContext:
     out: Path
     explainers: list[Explainer]
     metrics: list[Metric]
-    data: Data
+    data: Table
     question: Question
     classifier: Classifier
+    columns: dict[str, str] = field(default_factory=dict)
     selection: Selection | None = None
     maps: dict[str, str | PythonObject] = field(default_factory=dict)
     other: "RunContext | None" = None
@@ -258,10 +257,10 @@ class RunContext:
 
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
         """Return the cell of an explainer and a metric."""
-        columns, declared = self.data.columns, metric.declaration
+        columns, declared = self.columns, metric.declaration
         asked_for = {f"column {name}": columns[name] for name in declared.columns if name in columns}
         if "other" in metric.inputs and self.other is not None:
-            asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.data.columns)
+            asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
         asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
         asked_for |= {TRAINED_ON: self.retraining.trained_on} if declared.keeps else {}
         base = self.retraining.base if starts_from_base(metric) else None

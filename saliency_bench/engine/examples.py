@@ -27,13 +27,12 @@ def thumbnail_parts(out: Path, run: str) -> PartFolder:
     return PartFolder(out / "thumbnails", run)
 
 
-def thumbnail_rows(maps: Maps, positions: Sequence[int], start: int) -> pa.Table:
+def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
     """Return maps reduced to `SIDE` and the levels of `heat_map`: for pictures only, never for scores.
 
     Args:
         maps: (n, H, W).
-        positions: of their samples in the chunk.
-        start: the position of the chunk's first sample in the run.
+        positions: of their samples in the run.
     """
     height, width = maps.shape[1:]
     scale = min(1.0, SIDE / max(height, width))
@@ -43,7 +42,7 @@ def thumbnail_rows(maps: Maps, positions: Sequence[int], start: int) -> pa.Table
     # Means of values of both signs are smaller than these.
     small = np.stack([scaled(values) if (values < 0).any() else values for values in small])
     levels = [values.tobytes() for values in np.round(LEVELS * small).astype("<i2")]
-    columns = [[start + position for position in positions], [size[0]] * len(small), levels]
+    columns = [list(positions), [size[0]] * len(small), levels]
     return pa.table(columns, schema=THUMBNAILS)
 
 

@@ -7,6 +7,7 @@ files as they were written, writes nothing.
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import saliency_bench
 from saliency_bench import registry
@@ -20,7 +21,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.registry import owner_of
 from saliency_bench.results import WRITTEN
 from saliency_bench.results.cell import read_cells
-from saliency_bench.results.summary import RunFacts, summarise
+from saliency_bench.results.summary import summarise
 from saliency_bench.utils.devices import peak_memory
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of, sha256_of
@@ -53,7 +54,7 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
     from saliency_bench.reports.page import report  # which imports what draws plots
 
     merge(context, parts)
-    summary = summarise(facts)
+    summary = summarise(out, facts)
     memory = peak_memory(context.classifier.device)
     times = {"started": time.time() - seconds, "seconds": seconds, "peak_memory": memory}
     write_json(out / "timings.json", times | timings)
@@ -64,9 +65,9 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
     return summary
 
 
-def made_of(parts: Parts, facts: RunFacts) -> str:
+def made_of(parts: Parts, facts: dict[str, Any]) -> str:
     """Return a hash of all that the files follow from."""
-    return hash_of(FORMAT, parts.identity, vars(facts) | {"folder": str(facts.folder)}, _code())
+    return hash_of(FORMAT, parts.identity, facts, _code())
 
 
 def is_written(out: Path, origin: str) -> bool:
@@ -91,42 +92,48 @@ def _note(out: Path, origin: str) -> dict:
 def _code() -> str:
     """Return a hash of all code of the core, which makes summary and page, and of what a page says of methods."""
     core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
-    metrics = (path.with_name("score.py") for path in registry.files("metrics").values())
+    metrics = (registry.score_file("metrics", name) for name in registry.names("metrics"))
     return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
 
 
-def run_facts(context: RunContext, explained: int) -> RunFacts:
-    """Return what the summary says of a run beside its scores; `explained` samples are explained."""
-    classifier, groups = context.classifier, context.question.groups
-    return RunFacts(
-        folder=context.out,
-        dataset=context.dataset,
-        split=context.spec.split,
-        fingerprint=context.identity.fingerprint,
-        samples=len(context.rows),
-        used=context.data.count,
-        only=None if context.spec.only is None else {"conditions": list(context.spec.only), "samples": explained},
-        classes=len(context.question.names or ()),
-        model=context.model,
-        revision=classifier.revision,
-        digest=context.identity.classifier,
-        geometry=str(classifier.geometry),
-        activation_assumed=classifier.assumed,
-        model_classes=context.question.classes,
-        no_accuracy=context.question.unlabelled or None,
-        target=context.question.rule.name,
-        groups=None if groups is None else {"name": groups.name, "identity": groups.identity},
-        precision=context.identity.precision,
-        seed=context.spec.seed,
-        batch_size=context.spec.batch_size,
-        provenance=provenance(classifier.device, _plugins((*context.explainers, *context.metrics)))
-        | {"pixels_per_pass": PIXELS_PER_PASS[classifier.device.type]},
-        dataset_title=context.data.source.title,
-        dataset_repo=context.data.source.repo,
-        dataset_revision=context.data.source.revision,
-        model_repo=classifier.repo,
-        other=None if context.other is None else run_facts(context.other, explained),
-    )
+def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
+    """Return what summary.json says of a run besides its records, in its layout; `explained` samples are explained."""
+    spec, groups, other = context.spec, context.question.groups, context.other
+    return {
+        "dataset": {
+            **context.loaded_dataset.model_dump(),
+            "title": context.data.source.title,
+            "split": spec.split,
+            "fingerprint": context.identity.fingerprint,
+            "samples": len(context.rows),
+            "used": context.data.count,
+            "classes": len(context.question.names or ()),
+        },
+        "model": _model(context),
+        "other_model": None if other is None else _model(other) | {"label_column": other.spec.label_column},
+        "only": None if spec.only is None else {"conditions": list(spec.only), "samples": explained},
+        "target": context.question.rule.name,
+        "groups": None if groups is None else {"name": groups.name, "identity": groups.identity},
+        "precision": context.identity.precision,
+        "seed": spec.seed,
+        "batch_size": spec.batch_size,
+        "provenance": provenance(context.classifier.device, _plugins((*context.explainers, *context.metrics)))
+        | {"pixels_per_pass": PIXELS_PER_PASS[context.classifier.device.type]},
+    }
+
+
+def _model(context: RunContext) -> dict[str, Any]:
+    """Return what summary.json says of a classifier besides its accuracy."""
+    classifier = context.classifier
+    return {
+        **context.loaded_model.model_dump(),
+        "digest": context.identity.classifier,
+        "geometry": str(classifier.geometry),
+        "classes": context.question.classes,
+        "activation": context.identity.activation,
+        "activation_assumed": classifier.assumed,
+        "no_accuracy": context.question.unlabelled or None,
+    }
 
 
 def _plugins(items: Iterable[Explainer | Metric]) -> list[str]:

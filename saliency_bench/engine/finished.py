@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import datasets
+import pyarrow.parquet as pq
 
 from saliency_bench import displays
 from saliency_bench.analysis.differences import differences
@@ -50,7 +51,7 @@ class Run:
 
     def _rows(self, name: str) -> datasets.Dataset:
         """Return a table of the folder."""
-        return datasets.Dataset.from_parquet(str(self.folder / f"{name}.parquet"), keep_in_memory=True)
+        return datasets.Dataset(pq.read_table(self.folder / f"{name}.parquet"))
 
     def maps(self) -> dict[str, StoredMaps]:
         """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`, as `load_maps` does."""

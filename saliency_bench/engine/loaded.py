@@ -8,32 +8,12 @@ import numpy as np
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.data.loading import Found
-from saliency_bench.engine.reading import Samples, TrainingRows
+from saliency_bench.engine.reading import TrainingRows
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.label_maps import Members
 from saliency_bench.targets.rules import TargetRule
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.utils.hashing import hash_of
-
-
-@dataclass(frozen=True)
-class Data:
-    """The samples that a run is about.
-
-    Attributes:
-        source: the dataset: its name, and the repository and commit it was loaded from.
-        samples: all samples of the split, in the run's order (`ordering`).
-        count: how many of them the run is about: the first, in whole groups.
-        fingerprint: of the dataset's split, in its own order.
-        columns: {column that metrics ask for: a hash of what it holds}.
-    """
-
-    source: Found
-    samples: Samples
-    count: int
-    fingerprint: str
-    columns: dict[str, str]
 
 
 @dataclass(frozen=True)

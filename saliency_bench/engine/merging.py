@@ -15,8 +15,8 @@ from saliency_bench.engine.predictions import (
     StoredPredictions,
     prediction_parts,
     prediction_schema,
-    predictions_of,
     read_predictions,
+    stored_predictions,
 )
 from saliency_bench.engine.store import score_parts
 from saliency_bench.errors import UserError
@@ -56,11 +56,12 @@ class Parts:
         Raises:
             UserError: A part was lost since the run computed it.
         """
-        predictions = [predictions_of(run, prediction_parts(run).parts()) for run in context.of_both]
+        predictions = list(map(stored_predictions, context.of_both))
         if not all(number in chunks for chunks in predictions for number in context.chunks):
             raise _lost(context, "predictions")
         chosen, scores = wanted(context, predictions[0]), score_parts(context).parts()
         cells = _complete_cells(context, scores, chosen)
+        # Chunks are computed whole, also the last one, whose samples beyond the limit are stored and not shown.
         return cls(scores, predictions, cells, chosen.ravel() & (np.arange(chosen.size) < context.data.count))
 
     @property

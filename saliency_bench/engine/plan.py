@@ -13,10 +13,9 @@ from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import Output, RunContext
 from saliency_bench.engine.predictions import (
     StoredPredictions,
-    prediction_parts,
     prediction_schema,
-    predictions_of,
     read_predictions,
+    stored_predictions,
 )
 from saliency_bench.engine.store import map_parts, score_parts
 from saliency_bench.results.cell import CellKey
@@ -43,10 +42,11 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Store
     of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}
 
     def redo(entry: Entry) -> bool:
+        # What raised may work now (less memory in use, a function that was mended), so that its file is made anew.
         failed = entry.about["raised"] or (context.spec.strict and entry.about["faults"])
         return bool(failed) and entry.group in of_this_start
 
-    predicted = [predictions_of(run, prediction_parts(run).check()) for run in context.of_both]
+    predicted = [stored_predictions(run, check=True) for run in context.of_both]
     parts = score_parts(context).check(redo)
     _name_unshown(context, {key for part in parts for entry in part.entries for key in entry.keys}, keys)
     for folder in sorted(files_in(context.out / "maps")):

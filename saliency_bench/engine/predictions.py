@@ -142,15 +142,10 @@ class StoredPredictions:
         return table.slice(first, end - first).drop_columns(POSITION)
 
 
-def predictions_of(context: RunContext, parts: Iterable[Part]) -> StoredPredictions:
-    """Return the predictions that part files hold."""
-    return StoredPredictions(parts, context.spec.batch_size)
-
-
-def unpredicted(context: RunContext) -> list[int]:
-    """Return the chunks without predictions, after damaged files are deleted: for the main process, under the lock."""
-    known = predictions_of(context, prediction_parts(context).check())
-    return [number for number in context.chunks if number not in known]
+def stored_predictions(context: RunContext, *, check: bool = False) -> StoredPredictions:
+    """Return the predictions that files hold; `check` deletes damaged ones: for the main process, under the lock."""
+    folder = prediction_parts(context)
+    return StoredPredictions(folder.check() if check else folder.parts(), context.spec.batch_size)
 
 
 def read_predictions(
@@ -257,7 +252,7 @@ def all_predictions(context: RunContext) -> Predictions:
     Raises:
         UserError: Some were lost during the run.
     """
-    predictions = predictions_of(context, prediction_parts(context).parts())
+    predictions = stored_predictions(context)
     if not all(number in predictions for number in context.chunks):
         raise UserError(
             f"a part of the predictions in {context.out} was damaged or lost during the run; start it again"

@@ -100,6 +100,7 @@ def _check_item(kind: str, text: str) -> None:
     elif name in registry.names(other := KINDS[kind]):
         raise UserError(f"{name} is {_a(registry.KINDS[other])}, not {singular}; give it to --{other}")
     else:
+        registry.check_readable(kind, name)
         raise registry.unknown_item(kind, name)
 
 
@@ -129,6 +130,7 @@ def check_dataset(name: str) -> None:
             "--out NEW`, then --dataset NEW"
         )
     if "/" not in text:
+        registry.check_readable("hub_builders", text)
         raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
 
 

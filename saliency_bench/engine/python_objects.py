@@ -71,8 +71,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
     if isinstance(dataset, datasets.Dataset):
         digest = fingerprint(dataset)
         about = f"dataset: a datasets.Dataset of {len(dataset)} rows, fingerprint {digest}"
-        written = PythonObject(kind="dataset", name="in-memory", digest=digest, code="dataset", about=about)
-        plain["dataset"], objects[written] = written, dataset
+        plain["dataset"] = _noted(objects, dataset, "dataset", "in-memory", digest, "dataset", about)
     elif "dataset" in plain and not isinstance(dataset, str | PathLike | PythonObject):
         find(dataset)  # which says what is wrong with it
     for name in ("model", "other_model"):
@@ -115,8 +114,13 @@ def _entry(
         return _name(resolved, resolve, objects)
     if not is_in_file(item):
         return item
-    written = PythonObject(kind=IN_FILE, name=item, digest=hash_of(resolved.identity), code=repr(item))
-    objects[written] = resolved
+    return _noted(objects, resolved, IN_FILE, item, hash_of(resolved.identity), repr(item))
+
+
+def _noted(objects: dict, given: object, kind: str, name: str, digest: str, code: str, about: str = "") -> PythonObject:
+    """Return what stands for an object in a spec, and keep the object under it."""
+    written = PythonObject(kind=kind, name=name, digest=digest, code=code, about=about)
+    objects[written] = given
     return written
 
 
@@ -141,9 +145,7 @@ def _maps_entry(name: str, source: object, metrics: Sequence[Metric], objects: d
     arrays = in_memory(name, source)
     digest, code = digest_of(arrays), variable(f"{name} maps")
     about = f"{code}: {'a dict' if isinstance(arrays, dict) else 'an array'} of {len(arrays)} maps, hash {digest}"
-    written = PythonObject(kind=ARRAYS, name=name, digest=digest, code=code, about=about)
-    objects[written] = arrays
-    return written
+    return _noted(objects, arrays, ARRAYS, name, digest, code, about)
 
 
 def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> str | PythonObject:
@@ -159,10 +161,7 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
             f"metric {item} does not say which direction is better, so higher is assumed to be better; declare it with "
             "@sb.metric(higher_is_better=..., range=(low, high))"
         )
-    code, about = _written(item)
-    written = PythonObject(kind=kind, name=str(item), digest=hash_of(item.identity), code=code, about=about)
-    objects[written] = item
-    return written
+    return _noted(objects, item, kind, str(item), hash_of(item.identity), *_written(item))
 
 
 def _written(item: Explainer | Metric) -> tuple[str, str]:
@@ -218,16 +217,13 @@ def _table(name: str, given: object, objects: dict[PythonObject, object]) -> obj
     """Return a label map or groups as a spec holds them."""
     if isinstance(given, ClassGroups):
         about = f"{name}: groups of classes {given.name}, hash {given.identity}"
-        written = PythonObject(kind="groups", name=given.name, digest=given.identity, code=name, about=about)
-    elif isinstance(given, Mapping):
+        return _noted(objects, given, "groups", given.name, given.identity, name, about)
+    if isinstance(given, Mapping):
         content = {str(key): value for key, value in given.items()}
         digest, code = hash_of(content), _literal(given)
         about = "" if code else f"{name}: a dict of {len(given)} entries, hash {digest}"
-        written = PythonObject(kind="dict", name=name, digest=digest, code=code or name, about=about)
-    else:
-        return given
-    objects[written] = given
-    return written
+        return _noted(objects, given, "dict", name, digest, code or name, about)
+    return given
 
 
 def _literal(given: Mapping) -> str:
@@ -260,9 +256,7 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
             name = f"{classifier.repo}@{classifier.revision}" if classifier.repo else classifier.id
             code, made = f"sb.load_classifier({name!r}{settings})", "loaded"
     about = one_line(f"{setting}: digest {classifier.digest}, {made}", LITERAL)
-    written = PythonObject(kind=kind, name=classifier.id, digest=classifier.digest, code=code, about=about)
-    objects[written] = classifier
-    return written
+    return _noted(objects, classifier, kind, classifier.id, classifier.digest, code, about)
 
 
 def _settings(classifier: Classifier) -> str:

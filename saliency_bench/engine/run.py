@@ -45,8 +45,7 @@ from saliency_bench.engine.predictions import (
     of_predicted,
     predict,
     prediction_parts,
-    predictions_of,
-    unpredicted,
+    stored_predictions,
 )
 from saliency_bench.engine.preflight import check_run_folder, check_settings
 from saliency_bench.engine.probe import Probe
@@ -65,7 +64,7 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Group, accelerator_on, agreed, wait_for_all
-from saliency_bench.utils.progress import bar
+from saliency_bench.utils.progress import bar, without_bars
 
 Item = TypeVar("Item")
 
@@ -111,7 +110,8 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Grou
     check_settings(dict(spec))
     check_run_folder(Path(spec.out))
     accelerator = group or accelerator_on(spec.device)
-    return compute(load(spec, objects, accelerator.device), accelerator, started, progress=progress)
+    with without_bars(not progress):
+        return compute(load(spec, objects, accelerator.device), accelerator, started, progress=progress)
 
 
 def compute(context: RunContext, accelerator: Group, started: float, *, progress: bool = True) -> Run:
@@ -169,7 +169,12 @@ def _with_partner_plans(context: RunContext, accelerator: Group, shown: bool) ->
     asking = [metric for metric in context.metrics if metric.declaration.plan is not None]
     if not asking:
         return context
-    share = _share(agreed(accelerator, lambda: unpredicted(context)), accelerator)
+
+    def unpredicted() -> list[int]:
+        known = stored_predictions(context, check=True)
+        return [number for number in context.chunks if number not in known]
+
+    share = _share(agreed(accelerator, unpredicted), accelerator)
     with (
         bar(shown=shown and bool(share), total=len(share), desc="predict", unit="batch") as advance,
         Writer(context, accelerator.num_processes) as writer,
@@ -200,7 +205,7 @@ def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, 
         number: by_explainer(output for output in context.outputs if output.id in stored)
         for number, stored in share.items()
     }
-    known = {run.folder: predictions_of(run, prediction_parts(run).parts()) for run in context.of_both}
+    known = {run.folder: stored_predictions(run) for run in context.of_both}
     probes: list[Probe] = []
     total = sum(map(len, todo.values()))
     with (

@@ -47,10 +47,33 @@ def score(
     """
     batch = samples.batch
     assert batch is not None
-    faults = _without_probabilities(context, batch, samples.readable)
     if explained.maps is None:
         return {cell.id: (left_out(context, cell, explained.faults), 0) for cell in cells}, 0
-    inputs = MetricInputs(
+    inputs = inputs_of(context, samples, explainer, target, explained, cells)
+    scores: Scores = {}
+    for cell in cells:
+        before = context.classifier.passes
+        scored = inputs.score(cell.metric)
+        scores[cell.id] = scored, context.classifier.passes - before
+        if scored.faulty and context.spec.strict:
+            first, reason = min(scored.faulty.items())
+            images = images_text(batch) if scored.raised else f"image {batch.ids[first]}"
+            raise UserError(f"{cell.explainer} for {cell.metric}, {images}: {reason}")
+    return scores, inputs.halved
+
+
+def inputs_of(
+    context: RunContext,
+    samples: PredictedChunk,
+    explainer: Explainer,
+    target: Target,
+    explained: Explained,
+    cells: Sequence[Cell] = (),
+) -> MetricInputs:
+    """Return what metrics may ask for, of the samples that could be read; the arguments are those of `score`."""
+    batch = samples.batch
+    assert batch is not None
+    return MetricInputs(
         classifier=context.classifier,
         explainer=explainer.seeded(context.spec.seed),
         images=batch.images,
@@ -62,11 +85,11 @@ def score(
         masks=batch.masks.numpy(),
         unusable=batch.left_out,
         groups=context.question.groups,
-        faults=faults,
+        faults=_without_probabilities(context, batch, samples.readable),
         map_faults=explained.faults,
         columns=batch.columns,
         run_seed=context.spec.seed,
-        other=None if context.other is None else _other(context.other, batch, samples.of_other),
+        other=None if context.other is None else other_of(context.other, batch, samples.of_other),
         partners=PartnerSource(context.plans, samples.readable_in_run, context.partners, context.spec.batch_size),
         retrained={
             cell.metric: context.retraining.classes[cell.id][samples.readable_in_run]
@@ -74,16 +97,6 @@ def score(
             if cell.metric.declaration.keeps
         },
     )
-    scores: Scores = {}
-    for cell in cells:
-        before = context.classifier.passes
-        scored = inputs.score(cell.metric)
-        scores[cell.id] = scored, context.classifier.passes - before
-        if scored.faulty and context.spec.strict:
-            first, reason = min(scored.faulty.items())
-            images = images_text(batch) if scored.raised else f"image {batch.ids[first]}"
-            raise UserError(f"{cell.explainer} for {cell.metric}, {images}: {reason}")
-    return scores, inputs.halved
 
 
 def left_out(context: RunContext, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
@@ -112,7 +125,7 @@ def _right_classes(context: RunContext, rows: list[dict]) -> np.ndarray | None:
     return np.stack(right) if right else None
 
 
-def _other(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
+def other_of(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
     """Return what the other model says of samples; `context` is the run of the other model."""
     _without_probabilities(context, batch, rows)
     right = _right_classes(context, rows)
@@ -120,7 +133,6 @@ def _other(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
     blank = [0.0] * context.question.classes
     return Other(
         classifier=context.classifier,
-        target=torch.from_numpy(right).float().to(context.classifier.device),
         logits=torch.tensor([row["logits"] or blank for row in rows]),
         labels=right,
         lacking=[_lacking(context, row, classes.any()) for row, classes in zip(rows, right, strict=True)],

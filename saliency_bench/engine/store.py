@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from time import perf_counter
 
 from saliency_bench.engine.context import RunContext
-from saliency_bench.engine.examples import thumbnail_parts, thumbnail_rows
+from saliency_bench.engine.examples import thumbnail_parts
 from saliency_bench.engine.work import ChunkResult
 from saliency_bench.results.parts import PartFolder, Result, chunks_of, files_in, maps_of
 
@@ -76,8 +76,7 @@ class Writer:
         """
         context, group, number = self.context, result.explainer_id, result.number
         if result.thumbnails is not None:
-            rows = thumbnail_rows(result.thumbnails.maps, result.thumbnails.positions, number * context.spec.batch_size)
-            self.add(thumbnail_parts(context.out, context.run_id), Result(group, number, {group: rows}))
+            self.add(thumbnail_parts(context.out, context.run_id), Result(group, number, {group: result.thumbnails}))
         if result.maps:
             self.add(map_parts(context, group), Result(group, number, result.maps, result.positions))
         if result.scores:

@@ -17,13 +17,14 @@ from saliency_bench.data.loading import Found, class_names, find, fingerprint
 from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
 from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, accuracy_of, fit
 from saliency_bench.engine.ordering import first_rows
-from saliency_bench.engine.preflight import check_dataset, check_start, check_writable
+from saliency_bench.engine.preflight import check_dataset, check_empty, check_start, check_writable
 from saliency_bench.engine.reading import classes_of, group_names, labelled, sample_ids
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import defaults
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import accelerator_on
+from saliency_bench.utils.progress import without_bars
 from saliency_bench.utils.seeds import seed_of
 
 BUILDERS = "hub_builders"
@@ -36,12 +37,12 @@ def train(
     dataset: str | Path | DatasetDict,
     model: Any,
     out: str | Path,
-    epochs: int = 30,
-    learning_rate: float = 1e-3,
-    batch_size: int = 32,
-    size: int = 224,
-    seed: int = 0,
-    limit: int | None = None,
+    epochs: int = Recipe.epochs,
+    learning_rate: float = Recipe.learning_rate,
+    batch_size: int = Recipe.batch_size,
+    size: int = Recipe.size,
+    seed: int = Recipe.seed,
+    limit: int | None = Recipe.limit,
     label_column: str = "label",
     activation: str = "softmax",
     precision: str = "fp32",
@@ -87,8 +88,9 @@ def train(
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
         raise UserError("train runs in one process; start it without torchrun or accelerate launch")
-    source = find(dataset)
-    splits = _splits(source, recipe, label_column)
+    with without_bars(not progress):
+        source = find(dataset)
+        splits = _splits(source, recipe, label_column)
     labels: dict[str, list[list[int]]] = {}
     if activation == "sigmoid":
         for name in SPLITS:
@@ -208,9 +210,7 @@ def _check_output(out: Path, recipe: Recipe) -> None:
     has_model = (out / WEIGHTS).exists()
     if has_model and not _has_log(out, asdict(recipe)):
         raise _has_model(out)
-    if not has_model and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not empty; choose another --out")
-    check_writable(out)
+    check_writable(out) if has_model else check_empty(out)
 
 
 def _has_log(out: Path, settings: dict[str, Any]) -> bool:

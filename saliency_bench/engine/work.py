@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import Cell, KeptMaps, Output, RunContext
+from saliency_bench.engine.examples import thumbnail_rows
 from saliency_bench.engine.explain import Explained, depends_on_batch, explain
 from saliency_bench.engine.predictions import PredictedChunk
 from saliency_bench.engine.probe import FIX, Probe
@@ -25,21 +26,7 @@ from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH, HALVED, is
 from saliency_bench.results import records
 from saliency_bench.targets.rules import stack
 from saliency_bench.targets.terms import TargetTerms
-from saliency_bench.types import Maps
 from saliency_bench.utils.hashing import hash_of
-
-
-@dataclass(frozen=True)
-class Thumbnails:
-    """Maps that the report may show.
-
-    Attributes:
-        maps: (n, H, W), on the CPU.
-        positions: of their samples in the chunk.
-    """
-
-    maps: Maps
-    positions: list[int]
 
 
 @dataclass(frozen=True)
@@ -53,7 +40,7 @@ class ChunkResult:
         scores: {cell id: rows of `records.STORED`}.
         about: forward passes, halved batches, faults, and whether something raised.
         maps: {id of the kept maps: their rows}; {} for a run that keeps none.
-        thumbnails: maps for pictures; None where there are none.
+        thumbnails: rows of `examples.THUMBNAILS`; None where there are no maps.
     """
 
     explainer_id: str
@@ -62,7 +49,7 @@ class ChunkResult:
     scores: dict[str, pa.Table]
     about: dict[str, Any]
     maps: dict[str, pa.Table] = field(default_factory=dict)
-    thumbnails: Thumbnails | None = None
+    thumbnails: pa.Table | None = None
 
 
 def work(
@@ -117,7 +104,7 @@ def work(
         scores={key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()},
         about={"passes": passes, "halved": halved, "faults": _faults(chain(*rows.values())), "raised": raised},
         maps={key: table for key, table in kept.items() if table is not None},
-        thumbnails=_thumbnails(explained, samples),
+        thumbnails=None if explained.maps is None else thumbnail_rows(explained.maps, samples.readable_in_run),
     )
 
 
@@ -177,12 +164,3 @@ def _kept(explained: Explained, samples: PredictedChunk) -> pa.Table | None:
         for index, position in enumerate(samples.chunk.readable):
             maps[position] = None if index in explained.faults else values[index]
     return table_of(samples.in_run, [row["image_id"] for row in samples.rows], maps)
-
-
-def _thumbnails(explained: Explained, samples: PredictedChunk) -> Thumbnails | None:
-    """Return the maps that the report may show."""
-    if explained.maps is None:
-        return None
-    return Thumbnails(
-        explained.maps.cpu().clone(), [samples.positions[position] for position in samples.chunk.readable]
-    )

@@ -23,6 +23,7 @@ from saliency_bench.analysis.differences import Conflict, conflicts
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
+from saliency_bench.leaderboard.columns import FEATURES, columns_of
 from saliency_bench.leaderboard.copies import ScoredCell, agree, other_names
 from saliency_bench.leaderboard.known import (
     CHECKED,
@@ -36,11 +37,10 @@ from saliency_bench.leaderboard.known import (
     Trust,
     known_dataset,
 )
-from saliency_bench.leaderboard.schema import RESULT, Result
+from saliency_bench.leaderboard.schema import RESULT, SCHEMA, Result
 from saliency_bench.leaderboard.source import read_folder, source_at
 from saliency_bench.leaderboard.standing import Entry, Place, question_of
-from saliency_bench.leaderboard.submission import FEATURES, columns_of
-from saliency_bench.results.cell import CellResult, RankSet, rank_text
+from saliency_bench.results.cell import CellResult, RankSet
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -167,15 +167,7 @@ class Row:
 
     def as_dict(self) -> dict:
         """Return the columns of `Board.table`."""
-        columns = {
-            "dataset": self.dataset, "model": self.model, "status": self.status, "why": self.why,
-            "recomputed": self.recomputed.samples if self.recomputed else 0,
-            "rank": rank_text(self.rank) or self.unranked, "rank_if_true": rank_text(self.rank_if_true),
-            "best": self.best,
-            "not_comparable": self.not_comparable, "own_method": self.own_method, "submitters": list(self.submitters),
-            "conflict": self.conflict, "same_as": list(self.same_as),
-        }  # fmt: skip
-        return columns_of(self.folder, self.result, self.cell) | columns
+        return columns_of(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -245,11 +237,11 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
             those that the owner of the board has listed. A submission with other samples of these is refused.
 
     Raises:
-        UserError: The folder holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
+        UserError: The folder or repository holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
     """
     source = source_at(location, revision)
     root, folders = source.folders()
-    if not folders and isinstance(source.location, Path):
+    if not folders and (isinstance(source.location, Path) or not (root / SCHEMA).is_file()):
         raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
     owners, problems = source.known()
     board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])

@@ -16,8 +16,8 @@ import numpy as np
 
 from saliency_bench import options, registry
 from saliency_bench.analysis.differences import same
-from saliency_bench.bound_explainer import Explainer, load_explainer
-from saliency_bench.bound_metric import Metric, load_metric
+from saliency_bench.bound_explainer import Explainer, registered_explainer
+from saliency_bench.bound_metric import Metric, registered_metric
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.leaderboard.recorded import Recorded, read_recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
@@ -84,13 +84,13 @@ def _names(kind: str) -> frozenset[str]:
 @lru_cache(LOADED)
 def _explainer(name: str, chosen: str) -> Explainer:
     """Load an explainer; its options are JSON, because a cache needs hashable arguments."""
-    return load_explainer(name, **json.loads(chosen))
+    return registered_explainer(name, **json.loads(chosen))
 
 
 @lru_cache(LOADED)
 def _metric(name: str, chosen: str) -> Metric:
     """Load a metric, as `_explainer`."""
-    return load_metric(name, **json.loads(chosen))
+    return registered_metric(name, **json.loads(chosen))
 
 
 def derived_key(cell: CellResult) -> CellKey:

@@ -1,26 +1,29 @@
 """The table that the Hub itself shows of a results repository: the rows of the board, with status and official rank.
 
-Its owner's commands write it anew whenever they change the board. What submitters write beside their results
-(`cells.parquet`) has neither.
+Its owner's commands write it anew whenever they change the board.
 """
 
 from io import BytesIO
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from huggingface_hub import CommitOperationAdd, HfApi
 
 from saliency_bench.leaderboard.board import Board, load_results
+from saliency_bench.leaderboard.columns import FEATURES
 
 ROWS = "board/rows.parquet"
-FIRST = ("explainer", "metric", "dataset", "model", "value", "low", "high", "n", "rank", "status", "recomputed", "best")
+NO_RESULT = "no result: this row only shows the columns"
 
 
-def table_of(board: Board) -> bytes:
-    """Return the rows of a board as Parquet, what readers look for first."""
-    table = board.table()
-    buffer = BytesIO()
-    table.select_columns([*FIRST, *(name for name in table.column_names if name not in FIRST)]).to_parquet(buffer)
-    return buffer.getvalue()
+def table_of(board: Board | None) -> bytes:
+    """Return the rows of a board as Parquet; without a board, one that only shows the columns."""
+    # The Hub and `datasets` show no table without a row.
+    rows = [dict.fromkeys(FEATURES) | {"explainer": NO_RESULT}] if board is None else board.cells
+    with BytesIO() as buffer:
+        pq.write_table(pa.Table.from_pylist(rows, schema=FEATURES.arrow_schema), buffer)
+        return buffer.getvalue()
 
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:

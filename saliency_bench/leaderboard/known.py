@@ -159,6 +159,8 @@ def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
 def content_of(folder: Path) -> str:
     """Return the hash of the files of a submission, in full (256 bits), so that nobody can make two with the same hash.
 
+    Its maps are not read here; their hashes are in its result, so that other maps are no part of this submission.
+
     Raises:
         OSError: A file cannot be read.
         ValueError: A file is not a regular file, or too large.

@@ -4,7 +4,8 @@
 
 A map is its values times its scale, rounded like the maps that a run keeps. Maps are rounded before they are scored, so
 the published maps give the published scores to the last bit. One shard at a time is in memory. Shards of strangers are
-read in a bounded child process.
+read in a bounded child process. `result.json` has the SHA-256 of each, so that what the owner of a board says of a
+submission is about these maps and no others.
 """
 
 import json
@@ -16,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.map_sources.stored_maps import packed
 from saliency_bench.utils.bounded import bounded
-from saliency_bench.utils.files import load_arrays, save_arrays
+from saliency_bench.utils.files import check_readable, load_arrays, save_arrays
+from saliency_bench.utils.hashing import known_sha256, sha256_of
 
 SHARD = re.compile(r"maps-[0-9]{5}\.npz")
 LARGEST_SHARD = 64_000_000  # bytes, packed and unpacked
@@ -27,6 +29,7 @@ PER_SHARD = 256  # maps at most
 MOST_VALUES = 12_000_000  # of a shard
 MOST_SHARDS = 2000
 PUBLISHED = "published-maps"  # in the folder of the run that scores them
+LARGEST_SCALE = 2.0**127  # the largest power of two that float32 holds
 # Of name, ids, values and scale: types, and numbers of axes.
 KINDS, AXES = ("U", "U", np.float16, np.float32), (0, 1, 3, 1)
 
@@ -34,6 +37,44 @@ KINDS, AXES = ("U", "U", np.float16, np.float32), (0, 1, 3, 1)
 def shards_in(folder: Path) -> list[Path]:
     """Return the files of maps in a folder, sorted; none if there is no such folder."""
     return sorted(path for path in folder.iterdir() if SHARD.fullmatch(path.name)) if folder.is_dir() else []
+
+
+def hashes_of(folder: Path) -> list[str]:
+    """Return the SHA-256 of each file of maps in a folder, as `result.json` states them.
+
+    Raises:
+        UserError: They are not numbered from 0 without a gap.
+    """
+    paths = shards_in(folder)
+    if wrong := [path for number, path in enumerate(paths) if path.name != _name(number)]:
+        raise UserError(f"{wrong[0]} is one too far: files of maps are numbered from {_name(0)} without a gap")
+    return [sha256_of(path) for path in paths]
+
+
+def _name(number: int) -> str:
+    """Return the name of a file of maps."""
+    return f"maps-{number:05d}.npz"
+
+
+def stated_names(hashes: Sequence[str]) -> dict[str, str]:
+    """Return {name of a file of maps: its SHA-256, as a submission states them}."""
+    return {_name(number): stated for number, stated in enumerate(hashes)}
+
+
+def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
+    """Return the files of maps that are read. Raise UserError for others than those whose SHA-256 is stated."""
+    if hashes is None:
+        return shards_in(folder)[:MOST_SHARDS]
+    paths = {folder / name: stated for name, stated in stated_names(hashes).items()}
+    for path, stated in paths.items():
+        try:
+            check_readable(path, LARGEST_SHARD)
+            found_hash = known_sha256(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+        if found_hash != stated:
+            raise UserError(f"{path} is not the file of maps that was submitted: its SHA-256 is another one")
+    return list(paths)
 
 
 def as_published(values: np.ndarray) -> np.ndarray:
@@ -51,7 +92,7 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
         maps: (image id, values (H, W)) of each map.
 
     Raises:
-        UserError: There are more maps than a submission may have.
+        UserError: There are more maps than a submission may have, or a map is too large for float32.
     """
     given = iter(maps)
     written: list[Path] = []
@@ -63,8 +104,11 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
         if len(written) == MOST_SHARDS:
             raise UserError(f"there are more than {MOST_SHARDS * step:,} maps, the most that a submission may have")
         rounded = [packed(values) for _, values in shard]
+        for (image_id, _), (_, scale) in zip(shard, rounded, strict=True):
+            if not scale <= LARGEST_SCALE:
+                raise UserError(f"the map of image {image_id} has values that are not below 1.7e38; divide all maps")
         save_arrays(
-            path := folder / f"maps-{len(written):05d}.npz",
+            path := folder / _name(len(written)),
             name=np.array(name), ids=np.array([image_id for image_id, _ in shard]),
             values=np.stack([values for values, _ in rounded]),
             scale=np.array([scale for _, scale in rounded], dtype=np.float32),
@@ -94,30 +138,49 @@ class PublishedMaps(Mapping[str, np.ndarray]):
         return len(self._places)
 
 
-def maps_in(folder: Path) -> dict[str, PublishedMaps]:
+def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, PublishedMaps]:
     """Check all maps in a submission's folder, and return {method: its maps}.
 
+    Args:
+        folder: of the submission.
+        hashes: of its files of maps, as its result states them; other files are not read. None: nothing is stated.
+
     Raises:
-        UserError: A file of maps is invalid.
+        UserError: A file of maps is invalid or is another one, or an image has two maps.
     """
     places: dict[str, dict[str, Path]] = {}
-    for path in shards_in(folder)[:MOST_SHARDS]:
+    for path in _shards(folder, hashes):
         name, ids = json.loads(_in_child(names_of, path))
-        places.setdefault(name, {}).update(dict.fromkeys(ids, path))
+        _check_new(path, ids, known := places.setdefault(name, {}))
+        known.update(dict.fromkeys(ids, path))
     return {name: PublishedMaps(name, shards) for name, shards in places.items()}
 
 
-def find_maps(folder: Path, name: str, ids: Collection[str]) -> dict[str, np.ndarray]:
+def find_maps(
+    folder: Path, name: str, ids: Collection[str], hashes: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
     """Return {image id: map (H, W)} of the images `ids` by the method `name`, as far as they were submitted.
 
+    Args:
+        folder: of the submission.
+        name: of the method.
+        ids: of the images.
+        hashes: as for `maps_in`.
+
     Raises:
-        UserError: A file of maps is invalid.
+        UserError: As for `maps_in`.
     """
     maps: dict[str, np.ndarray] = {}
-    for path in shards_in(folder)[:MOST_SHARDS]:
-        if len(maps) < len(ids):
-            maps |= _maps(path, [name, *ids])
+    for path in _shards(folder, hashes):
+        _check_new(path, further := _maps(path, [name, *ids]), maps)
+        maps |= further
     return maps
+
+
+def _check_new(path: Path, ids: Iterable[str], known: Collection[str]) -> None:
+    """Raise UserError if a shard has a map of an image that has one already: which is scored, and which is shown?"""
+    if twice := next((image_id for image_id in ids if image_id in known), None):
+        raise UserError(f"{path} cannot be read: image {one_line(twice, 100)} has a second map")
 
 
 def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
@@ -170,6 +233,10 @@ def _checked(path: Path) -> dict[str, np.ndarray]:
     axes = name.ndim, ids.ndim, values.ndim, scale.ndim
     if (kinds, axes) != (KINDS, AXES) or not len(ids) == len(values) == len(scale):
         raise ValueError("its arrays are not those of maps")
-    if not (np.isfinite(values).all() and np.isfinite(scale).all()):
+    if len(np.unique(ids)) < len(ids):
+        raise ValueError("an image has two maps")
+    # Both may be finite and their product not.
+    largest = np.abs(values).max(axis=(1, 2), initial=0).astype(np.float64) * scale
+    if not (np.isfinite(values).all() and (np.abs(largest) <= np.finfo(np.float32).max).all()):
         raise ValueError("a map holds NaN or infinite values")
     return arrays

@@ -20,6 +20,8 @@ from datasets import Dataset
 from huggingface_hub import CommitOperationAdd, HfApi
 
 import saliency_bench
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
 from saliency_bench.data.loading import load_dataset
 from saliency_bench.engine.reading import sample_ids
 from saliency_bench.engine.run import run
@@ -94,7 +96,7 @@ def recompute(
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
     problem, device, model = "", "", KnownModel(id=result.model.id, digest=setting.classifier)
     suspicions: dict[str, list[str]] = {}
-    maps = maps_in(root / folder)
+    maps = maps_in(root / folder, result.maps)
     for by, some_cells in _ways(submission, maps, further).items():
         settings = names | {"progress": progress, **given}
         again = _run(submission, some_cells, maps if by == "maps" else {}, about, settings)
@@ -186,20 +188,28 @@ def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -
             further[cell.cell_id] = "its metric is not known here"
         elif metric.declaration.keeps:
             further[cell.cell_id] = "networks are retrained for it, which is not done again"
-        elif (explainer := known_explainer(cell)) is not None:
-            # Options are the submitter's: rise:masks=1000000000 would keep the owner's machine busy for years.
-            passes = explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
-            if passes > MOST_PASSES:
-                further[cell.cell_id] = (
-                    f"it needs {passes:,} passes per image, more than the {MOST_PASSES:,} that are run"
-                )
-            else:
-                ways.setdefault("explainer", []).append(cell)
+        elif (passes := _passes(explainer := known_explainer(cell), metric)) > MOST_PASSES:
+            further[cell.cell_id] = f"it needs {passes:,} passes per image, more than the {MOST_PASSES:,} that are run"
+        elif explainer is not None:
+            ways.setdefault("explainer", []).append(cell)
         elif str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in maps:
             ways.setdefault("maps", []).append(cell)
         else:
             further[cell.cell_id] = "its method is not known here, and its maps were not submitted"
     return ways
+
+
+def _passes(explainer: Explainer | None, metric: Metric) -> int:
+    """Return how many passes a cell needs per image, at most; explainer None: maps are given.
+
+    Options are the submitter's: rise:masks=1000000000 would keep the owner's machine busy for years. Where a metric
+    does not say what an option costs, a whole number of it counts as so many passes.
+    """
+    explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
+    pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)
+    options = (*metric.options, *(explainer.options if explainer is not None else ()))
+    numbers = [abs(value) for _, value in options if type(value) is int]
+    return max(explain * (1 + further_maps) + pictures, *numbers, 0)
 
 
 def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about: Mapping, given: Mapping) -> RunData:

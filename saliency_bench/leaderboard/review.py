@@ -4,10 +4,7 @@ Nothing of a pull request is executed, and only the files of submissions are dow
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from huggingface_hub import HfApi, RepoFile
 from huggingface_hub.community import DiscussionWithDetails
 
@@ -18,12 +15,11 @@ from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.hub_table import rewrite
 from saliency_bench.leaderboard.known import Known
-from saliency_bench.leaderboard.schema import RECORDS, RESULT, read_result
+from saliency_bench.leaderboard.published_maps import SHARD, stated_names
+from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result
 from saliency_bench.leaderboard.source import Source, asking, read_folder
-from saliency_bench.leaderboard.submission import CELLS, LARGEST, most_bytes, shown_cells, too_much
+from saliency_bench.leaderboard.submission import LARGEST, most_bytes, too_much
 from saliency_bench.results.summary import table
-from saliency_bench.utils.bounded import bounded
-from saliency_bench.utils.files import read_bytes
 
 SHOWN = 10  # problems and paths that are named
 
@@ -94,7 +90,7 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
     folders, problems = _touched(files)
     if problems:
         return Verdict(repo, number, pull.author, files.commit, folders, problems, [])
-    return _verdict(repo, pull, files.commit, folders, api)
+    return _verdict(repo, pull, files, folders, api)
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
@@ -208,17 +204,13 @@ def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
         if folder not in folders or folder.count("/") != 2 or most_bytes(path) is None:
             problems.append(f"it adds {path}, which is no file of a submission")
     problems += too_much({path: after[path].size for path in added}, len(folders))
-    problems += [
-        f"it adds no {folder}/{name}"
-        for folder in folders
-        for name in (RECORDS, CELLS)
-        if f"{folder}/{name}" not in added
-    ]
-    return folders, problems
+    missing = [f"{folder}/{RECORDS}" for folder in folders if f"{folder}/{RECORDS}" not in added]
+    return folders, problems + [f"it adds no {path}" for path in missing]
 
 
-def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[str], api: HfApi) -> Verdict:
+def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list[str], api: HfApi) -> Verdict:
     """Download and check the submissions in these folders of a pull request."""
+    commit = files.commit
     source = Source(repo, commit, api)
     owners, problems = Source(repo, "main", api).known()
     verdict = Verdict(
@@ -228,32 +220,32 @@ def _verdict(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
     for folder in folders:
         try:
             _, submission = read_folder(root, folder, owners)
-            try:
-                bounded(check_shown, str(root / folder))
-            except UserError as error:
-                raise UserError(f"{folder}/{CELLS}: {error}") from error
         except UserError as error:
             verdict.problems.append(str(error))
             continue
         if (submitter := submission.result.submitter) != pull.author:
             verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {submitter} submits it")
+        verdict.problems.extend(_other_maps(submission.result, files.after))
         verdict.notes.extend(_notes(submission, owners, repo, api))
         verdict.submissions.append(submission)
     return verdict
 
 
-def check_shown(folder: str) -> bytes:
-    """Check the table for the Hub's viewer; a stranger wrote it, so this is called in a bounded child process.
-
-    Raises:
-        UserError: It differs from the result beside it.
-    """
-    content = read_bytes(Path(folder, CELLS), LARGEST[CELLS])
-    expected = shown_cells(read_result(Path(folder, RESULT)))
-    shown, wanted = (pq.read_table(pa.BufferReader(table)).to_pylist() for table in (content, expected))
-    if shown != wanted:
-        raise UserError(f"it does not say what {RESULT} says; submit it again with this version")
-    return b""
+def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
+    """Return a line for each file of maps that a result does not state, or states otherwise; none is downloaded."""
+    stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
+    added = {
+        path: file for path, file in files.items()
+        if path.startswith(f"{result.folder}/") and SHARD.fullmatch(path.rpartition("/")[2])
+    }  # fmt: skip
+    lines = [f"it adds no {path}, which {RESULT} states" for path in stated if path not in added]
+    lines += [f"it adds {path}, which {RESULT} does not state" for path in added if path not in stated]
+    # The Hub knows the SHA-256 of large files; others are compared before they are scored or shown.
+    return lines + [
+        f"{path} is not the file that {RESULT} states: its SHA-256 is another one"
+        for path, file in added.items()
+        if path in stated and file.lfs is not None and file.lfs.sha256 != stated[path]
+    ]
 
 
 def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[str]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.leaderboard.published_maps import MOST_SHARDS
 from saliency_bench.results import records
 from saliency_bench.results.cell import (
     CellResult,
@@ -38,6 +39,7 @@ from saliency_bench.utils.hashing import hash_of
 FORMAT = 3
 LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
+SCHEMA = "schema.json"  # of a results repository, by which it is known as one before its first submission
 TEXTS = [field.name for field in records.SCHEMA if field.type == pa.string()]  # few different ones, but for ids
 LARGEST = 8_000_000  # bytes of a result.json
 LONGEST = 2000  # characters of a note
@@ -46,6 +48,7 @@ MOST_CELLS = 2000
 MOST_NAMES = 1000  # of an object of JSON
 MOST_VALUES = 500_000  # of JSON
 MOST_ERRORS = 1000
+MOST_SEED = 2**53  # a whole number that JSON, floats and tables hold exactly
 # As `Classifier.arithmetic` says it.
 PRECISION = re.compile(
     r"(fp32|tf32|bf16|fp16|[a-z0-9_]{4,20} weights)(, (tf32|bf16|fp16) operations)?(, channels last)?"
@@ -69,6 +72,7 @@ def _day(text: str) -> str:
 
 
 Day = Annotated[str, StringConstraints(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]$"), AfterValidator(_day)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
@@ -168,6 +172,7 @@ class Result(StrictModel):
         peak_memory: bytes of the GPU, or else of the process, in that start.
         target: what the maps explain, in words.
         setting: everything that determines the scores but explainer and metric.
+        maps: SHA-256 of each file of maps beside it (`published_maps`), in their order.
     """
 
     format: Literal[3] = 3
@@ -186,12 +191,15 @@ class Result(StrictModel):
     cells: Annotated[list[CellResult], Field(min_length=1, max_length=MOST_CELLS)]
     command: Annotated[str, StringConstraints(max_length=10_000)]
     provenance: Provenance
+    maps: Annotated[list[Sha256], Field(max_length=MOST_SHARDS)] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Raise ValueError for fields that contradict each other."""
         if not PRECISION.fullmatch(self.setting.precision):
             raise ValueError(f"setting.precision is {self.setting.precision}, which no run writes")
+        if abs(self.setting.seed) > MOST_SEED:
+            raise ValueError(f"setting.seed is {self.setting.seed:.3g}, beyond what a table holds")
         for field, value, setting in (
             ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
             ("dataset.split", self.dataset.split, self.setting.split),

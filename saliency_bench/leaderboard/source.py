@@ -13,7 +13,7 @@ from saliency_bench.leaderboard.cache import read_cached
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.known import FOLDERS, Known, content_of
 from saliency_bench.leaderboard.published_maps import SHARD
-from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
+from saliency_bench.leaderboard.schema import RECORDS, RESULT, SCHEMA, Result, read_result
 from saliency_bench.utils.bounded import ReaderDiedError
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
@@ -74,7 +74,7 @@ class Source:
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
         """Return (the root, the folders in it of submissions whose first two levels match), with their files."""
-        root = self.root([f"{group}/*/{name}" for name in (RESULT, RECORDS)])
+        root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
     def maps(self, folder: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""A submission in memory: made from a run, written as files, read back with its records; and the columns of a board."""
+"""A submission in memory: made from a run, written as files, read back with its records."""
 
 import json
 from collections import Counter
@@ -9,7 +9,6 @@ from io import BytesIO
 from pathlib import Path
 from time import time
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,14 +16,14 @@ import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.cache import pack, unpack
-from saliency_bench.leaderboard.checks import Checked, checked, derived_key
+from saliency_bench.leaderboard.checks import Checked, checked
 from saliency_bench.leaderboard.published_maps import LARGEST_SHARD, MOST_SHARDS, SHARD
 from saliency_bench.leaderboard.recorded import LARGEST as LARGEST_RECORDS
 from saliency_bench.leaderboard.recorded import Recorded, recorded
 from saliency_bench.leaderboard.schema import LARGEST as LARGEST_RESULT
 from saliency_bench.leaderboard.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellResult, as_json
+from saliency_bench.results.cell import as_json
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_maps, public_name, public_spec
 from saliency_bench.results.ranking import compare
@@ -32,31 +31,7 @@ from saliency_bench.results.run_folder import read_run
 from saliency_bench.utils.bounded import ReaderDiedError, bounded
 from saliency_bench.utils.files import write_json
 
-TRUST = ("status", "why", "rank_if_true", "not_comparable")
-COUNTS = ("recomputed",)
-FEATURES = datasets.Features(
-    {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
-                                                 "target", "precision", "explainer", "explainer_version",
-                                                 "metric_version",
-                                                 "dataset_repo", "dataset_revision", "model_repo", "model_revision")}
-    | {"seed": datasets.Value("int64"), "baseline": datasets.Value("bool"), "metric": datasets.Value("string"),
-       "higher_is_better": datasets.Value("bool")}
-    | {name: datasets.Value("float64") for name in ("value", "low", "high", "accuracy")}
-    | {"n": datasets.Value("int64"), "clusters": datasets.Value("int64"), "rank": datasets.Value("string"),
-       "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
-    | {name: datasets.Value("string") for name in TRUST}
-    | {name: datasets.Value("int64") for name in COUNTS}
-    | {"best": datasets.Value("bool"), "own_method": datasets.Value("bool")}
-    | {"submitters": datasets.List(datasets.Value("string")), "conflict": datasets.Value("bool"),
-       "same_as": datasets.List(datasets.Value("string"))}
-    | {"source": datasets.Value("string")}
-)  # fmt: skip
-# Columns that only a board can fill in, none of which a submission can state about itself.
-OF_BOARD = (*TRUST, *COUNTS, "best", "own_method", "submitters", "conflict", "same_as")
-
-NO_RESULT = "no result: this row only shows the columns"
-CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
-LARGEST = {RESULT: LARGEST_RESULT, RECORDS: LARGEST_RECORDS, CELLS: LARGEST_RESULT}  # bytes of each file
+LARGEST = {RESULT: LARGEST_RESULT, RECORDS: LARGEST_RECORDS}  # bytes of each file
 MOST = 100  # submissions of a pull request, such as the runs of a suite
 
 
@@ -85,58 +60,6 @@ def too_much(sizes: Mapping[str, int], submissions: int) -> list[str]:
         for folder, count in shards.items()
         if count > MOST_SHARDS
     ]
-
-
-def shown_cells(result: Result | None) -> bytes:
-    """Return the content of `cells.parquet`, with a row per cell, or for None a row that only shows the columns.
-
-    Numbers are those that the submission states. What the package knows, such as the names of its explainers, is taken
-    from the package.
-    """
-    columns = {name: kind for name, kind in FEATURES.items() if name not in OF_BOARD}
-    features = datasets.Features(columns | {"submitter": datasets.Value("string")})
-    rows = [dict.fromkeys(features) | {"explainer": NO_RESULT}]  # `datasets` loads no table without a row
-    if result is not None:
-        cells = [cell.model_copy(update=dict(derived_key(cell))) for cell in result.cells]
-        rows = [columns_of(result.folder, result, cell) | {"submitter": result.submitter} for cell in cells]
-    with BytesIO() as buffer:
-        pq.write_table(pa.Table.from_pylist(rows, schema=features.arrow_schema), buffer)
-        return buffer.getvalue()
-
-
-def columns_of(folder: str, result: Result, cell: CellResult) -> dict:
-    """Return the columns of a row that follow from its submission."""
-    return {
-        "cell_id": cell.cell_id,
-        "dataset": result.dataset.id,
-        "split": result.dataset.split,
-        "fingerprint": result.dataset.fingerprint,
-        "dataset_repo": result.dataset.repo,
-        "dataset_revision": result.dataset.revision,
-        "model": result.model.id,
-        "model_repo": result.model.repo,
-        "model_revision": result.model.revision,
-        "digest": result.model.digest,
-        "target": result.setting.target,
-        "precision": result.setting.precision,
-        "seed": result.setting.seed,
-        "explainer": cell.explainer_text,
-        "explainer_version": str(cell.explainer_version),
-        "baseline": cell.baseline,
-        "metric": cell.metric_text,
-        "metric_version": str(cell.metric_version),
-        "higher_is_better": cell.higher_is_better,
-        "value": cell.value,
-        "low": cell.low,
-        "high": cell.high,
-        "n": cell.n,
-        "clusters": cell.clusters,
-        "rank": cell.ranks or cell.unranked,
-        "samples": result.dataset.samples,
-        "left_out": sum(cell.left_out.values()),
-        "accuracy": result.model.accuracy.value,
-        "source": folder,
-    }
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.copies import ScoredCell, covers
-from saliency_bench.leaderboard.hub_table import ROWS
-from saliency_bench.leaderboard.published_maps import PUBLISHED, shards_in
+from saliency_bench.leaderboard.hub_table import NO_RESULT, ROWS, table_of
+from saliency_bench.leaderboard.published_maps import PUBLISHED, hashes_of, shards_in
 from saliency_bench.leaderboard.recorded import MOST_ROWS
-from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
+from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, SCHEMA, json_schema
 from saliency_bench.leaderboard.source import Source, asking
-from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells, too_much
+from saliency_bench.leaderboard.submission import Submission, of_run, too_much
 from saliency_bench.leaderboard.template import score_maps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
@@ -91,8 +91,8 @@ class SubmissionPlan:
             files: dict[str, bytes | Path] = {
                 path.relative_to(folder).as_posix(): path.read_bytes() for path in written
             }
-        files |= {f"{sent.result.folder}/{path.name}": path for path in shards_in(self.maps)} if self.maps else {}
-        return files | {f"{sent.result.folder}/{CELLS}": shown_cells(sent.result)}
+        shards = shards_in(self.maps) if self.maps else []
+        return files | {f"{sent.result.folder}/{path.name}": path for path in shards}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -179,9 +179,8 @@ def board_files(repo: str) -> dict[str, bytes]:
         pq.write_table(pa.Table.from_pylist([row], schema=records.SCHEMA), buffer)
         return {
             "README.md": card(repo).encode(),
-            "schema.json": (json.dumps(json_schema(), indent=2) + "\n").encode(),
-            ROWS: shown_cells(None),  # until its owner has merged or recomputed something
-            f"{EMPTY}/{CELLS}": shown_cells(None),
+            SCHEMA: (json.dumps(json_schema(), indent=2) + "\n").encode(),
+            ROWS: table_of(None),  # until its owner has merged or recomputed something
             f"{EMPTY}/{RECORDS}": buffer.getvalue(),
         }
 
@@ -189,7 +188,7 @@ def board_files(repo: str) -> dict[str, bytes]:
 def board_publication(namespace: str) -> Publication:
     """Return what creating the results repository of a namespace publishes."""
     repo = f"{namespace}/results"
-    return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""), first=(ROWS,))
+    return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=(SCHEMA, ""), first=(ROWS,))
 
 
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
@@ -262,7 +261,7 @@ def _about(cell: CellResult) -> dict:
 def card(repo: str) -> str:
     """Return the README of a results repository."""
     template = Template(template_file("results.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
-    names = {"result": RESULT, "rows": ROWS, "records": RECORDS, "cells": CELLS, "empty": EMPTY}
+    names = {"result": RESULT, "rows": ROWS, "records": RECORDS, "empty": EMPTY}
     return template.render(repo=repo, format=FORMAT, license=LICENSE, **names)
 
 
@@ -297,6 +296,8 @@ def plan(
     repo, api = f"{namespace}/results", api or client.default_api()
     maps = Path(run) / PUBLISHED if with_maps else None
     submission = read(run, NOBODY, note, link)  # first: errors of the run are reported before those of the Hub
+    if maps is not None:
+        submission = replace(submission, result=submission.result.model_copy(update={"maps": hashes_of(maps)}))
     try:
         account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:

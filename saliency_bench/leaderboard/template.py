@@ -23,7 +23,7 @@ from PIL import Image
 from pydantic import Field, ValidationError
 
 from saliency_bench.analysis.verdict import listed
-from saliency_bench.bound_metric import Metric, as_metric, list_metrics, load_metric
+from saliency_bench.bound_metric import Metric, as_metric, registered_metric
 from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.finished import Run
@@ -34,6 +34,7 @@ from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import compute
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.published_maps import PUBLISHED, as_published, write_maps
+from saliency_bench.registry import usable_names
 from saliency_bench.results.cell import Count, StrictModel, field_line
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import NAMED, check_format
@@ -46,7 +47,7 @@ from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.files import read_json, write_json, write_text, write_with
 from saliency_bench.utils.overlays import eight_bit
 from saliency_bench.utils.processes import accelerator_on
-from saliency_bench.utils.progress import bar
+from saliency_bench.utils.progress import bar, without_bars
 
 FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
@@ -108,8 +109,9 @@ def template(
     folder = Path(spec.out)
     check_settings(dict(spec))
     check_empty(folder)
-    context = load(spec, objects, device_of(spec.device))
-    rows, size = _samples(context, images, progress)
+    with without_bars(not progress):
+        context = load(spec, objects, device_of(spec.device))
+        rows, size = _samples(context, images, progress)
     table = io.StringIO()
     writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -277,7 +279,8 @@ def score_maps(
     out = source.parent / f"scored-{name}-{method.version}" if out is None else out
     spec, objects = describe(settings | {"explainers": [method], "out": out})
     accelerator = accelerator_on(spec.device)
-    context = load(spec, objects, accelerator.device)
+    with without_bars(not progress):
+        context = load(spec, objects, accelerator.device)
     if metrics is None and context.question.groups is None:
         context = _without_groups(context)
     for entry, value in context.identity:
@@ -300,7 +303,7 @@ def _maps_in(folder: Path) -> Path:
 def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
     """Return the metrics, by default all that need only one map per image."""
     if metrics is None:
-        return [metric for metric in map(load_metric, list_metrics()) if not wants_more(metric)]
+        return [metric for metric in map(registered_metric, usable_names("metrics")) if not wants_more(metric)]
     return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str) or callable(metrics) else metrics)]
 
 

@@ -10,11 +10,10 @@ import torch
 from PIL import Image
 
 from saliency_bench import displays, targets
-from saliency_bench.bound_explainer import Explainer, as_explainer, load_explainer
+from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown, without_controls
 from saliency_bench.map_sources.choice import fitting
-from saliency_bench.own_files import is_in_file
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import index_of
 from saliency_bench.targets.terms import TargetTerms
@@ -113,7 +112,7 @@ def explain(
     """
     if options and not isinstance(explainer, str | None):
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
-    why, method = "", None if explainer is None else _method(explainer, options)
+    why, method = "", None if explainer is None else load_explainer(explainer, **options)
     if isinstance(target, torch.Tensor) and against is not None:
         raise UserError("weights say everything; leave out against, or give the target as a class or group")
     if isinstance(image, str | Path) and not Path(image).is_file():
@@ -145,12 +144,6 @@ def explain(
         picture=Image.fromarray(eight_bit(images[0])),
         why=why,
     )
-
-
-def _method(explainer: str | Callable[..., Maps], options: Mapping[str, object]) -> Explainer:
-    """Return the explainer with its options."""
-    is_named = isinstance(explainer, str) and not is_in_file(explainer)
-    return load_explainer(explainer, **options) if is_named else as_explainer(explainer)
 
 
 def _terms(

@@ -1,9 +1,9 @@
 """Saliency maps from files and arrays, each checked: of the right size, finite, of an image that is known.
 
-A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array) or `.png` (grey), or the Parquet files of maps
-that a run has kept (`stored_maps`). A single file is a Parquet file with the columns `image_id` and `map` (H lists of W
-numbers, or H * W numbers row by row), or a `.npy` file (N, H, W) in the order of the dataset. Nothing is
-unpickled, and only files that are named after a known image are opened.
+A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array), `.pt` (one tensor) or `.png` (grey), or the
+Parquet files of maps that a run has kept (`stored_maps`). A single file is a Parquet file with the columns `image_id`
+and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy`, `.npz` or `.pt` file (N, H, W) in the order
+of the dataset. No file can run code, and only files that are named after a known image are opened.
 """
 
 import zlib
@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from io import BytesIO
 from itertools import chain
+from math import prod
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -22,9 +23,10 @@ from PIL import Image
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.maps import read_array
-from saliency_bench.utils.files import check_regular, load_arrays, read_bytes
+from saliency_bench.utils.files import check_readable, check_regular, load_arrays, read_bytes, read_header
 
 BATCH = 16  # rows of Parquet in memory at once
+LARGEST_TENSOR = 2**28  # bytes of a .pt file: a tensor that is a part of another one is saved with all of that
 GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L")
 Size = tuple[int, int]
 Found = Iterator[tuple[str, np.ndarray]]
@@ -92,8 +94,8 @@ def read_maps_of(
         check_regular(source)
     except (OSError, ValueError) as error:
         raise UserError(f"{source} is not a regular file or folder of maps") from error
-    if source.suffix == ".npy":
-        return _in_order(_stored(source, (len(files), *size), size), str(source), files, size)
+    if source.suffix in READERS:
+        return _in_order(READERS[source.suffix](source, (len(files), *size), size), str(source), files, size)
     return _from_parquet(source, files, size)
 
 
@@ -125,7 +127,7 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
     """Yield maps of a folder of files."""
     known = {image_id: image_id for image_id in files}
     known |= {file.removesuffix(".npy"): image_id for image_id, file in files.items() if file}
-    readers = {".npy": _stored_map, ".npz": _packed, ".png": _picture}
+    readers = READERS | {".png": _picture}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if any(part.startswith(".") for part in inside.parts) or path.suffix not in readers:
@@ -136,12 +138,7 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
             raise UserError(f"{path} is not the map of a known image; files are named after image ids, as {expected}")
         if path.is_symlink() or not path.is_file():
             raise UserError(f"{path} is not a regular file")
-        yield known[name], _checked(readers[path.suffix](path, size), size, str(path))
-
-
-def _stored_map(path: Path, size: Size) -> np.ndarray:
-    """Return the map of a file."""
-    return _stored(path, size, size)
+        yield known[name], _checked(readers[path.suffix](path, size, size), size, str(path))
 
 
 def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
@@ -151,9 +148,7 @@ def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     """
     try:
         with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            stored_shape, _, dtype = read(file)
+            stored_shape, dtype = read_header(file)
             begin = file.tell()
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} is not a .npy file ({one_line(error)}); write it with numpy.save") from error
@@ -171,22 +166,45 @@ def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     return np.load(path, allow_pickle=False, mmap_mode="r" if len(stored_shape) > 2 else None)
 
 
-def _packed(path: Path, size: Size) -> np.ndarray:
+def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     """Return the array of an .npz file."""
     try:
-        arrays = list(load_arrays(path, 32 * size[0] * size[1] + 10_000).values())
+        arrays = list(load_arrays(path, 32 * prod(shape) + 10_000).values())
     except (OSError, EOFError, KeyError, ValueError, zlib.error, BadZipFile) as error:
-        raise UserError(f"{path} is not an .npz file of one map ({one_line(error)})") from error
+        raise UserError(f"{path} is not an .npz file of one array ({one_line(error)})") from error
     if len(arrays) != 1:
-        raise UserError(f"{path} holds {len(arrays)} arrays; save one map in each file")
-    if arrays[0].dtype.kind not in "fiub":
-        raise UserError(f"{path} holds {arrays[0].dtype}, not numbers; write float32")
-    if arrays[0].shape != size:
-        raise _wrong_size(path, arrays[0].shape, size)
-    return arrays[0]
+        raise UserError(f"{path} holds {len(arrays)} arrays; save one in each file")
+    return _of_shape(path, arrays[0], shape, size)
 
 
-def _picture(path: Path, size: Size) -> np.ndarray:
+def _tensor(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
+    """Return the tensor of a .pt file, as torch.save writes it; only tensors are read from it."""
+    import torch
+
+    try:
+        check_readable(path, max(LARGEST_TENSOR, 32 * prod(shape)))
+        tensor = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever torch raises for a damaged file
+        raise UserError(f"{path} is not a .pt file of one tensor ({one_line(error, 100)})") from error
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
+        raise UserError(f"{path} holds a {type(tensor).__name__}, not a tensor of numbers; save the maps alone")
+    tensor = tensor.detach()
+    return _of_shape(path, (tensor.float() if tensor.is_floating_point() else tensor).numpy(), shape, size)
+
+
+READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, shape, size of a map) -> array}
+
+
+def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size) -> np.ndarray:
+    """Return an array of a file; raise UserError if it has another shape, but for the number of maps."""
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"{path} holds {array.dtype}, not numbers; write float32")
+    if array.ndim != len(shape) or array.shape[-2:] != size:
+        raise _wrong_size(path, array.shape, size)
+    return array
+
+
+def _picture(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     """Return a grey PNG of 1, 8 or 16 bits; its size is checked before it is decoded."""
     try:
         with Image.open(BytesIO(read_bytes(path)), formats=["PNG"]) as image:

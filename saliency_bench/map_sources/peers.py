@@ -13,9 +13,11 @@ of its class, its settings and the version of its package; the network is in the
 
 import copy
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import metadata
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -26,10 +28,12 @@ from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.networks import logits_in
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.options import check_names
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2
+OF_CAPTUM = ("inputs", "target", "additional_forward_args")  # what `attribute` is given
 # Attributes that are no settings, and so no part of the version: the network with its hooks, and the last outputs.
 LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
 
@@ -113,13 +117,24 @@ def captum(attribution: Any, **options: Any) -> Explainer:
         **options: of its `attribute`, such as `n_steps=20`.
 
     Raises:
-        UserError: It has no `attribute`.
+        UserError: It has no `attribute`, or that does not take these options.
     """
-    if not callable(getattr(attribution, "attribute", None)):
-        raise UserError(f"captum's attributions have a method attribute; {type(attribution).__name__} has none")
+    if isinstance(attribution, type) or not callable(getattr(attribution, "attribute", None)):
+        name = getattr(attribution, "__name__", type(attribution).__name__)
+        raise UserError(f"captum's attributions are objects with a method attribute, made of a network; {name} is none")
+    called = f"captum.{type(attribution).__name__}"
+    _check_options(called, [nested.attribute for nested in _nested(attribution)], options, OF_CAPTUM)
     network = getattr(attribution, "model", None) or attribution.forward_func
     settings = _settings(attribution, network)
     return PeerExplainer("captum", attribution, network, _by_captum, options, settings).explainer()
+
+
+def _nested(attribution: Any) -> Iterator[Any]:
+    """Yield an attribution and those that it is made of."""
+    yield attribution
+    for value in vars(attribution).values():
+        if callable(getattr(value, "attribute", None)):
+            yield from _nested(value)
 
 
 def _by_captum(attribution: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
@@ -147,10 +162,12 @@ def grad_cam(cam: Any, **options: Any) -> Explainer:
         **options: of its call, such as `eigen_smooth=True`.
 
     Raises:
-        UserError: It is no CAM.
+        UserError: It is no CAM, or its call does not take these options.
     """
     if not hasattr(cam, "activations_and_grads"):
-        raise UserError(f"pytorch_grad_cam's objects have activations_and_grads; {type(cam).__name__} has none")
+        name = getattr(cam, "__name__", type(cam).__name__)
+        raise UserError(f"pytorch_grad_cam's objects have activations_and_grads; {name} has none")
+    _check_options(f"pytorch_grad_cam.{type(cam).__name__}", [cam.__call__], options, ("input_tensor", "targets"))
     settings = _settings(cam, cam.model)
     return PeerExplainer("pytorch_grad_cam", cam, cam.model, _by_grad_cam, options, settings).explainer()
 
@@ -173,7 +190,20 @@ def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
     Args:
         explain: function of model, inputs and targets, which are classes, that gives (B, H, W) or (B, C, H, W).
         **options: for the function, such as `method="Saliency"`.
+
+    Raises:
+        UserError: It is no function of these, does not take these options, or has no such method.
     """
+    name = getattr(explain, "__name__", type(explain).__name__)
+    try:
+        signature(explain).bind("model", "inputs", "targets", **options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"quantus.{name} cannot be called as {name}(model, inputs, targets, ...): {error}") from error
+    if explain is getattr(sys.modules.get("quantus"), "explain", None) and "xai_lib" not in options:
+        from quantus.helpers.constants import AVAILABLE_XAI_METHODS_CAPTUM as METHODS
+
+        if (method := options.get("method", METHODS[0])) not in METHODS:
+            raise unknown("method", str(method), METHODS, owner=f"quantus.{name}")
     return PeerExplainer("quantus", explain, None, _by_quantus, options, explain).explainer()
 
 
@@ -198,7 +228,8 @@ def zennit(attributor: Any) -> Explainer:
         UserError: It is no attributor.
     """
     if not hasattr(attributor, "composite"):
-        raise UserError(f"zennit's attributors have a composite; {type(attributor).__name__} has none")
+        name = getattr(attributor, "__name__", type(attributor).__name__)
+        raise UserError(f"zennit's attributors have a composite; {name} has none")
     settings = type(attributor).__name__, attributor.composite
     return PeerExplainer("zennit", attributor, attributor.model, _by_zennit, {}, settings).explainer()
 
@@ -208,6 +239,29 @@ def _by_zennit(attributor: Any, scored: _ScoredNetwork, given: Tensor, target: T
     scored.classifier.passes += len(given)
     with attributor:
         return attributor(given, target)[1]
+
+
+def _check_options(owner: str, functions: list[Callable], options: dict[str, Any], given: tuple[str, ...]) -> None:
+    """Check the names of the options of a peer, which it would refuse in the middle of a run, or ignore.
+
+    Args:
+        owner: the peer, for messages.
+        functions: that take them together.
+        options: for the peer.
+        given: what the run gives.
+
+    Raises:
+        UserError: An option is not known, missing, or given by the run.
+    """
+    parameters = {key: p for function in functions for key, p in signature(function).parameters.items()}
+    named = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for key in options:
+        if key in given:
+            raise UserError(f"{owner}: {key} is given by the run; leave it out")
+    check_names(owner, options, [key for key in named if key not in given])
+    for key in named:
+        if parameters[key].default is Parameter.empty and key not in (*given, *options):
+            raise UserError(f"{owner} needs the option {key}; give it beside the object: {key}=...")
 
 
 def _settings(peer: Any, network: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from saliency_bench import registry
 from saliency_bench.errors import UserError
-from saliency_bench.publishing.vendoring import metric_files, siblings_of
+from saliency_bench.publishing.vendoring import has_module, metric_files, siblings_of
 from saliency_bench.utils.files import write_text
 
 # The parameters of evaluate's private function that writes a module into its cache.
@@ -45,7 +45,8 @@ def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
     Raises:
         UserError: A metric is unknown, or this version of evaluate has another cache layout.
     """
-    texts = {name: metric_files(name) for name in names or registry.names("metrics")}
+    names = list(names) or [name for name in registry.names("metrics") if has_module(name)]
+    texts = {name: metric_files(name) for name in names}
     _check_evaluate()
     return [_install(name, files) for name, files in texts.items()]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from huggingface_hub import RepoCard
 
 from saliency_bench import registry
-from saliency_bench.bound_metric import load_metric
+from saliency_bench.bound_metric import registered_metric
 from saliency_bench.hub.plan import Publication
 from saliency_bench.publishing.package import with_wheel
 from saliency_bench.publishing.vendoring import metric_files
@@ -18,7 +18,7 @@ def card_of(name: str) -> str:
     """Return the card of a metric, with the description and the citation that the metric declares."""
     card = RepoCard((registry.files("metrics")[name].parent / "README.md").read_text(encoding="utf-8"))
     card.data["description"] = registry.summary(registry.score_file("metrics", name))
-    paper = load_metric(name).declaration.paper
+    paper = registered_metric(name).declaration.paper
     citation = f"```bibtex\n{paper}\n```" if paper.startswith("@") else paper
     return str(card).replace("\n## Further references", f"\n## Citation\n\n{citation}\n\n## Further references")
 

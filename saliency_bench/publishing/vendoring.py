@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from saliency_bench import registry
+from saliency_bench.errors import UserError
 
 DECLARED = "Declared in score.py."  # the docstring of a main script
 
@@ -21,11 +22,17 @@ def metric_files(name: str) -> dict[str, str]:
     need an installed saliency_bench.
 
     Raises:
-        UserError: The metric is unknown.
+        UserError: The metric is unknown, or has no module for evaluate.
     """
     known = registry.files("metrics")
+    registry.check_readable("metrics", name)
     if name not in known:
         raise registry.unknown_item("metrics", name)
+    if not has_module(name):
+        raise UserError(
+            f"metric {name} has no module for evaluate: write {name}.py beside its score.py, as `saliency-bench new "
+            "metric` does"
+        )
     folder = known[name].parent
     texts = {
         path.name: path.read_text(encoding="utf-8")
@@ -40,6 +47,12 @@ def metric_files(name: str) -> dict[str, str]:
     # Where saliency_bench is not installed, the main script cannot read what the metric declares.
     main = texts[known[name].name].replace(DECLARED, registry.summary(registry.score_file("metrics", name)))
     return texts | {known[name].name: _importing(main, siblings)}
+
+
+def has_module(name: str) -> bool:
+    """Return whether a metric has a module for evaluate: a folder of its name with the file NAME.py and score.py."""
+    main = registry.files("metrics")[name]
+    return main.stem == name and main.with_name("score.py").is_file()
 
 
 def siblings_of(main: str) -> list[str]:

@@ -1,30 +1,20 @@
 """Sentences and page of `choose`, both made of choice.json and the folder of its run alone."""
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup
-
-from saliency_bench import __version__
 from saliency_bench.analysis.verdict import listed
-from saliency_bench.errors import without_controls
 from saliency_bench.reports.samples import sample_groups
+from saliency_bench.reports.templates import render
 from saliency_bench.reports.words import (
     count,
     number,
     percent,
     percent_interval,
-    seconds,
-    short,
     signed,
     signed_interval,
 )
-from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.utils.files import write_text
+from saliency_bench.results.run_folder import RunData
 
-HERE = Path(__file__).parent
 SHOWN = 0.005  # a lead below it is not worth a number
 MOST_NAMED = 6  # candidates named in a sentence
 MOST_IMAGES = 1_000_000  # that a sentence says would be needed
@@ -171,57 +161,24 @@ def _passes(name: str, content: dict[str, Any]) -> str:
 # --- The page ---
 
 
-def write_choice_page(path: Path, content: dict[str, Any], run: Path) -> None:
-    """Write the page of a choice: one file, which loads nothing.
-
-    Args:
-        path: of the page.
-        content: of choice.json.
-        run: folder of its run, for photographs.
-    """
-    write_text(path, page_text(content, read_run(run)))
-
-
 def page_text(content: dict[str, Any], run: RunData) -> str:
-    """Return the page of a choice as HTML."""
-    return _template().render(view(content, run))
-
-
-def _plain(value: Any) -> Any:
-    """Drop control characters from texts on the page."""
-    return type(value)(without_controls(value)) if isinstance(value, str) else value
-
-
-@cache
-def _template() -> Template:
-    """Return the template with its filters."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, finalize=_plain,
-    )  # fmt: skip
-    environment.filters |= {"number": number, "count": count, "signed": signed, "short": short, "seconds": seconds}
-    return environment.get_template("choice.html.j2")
-
-
-def view(content: dict[str, Any], run: RunData) -> dict[str, Any]:
-    """Return the variables of the page."""
-    style = (HERE / "report.css").read_text(encoding="utf-8") + (HERE / "choice.css").read_text(encoding="utf-8")
+    """Return the page of a choice as HTML: `content` is that of choice.json, `run` has its scores and photographs."""
     winners = [question["recommended"] for question in content["questions"] if question["recommended"]]
-    return {
-        "style": Markup(style),
-        "version": __version__,
-        "content": content,
-        "lines": sentences(content),
-        "questions": [_question_view(question, content) for question in content["questions"]],
-        "lanes": [_lanes(answer, content) for answer in content["metrics"]],
-        "checks": [(name, check) for name, check in content["checks"].items()],
-        "winners": [candidate for candidate in content["candidates"] if candidate["name"] in winners],
-        "photographs": _photographs(run, winners, content),
-        "share": content["passes"]["spent"] / max(content["passes"]["all"], 1),
-        "not_tried": _by_reason(content["not_tried"]),
-        "unchanged": DOES_NOT_DEPEND,
-        "accuracy": f"{percent(run.accuracy.value)} {percent_interval(run.accuracy)}".strip(),
-    }
+    return render(
+        "choice.html.j2",
+        styles=("report.css", "choice.css"),
+        content=content,
+        lines=sentences(content),
+        questions=[_question_view(question, content) for question in content["questions"]],
+        lanes=[_lanes(answer, content) for answer in content["metrics"]],
+        checks=list(content["checks"].items()),
+        winners=[candidate for candidate in content["candidates"] if candidate["name"] in winners],
+        photographs=_photographs(run, winners, content),
+        share=content["passes"]["spent"] / max(content["passes"]["all"], 1),
+        not_tried=_by_reason(content["not_tried"]),
+        unchanged=DOES_NOT_DEPEND,
+        accuracy=f"{percent(run.accuracy.value)} {percent_interval(run.accuracy)}".strip(),
+    )
 
 
 def _by_reason(not_tried: dict[str, str]) -> list[tuple[str, str]]:

@@ -130,22 +130,22 @@ class TableRow:
 def _tables(comparison: Comparison) -> list[dict]:
     """Return a table per metric: explainers down, runs across; baselines last."""
     runs = [merged.data for merged in comparison.merged]
-    names = names_of(runs)
-    by_run = [{(names.metric(cell), names.explainer(cell)): cell for cell in run.cells} for run in runs]
+    of_explainers, of_metrics = names_of(runs)
+    by_run = [{(of_metrics.key(cell), of_explainers.key(cell)): cell for cell in run.cells} for run in runs]
     in_order = [cell for run in runs for row in run.rows for cell in run.cells_of_row(row)]
-    metrics = {names.metric(cell): cell.higher_is_better for cell in reversed(in_order)}
-    baselines = {names.explainer(cell): cell.baseline for cell in reversed(in_order)}
-    explainers = sorted(dict.fromkeys(map(names.explainer, in_order)), key=lambda explainer: baselines[explainer])
+    metrics = {of_metrics.key(cell): cell.higher_is_better for cell in reversed(in_order)}
+    baselines = {of_explainers.key(cell): cell.baseline for cell in reversed(in_order)}
+    explainers = sorted(dict.fromkeys(map(of_explainers.key, in_order)), key=lambda explainer: baselines[explainer])
     tables = []
-    for metric in dict.fromkeys(map(names.metric, in_order)):
+    for metric in dict.fromkeys(map(of_metrics.key, in_order)):
         rows = [
-            TableRow(names.explainer_texts[explainer], baselines[explainer], cells)
+            TableRow(of_explainers.texts[explainer], baselines[explainer], cells)
             for explainer in explainers
             if any(cells := [cells_of_run.get((metric, explainer)) for cells_of_run in by_run])
         ]
         tables.append(
             {
-                "name": names.metric_texts[metric],
+                "name": of_metrics.texts[metric],
                 "higher_is_better": metrics[metric],
                 "rows": _tagged(rows, comparison),
             }

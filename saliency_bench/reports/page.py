@@ -3,22 +3,20 @@
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from saliency_bench import __version__
 from saliency_bench.analysis.comparison import Comparison, MergedRuns, compare_runs
 from saliency_bench.analysis.correlations import metric_agreement
-from saliency_bench.errors import UserError, without_controls
+from saliency_bench.errors import UserError
 from saliency_bench.reports import words
 from saliency_bench.reports.comparison import comparison_view
 from saliency_bench.reports.plots import distribution_plot, mean_plot
 from saliency_bench.reports.samples import sample_groups
+from saliency_bench.reports.templates import render, source
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import of_samples
 from saliency_bench.results.run_folder import Column, Row, RunData, read_run
@@ -26,7 +24,6 @@ from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.storage import check_output_file
 
-HERE = Path(__file__).parent
 NAME = "report.html"
 
 
@@ -64,8 +61,7 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
 
 def write_page(runs: list[RunData], path: Path, comparison: Comparison | None = None) -> Path:
     """Write the page of runs that were read, with their comparison if it was made before."""
-    page = _template().render(page_of(runs, comparison or compare_runs(runs)))
-    write_text(path, page)
+    write_text(path, render("report.html.j2", **page_of(runs, comparison or compare_runs(runs))))
     return path
 
 
@@ -82,48 +78,6 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
     return path
 
 
-def _plain(value: Any) -> Any:
-    """Drop control characters from texts on the page, names of classes among them: they could turn its direction."""
-    return type(value)(without_controls(value)) if isinstance(value, str) else value
-
-
-@cache
-def _template() -> Template:
-    """Return the template of the page with its filters."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_plain,
-    )
-    environment.filters |= {
-        "number": words.number,
-        "interval": words.interval,
-        "percent": words.percent,
-        "percent_interval": words.percent_interval,
-        "count": words.count,
-        "seconds": words.seconds,
-        "reasons": words.reasons,
-        "listed": words.listed,
-        "short": words.short,
-        "signed": words.signed,
-        "p_value": words.p_value,
-        "signed_interval": words.signed_interval,
-        "breakable": _breakable,
-    }
-    return environment.get_template("report.html.j2")
-
-
-def _breakable(name: str) -> Markup:
-    """Allow breaks in a long name after these signs."""
-    escaped = str(Markup.escape(name))
-    for sign in "_:,":
-        escaped = escaped.replace(sign, f"{sign}<wbr>")
-    return Markup(escaped)
-
-
 def _coded(text: str, names: list[str]) -> Markup:
     """Set the names in a text apart from its words."""
     longest_first = sorted((re.escape(str(Markup.escape(name))) for name in names), key=len, reverse=True)
@@ -133,14 +87,12 @@ def _coded(text: str, names: list[str]) -> Markup:
 
 def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
     """Return the template's variables: what several runs share and where they differ, then each run by itself."""
-    script = f"\n{(HERE / 'report.js').read_text(encoding='utf-8')}"  # as it stands between the tags
+    script = f"\n{source('report.js')}"  # as it stands between the tags
     return {
-        "style": Markup((HERE / "report.css").read_text(encoding="utf-8")),
         "script": Markup(script),
         "script_digest": b64encode(sha256(script.encode()).digest()).decode(),
         "runs": [_merged_view(merged) for merged in comparison.merged],
         "several": comparison_view(runs, comparison) if len(runs) > 1 else None,
-        "version": __version__,
     }
 
 

@@ -446,7 +446,7 @@ def _extent(image: np.ndarray | None, heat: np.ndarray) -> tuple[float, float, f
 def _pictures(row: dict, runs: Sequence[RunData]) -> tuple[np.ndarray | None, np.ndarray] | None:
     """Return (picture or None, coloured map) of a sample, from the examples of its run or the maps it has kept."""
     for run in runs:
-        if (run.summary["dataset"]["id"], run.summary["model"]["id"]) != (row["dataset"], row["model"]):
+        if run.subject != (row["dataset"], row["model"]):
             continue
         ids = [str(image_id) for image_id in run.examples.get("ids", [])]
         explainer_id = next(line.explainer_id for line in run.rows if line.name == row["explainer"])

@@ -3,12 +3,10 @@
 Maps are small and lie over one grey picture, so that the page does not hold the picture once for each explainer.
 """
 
-from base64 import b64encode
-from io import BytesIO
-
 import numpy as np
 from PIL import Image
 
+from saliency_bench.displays import data_uri
 from saliency_bench.reports.words import number
 from saliency_bench.results.run_folder import Row, RunData
 from saliency_bench.utils.overlays import heat_map
@@ -51,7 +49,7 @@ def _sample(run: RunData, index: int) -> dict:
         "overlays": [
             {
                 "name": row.name,
-                "picture": _uri(heat_map(maps[index]), "png"),
+                "picture": data_uri(heat_map(maps[index]), "png"),
                 "scores": _scores(run, row, image_id),
             }
             for row in run.rows
@@ -75,14 +73,7 @@ def picture(image: Image.Image) -> str:
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
     # Not `optimize`: it needs the whole file in one buffer, which Pillow makes too small for a picture of noise.
-    return _uri(image, "jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
-
-
-def _uri(image: Image.Image, kind: str, **settings: int) -> str:
-    """Return a picture as a data URI."""
-    buffer = BytesIO()
-    image.save(buffer, format=kind, **settings)
-    return f"data:image/{kind};base64," + b64encode(buffer.getvalue()).decode()
+    return data_uri(image, "jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
 
 
 def outline(mask: np.ndarray) -> str:

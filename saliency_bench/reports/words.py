@@ -5,7 +5,7 @@ from pathlib import Path
 from saliency_bench import __version__, registry
 from saliency_bench.analysis.pairs import ExplainerPair, explainer_pairs
 from saliency_bench.analysis.verdict import Against, Verdict, listed
-from saliency_bench.bound_metric import Metric, load_metric
+from saliency_bench.bound_metric import Metric, registered_metric
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.accuracy import below_chance
@@ -294,7 +294,7 @@ def _metric_note(column: Column, cell: CellResult) -> dict:
 def _metric(name: str) -> Metric | None:
     """Return a metric of the package, or None for an unknown one."""
     try:
-        return load_metric(name)
+        return registered_metric(name)
     except UserError:
         return None
 

@@ -7,7 +7,7 @@ so every field is checked when it is read.
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from typing import Annotated, Self, TypeVar
 
 from pydantic import (
@@ -78,7 +78,7 @@ class Interval(StrictModel):
     @classmethod
     def from_estimate(cls, estimate: Estimate) -> Self:
         """Return it from an estimate, whose NaN become None."""
-        value, low, high = (None if number != number else number for number in estimate[:3])
+        value, low, high = estimate.known
         effective = None if estimate.effective == estimate.clusters else estimate.effective
         return cls(value=value, low=low, high=high, n=estimate.n, clusters=estimate.clusters, effective=effective)
 
@@ -219,6 +219,12 @@ class CellResult(Interval, CellKey):
     def unbeaten(self) -> bool:
         """Return whether it is ranked and none is significantly better."""
         return self.rank is not None and self.rank[0] == 1
+
+    @property
+    def oriented(self) -> float:
+        """Return the value, negated where lower is better; NaN where there is none."""
+        value = nan if self.value is None else self.value
+        return value if self.higher_is_better else -value
 
     @property
     def without(self) -> str:

@@ -51,6 +51,21 @@ class Estimate(NamedTuple):
     effective: float
     freedom: float = NAN
 
+    @classmethod
+    def alone(cls, value: float, counts: np.ndarray) -> "Estimate":
+        """Return a number without an interval; `counts` says how many samples each cluster has."""
+        return cls(value, NAN, NAN, int(counts.sum()), int(np.count_nonzero(counts)), effective_clusters(counts))
+
+    def between(self, low: float, high: float, freedom: float) -> "Estimate":
+        """Return it with an interval. Of equal scores the value may lie outside the ends by the last digit."""
+        return self._replace(low=min(self.value, float(low)), high=max(self.value, float(high)), freedom=freedom)
+
+    @property
+    def known(self) -> tuple[float | None, float | None, float | None]:
+        """Return (value, low, high) as JSON holds them: None for what is not known."""
+        value, low, high = (float(number) if np.isfinite(number) else None for number in self[:3])
+        return value, low, high
+
 
 NOTHING = Estimate(NAN, NAN, NAN, 0, 0, 0.0)
 
@@ -131,14 +146,13 @@ def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], 
     freedom: `cluster_error`). z is the quantile of Student's t, 1.96 for 0/1 scores of single samples. The ends are
     Wilson's for m, n_e and z, mapped back.
     """
-    n, counts = len(values), np.bincount(codes)
-    clusters, effective = len(counts), effective_clusters(counts)
-    if n == 0:
+    counts = np.bincount(codes)
+    if len(values) == 0:
         return NOTHING
-    value = float(values.mean())
-    if effective < INTERVAL_FROM:
-        return Estimate(value, NAN, NAN, n, clusters, effective)
-    low, high = limits
+    estimate = Estimate.alone(float(values.mean()), counts)
+    if estimate.effective < INTERVAL_FROM:
+        return estimate
+    n, clusters, (low, high) = estimate.n, estimate.clusters, limits
     u = np.clip((values - low) / (high - low), 0, 1)
     mean = float(u.mean())
     error, freedom = cluster_error(sums_by_cluster(u, codes, clusters), counts, mean)
@@ -147,10 +161,8 @@ def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], 
         size = max(size, n)  # no score within a range varies more than one that is 0 or 1
         if bool(((u == 0) | (u == 1)).all()):
             freedom = np.inf  # the variance of a 0/1 score follows from its mean
-    ends = wilson(mean, size, t_quantile(freedom, tail))
-    # Of equal scores the value may lie outside its ends by the last digit.
-    bottom, top = (low + end * (high - low) for end in ends)
-    return Estimate(value, min(value, bottom), max(value, top), n, clusters, effective, freedom)
+    bottom, top = (low + end * (high - low) for end in wilson(mean, size, t_quantile(freedom, tail)))
+    return estimate.between(bottom, top, freedom)
 
 
 def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:
@@ -185,15 +197,15 @@ def difference(matched: Matched, first: int, second: int) -> Estimate:
     """
     left, right, counts = matched.pair(first, second)
     sums = matched.columns[left] - matched.columns[right]
-    n, clusters, effective = int(counts.sum()), int((counts > 0).sum()), effective_clusters(counts)
-    if n == 0:
+    if not counts.any():
         return NOTHING
-    mean = float(sums.sum() / n)
-    if effective < INTERVAL_FROM:
-        return Estimate(mean, NAN, NAN, n, clusters, effective)
+    mean = float(sums.sum() / int(counts.sum()))
+    estimate = Estimate.alone(mean, counts)
+    if estimate.effective < INTERVAL_FROM:
+        return estimate
     error, freedom = cluster_error(sums, counts, mean)
     half = t_quantile(freedom) * error
-    return Estimate(mean, mean - half, mean + half, n, clusters, effective, freedom)
+    return estimate.between(mean - half, mean + half, freedom)
 
 
 def bootstrap_t(
@@ -208,27 +220,25 @@ def bootstrap_t(
     all scores are equal there is none.
     """
     n, counts = len(columns), np.bincount(codes).astype(float)
-    clusters, effective = len(counts), effective_clusters(counts)
-    means = [float(column.mean()) if n else NAN for column in columns.T]
-    if effective < INTERVAL_FROM:
-        return [Estimate(mean, NAN, NAN, n, clusters, effective) for mean in means]
+    clusters, means = len(counts), [float(column.mean()) if n else NAN for column in columns.T]
+    estimates = [Estimate.alone(mean, counts) for mean in means]
+    if effective_clusters(counts) < INTERVAL_FROM:
+        return estimates
     sums = np.stack([sums_by_cluster(column, codes, clusters) for column in columns.T], axis=1)
     residuals = sums - np.array(means) * counts[:, None]
     # What is left of equal scores by rounding would become a tiny error, and t of any size.
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
     errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
-    estimates = []
-    for mean, error, column, t in zip(means, errors, sums.T, _studentised(residuals, counts, seed).T, strict=True):
+    columns_of_draws = zip(means, errors, sums.T, _studentised(residuals, counts, seed).T, strict=True)
+    for index, (mean, error, column, t) in enumerate(columns_of_draws):
         if error == 0:
-            estimates.append(Estimate(mean, NAN, NAN, n, clusters, effective))
             continue
         _, freedom = cluster_error(column, counts, mean)
         # The upper tail of t gives the lower end: a mean that is drawn too high must be corrected downwards.
         quantiles = np.nanpercentile(t, [100 * (1 - tail), 100 * tail])
         widened = error * t_quantile(freedom, tail) / t_quantile(np.inf, tail)
         low, high = np.clip(mean - quantiles * widened, *limits)
-        ends = min(mean, float(low)), max(mean, float(high))
-        estimates.append(Estimate(mean, *ends, n, clusters, effective, freedom))
+        estimates[index] = estimates[index].between(low, high, freedom)
     return estimates
 
 
@@ -285,21 +295,19 @@ def cluster_bootstrap(
         draws: how many.
         tail: as of `interval`.
     """
-    n, counts = len(codes), np.bincount(codes)
-    clusters, effective = len(counts), effective_clusters(counts)
-    if n == 0:
+    if len(codes) == 0:
         return NOTHING
-    value = float(statistic(np.ones((1, n)))[0])
+    estimate = Estimate.alone(float(statistic(np.ones((1, len(codes))))[0]), np.bincount(codes))
+    clusters, effective = estimate.clusters, estimate.effective
     if effective < INTERVAL_FROM:
-        return Estimate(value, NAN, NAN, n, clusters, effective)
+        return estimate
     values = drawn_statistics(statistic, codes, seed, draws)
     values = values[np.isfinite(values)]
     if len(values) == 0:
-        return Estimate(value, NAN, NAN, n, clusters, effective)
+        return estimate
     expanded = special.ndtr(-np.sqrt(clusters / (clusters - 1)) * t_quantile(effective - 1, tail))
     low, high = np.percentile(values, [100 * expanded, 100 * (1 - expanded)])
-    ends = min(value, float(low)), max(value, float(high))
-    return Estimate(value, *ends, n, clusters, effective, effective - 1)
+    return estimate.between(low, high, effective - 1)
 
 
 def drawn_statistics(

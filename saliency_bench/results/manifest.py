@@ -118,8 +118,12 @@ class Manifest(BaseModel):
         for cell in cells:
             made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
             known = self.maps.get(cell.explainer_id) or objects.get(cell.explainer_id)
-            explainers[cell.explainer_id] = known or _named(cell)
-            metrics[cell.metric_id] = objects.get(made) or _named_metric(cell, made)
+            explainers[cell.explainer_id] = known or _named(
+                cell.explainer, cell.explainer_text, cell.explainer_version, cell.explainer_id
+            )
+            metrics[cell.metric_id] = objects.get(made) or _named(
+                cell.metric, cell.metric_text, cell.metric_version, made
+            )
             metrics_of.setdefault(cell.explainer_id, set()).add(cell.metric_id)
         sets: dict[frozenset, list[str]] = {}
         for name, of_explainer in metrics_of.items():
@@ -144,24 +148,11 @@ class Manifest(BaseModel):
         return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
 
 
-def _named(cell: CellKey) -> str | PythonObject:
-    """Return an explainer as a run names it; of a Python function no more than this may be known."""
-    if is_named(cell.explainer_version):
-        return cell.explainer_text
-    return _function(cell.explainer, cell.explainer_text, str(cell.explainer_version), cell.explainer_id)
-
-
-def _named_metric(cell: CellKey, digest: str) -> str | PythonObject:
-    """Return a metric as a run names it."""
-    if is_named(cell.metric_version):
-        return cell.metric_text
-    return _function(cell.metric, cell.metric_text, str(cell.metric_version), digest)
-
-
-def _function(name: str, text: str, version: str, digest: str) -> PythonObject:
-    """Return what stands for a Python function in a spec."""
-    code = variable(name)
-    about = f"{code}: {text}, code hash {version}"
+def _named(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
+    """Return an explainer or metric as a run names it; of a Python function no more than this may be known."""
+    if is_named(version):
+        return text
+    about = f"{(code := variable(name))}: {text}, code hash {version}"
     return PythonObject(kind="function", name=name, digest=digest, code=code, about=about)
 
 

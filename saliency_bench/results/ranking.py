@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from saliency_bench.bound_metric import load_metric
+from saliency_bench.bound_metric import registered_metric
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellKey, CellResult, Count, Hash, StrictModel, Text, by_metric, read_list
 from saliency_bench.results.clusters import Matched, effective_clusters
@@ -132,7 +132,7 @@ def compare(
 def aggregate_of(key: CellKey) -> Aggregate | None:
     """Return the function that makes a cell's value of the means of its parts; None if this version lacks it."""
     try:
-        metric = load_metric(key.metric, **key.metric_options)
+        metric = registered_metric(key.metric, **key.metric_options)
     except UserError:
         return None
     function = metric.aggregate
@@ -145,11 +145,7 @@ def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int, ta
     """Return the value of a cell that is an aggregate of parts (n, P), with its interval."""
     if (aggregate := aggregate_of(key)) is not None:
         return aggregate_interval(aggregate, parts, codes, seed, tail)
-    present = np.isfinite(parts).any(axis=1)
-    counts = np.bincount(codes[present])
-    return Estimate(
-        np.nan, np.nan, np.nan, int(present.sum()), int(np.count_nonzero(counts)), effective_clusters(counts)
-    )
+    return Estimate.alone(np.nan, np.bincount(codes[np.isfinite(parts).any(axis=1)]))
 
 
 def _shares_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> list[float]:
@@ -180,6 +176,7 @@ def _tested(
     """Return contrasts and standings of metrics whose scores are tested sample by sample."""
     matched = [Matched([scores[key.cell_id] for key in group], codes, group[0].limits) for group in rivals]
     estimates = [_differences(pairs, len(group)) for group, pairs in zip(rivals, matched, strict=True)]
+    # Without a test there is no p, and nothing to adjust for: pairs of few clusters or trainings are left out before.
     tested = [
         [pair for pair, estimate in pairs.items() if estimate.effective >= RANKED_FROM and not has_few(group[0])]
         for group, pairs in zip(rivals, estimates, strict=True)
@@ -206,7 +203,7 @@ def _differences(matched: Matched, width: int) -> dict[Pair, Estimate]:
 def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float | None) -> Contrast:
     """Return the contrast of two cells of a group."""
     first, second = (group[index] for index in pair)
-    low, high = (None if end != end else end for end in (estimate.low, estimate.high))
+    _, low, high = estimate.known
     return Contrast(
         metric=first.metric_text,
         explainers=(first.explainer_text, second.explainer_text),

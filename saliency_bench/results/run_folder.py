@@ -1,7 +1,7 @@
 """A finished run read back from its folder, every file checked."""
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -102,6 +102,16 @@ class RunData:
     def oriented(self, cell: CellResult) -> np.ndarray:
         """Return the scores of a cell, negated where lower is better."""
         return self.values[cell.cell_id] if cell.higher_is_better else -self.values[cell.cell_id]
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """Return (dataset, model), as tables name what a run is about."""
+        return self.summary["dataset"]["id"], self.summary["model"]["id"]
+
+    def codes(self, ids: Sequence[str] | None = None) -> np.ndarray:
+        """Return the number of the cluster of each of these images, by default all (`cluster_codes`)."""
+        ids = self.ids if ids is None else ids
+        return cluster_codes(ids, [self.groups[self.position[image_id]] for image_id in ids])
 
     @property
     def all_folders(self) -> list[Path]:
@@ -377,7 +387,7 @@ class Scores:
         """Read the scores, or one part of them, from rows with the columns `SCORES` (`records.by_cell`)."""
         images = _Images()
         values: dict[str, np.ndarray] = {}
-        for cell_id, rows in stretches:
+        for cell_id, rows in stretches:  # cells of several runs as one may have images that earlier ones lack
             column = rows.column("part")
             chosen = rows.filter(pc.is_null(column) if part is None else pc.equal(column, part))
             if len(chosen):
@@ -387,11 +397,6 @@ class Scores:
         for cell_id, scores in values.items():
             values[cell_id] = images.widened(scores)
         return cls(images.ids.to_pylist(), images.groups, values)
-
-    @cached_property
-    def clusters(self) -> np.ndarray:
-        """Return (n,) the number of the cluster of each image."""
-        return cluster_codes(self.ids, self.groups)
 
     def count(self, cell_id: str) -> int:
         """Return how many scores a cell has."""

@@ -42,57 +42,6 @@ SHOWN = 60  # characters of a reason in a table
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """What a summary says of a run besides its cells and scores.
-
-    Attributes:
-        samples, used: samples of the split, and those the run covers.
-        dataset_title: what its owner calls the dataset.
-        dataset_repo, dataset_revision, model_repo, revision: the repositories on the Hub that dataset and model come
-            from, and the commits (for torchvision the name of the weights); None for what comes from elsewhere.
-        groups: {"name", "identity"} of groups of classes.
-        provenance: library versions and hardware.
-        only: the conditions of the samples that are explained, and how many they are; None: all.
-        activation_assumed: whether softmax was assumed because nothing says how the network ends.
-        model_classes: the number of its logits.
-        no_accuracy: why its accuracy is not known.
-        other: the same facts of the run of the other model.
-    """
-
-    folder: Path
-    dataset: str
-    split: str
-    fingerprint: str
-    samples: int
-    used: int
-    classes: int
-    model: str
-    revision: str | None
-    digest: str
-    geometry: str
-    target: str
-    groups: dict[str, str] | None
-    precision: str
-    seed: int
-    batch_size: int
-    provenance: dict
-    dataset_title: str | None = None
-    dataset_repo: str | None = None
-    dataset_revision: str | None = None
-    model_repo: str | None = None
-    only: dict[str, Any] | None = None
-    activation_assumed: bool = False
-    model_classes: int | None = None
-    no_accuracy: str | None = None
-    other: "RunFacts | None" = None
-
-    @property
-    def chunks(self) -> int:
-        """Return the number of chunks the run covers."""
-        return -(-self.used // self.batch_size)
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The records of one cell.
 
@@ -127,66 +76,58 @@ class Numbers:
     parts: dict[str, PartResult]
 
 
-def summarise(facts: RunFacts) -> dict:
+def summarise(folder: Path, facts: dict[str, Any]) -> dict:
     """Summarise the records of a run, and write summary.json.
+
+    Args:
+        folder: of the run.
+        facts: what is known of it besides its records, in the layout of summary.json (`engine.finish.run_facts`).
 
     Returns:
         What it holds, as read back: numbers that are not known are None.
     """
-    manifest = read_manifest(facts.folder)
-    plan, identity = manifest.cells, manifest.identity
-    predictions = _predictions(facts.folder, "predictions", identity)
-    explained, outcomes = _outcomes(facts.folder / "records.parquet")
+    manifest, seed = read_manifest(folder), facts["seed"]
+    identity, dataset, other = manifest.identity, facts["dataset"], facts["other_model"]
+    predictions = _predictions(folder, "predictions", identity)
+    explained, outcomes = _outcomes(folder / "records.parquet")
+    # The order of a cell's records is that of the predictions that were explained, so that their codes fit its scores.
     clustered = predictions.filter(pc.is_in(predictions["image_id"], pa.array(explained, pa.string())))
     codes = cluster_codes(clustered["image_id"].to_pylist(), clustered["group"].to_pylist())
-    keys = [key for key in plan.values() if key.cell_id in outcomes]
-    passes, halved = _passes(facts.folder, manifest, facts.chunks)
+    keys = [key for key in manifest.cells.values() if key.cell_id in outcomes]
+    passes, halved = _passes(folder, manifest, chunks=-(-dataset["used"] // facts["batch_size"]))
     parts = {key.cell_id: outcomes[key.cell_id].columns for key in keys if key.aggregate}
     numbers = {
         name: score
         for cells_of_metric in by_metric(keys)
-        for name, score in numbers_of(cells_of_metric, outcomes, codes, facts.seed)
+        for name, score in numbers_of(cells_of_metric, outcomes, codes, seed)
     }
     scores = {cell_id: outcome.scores for cell_id, outcome in outcomes.items()}
-    contrasts, standings = compare(keys, scores, codes, facts.seed, parts)
+    contrasts, standings = compare(keys, scores, codes, seed, parts)
     cells = [
         result_of(key, outcomes[key.cell_id], numbers[key.cell_id], passes[key.cell_id], standings[key.cell_id])
         for key in keys
     ]
+    if other is not None:
+        assert manifest.other is not None
+        of_other = _predictions(folder, "other_predictions", manifest.other.identity)
+        other = other | quality(of_other, manifest.other.identity.labels, other["activation"], seed)
     summary = {
         "format": FORMAT,
-        "dataset": {
-            "id": facts.dataset,
-            "title": facts.dataset_title,
-            "repo": facts.dataset_repo,
-            "revision": facts.dataset_revision,
-            "split": facts.split,
-            "fingerprint": facts.fingerprint,
-            "samples": facts.samples,
-            "used": facts.used,
-            "classes": facts.classes,
-            "chosen_by": _chosen_by(facts.folder / "predictions.parquet", facts.digest),
-        },
-        "model": _model(facts, identity, predictions),
-        "other_model": None if facts.other is None else _other_model(facts.other, manifest),
-        "only": facts.only,
+        **facts,
+        "dataset": dataset | {"chosen_by": _chosen_by(folder / "predictions.parquet", facts["model"]["digest"])},
+        "model": facts["model"] | quality(predictions, identity.labels, identity.activation, seed),
+        "other_model": other,
         "masks": _masks(predictions),
-        "target": facts.target,
-        "groups": facts.groups,
-        "precision": facts.precision,
-        "seed": facts.seed,
-        "batch_size": facts.batch_size,
         "cells": as_json(cells),
         "comparisons": as_json(contrasts),
         "faults": faults_of(cells),
         "warnings": warnings(cells),
         "halved_chunks": halved,
         "command": manifest.commands(keys),
-        "provenance": facts.provenance,
     }
-    (facts.folder / WRITTEN).unlink(missing_ok=True)  # it tells of the summary before
-    write_json(facts.folder / "summary.json", summary)
-    return read_json(facts.folder / "summary.json")  # where what is not known is None
+    (folder / WRITTEN).unlink(missing_ok=True)  # it tells of the summary before
+    write_json(folder / "summary.json", summary)
+    return read_json(folder / "summary.json")  # where what is not known is None
 
 
 def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
@@ -203,30 +144,6 @@ def _chosen_by(path: Path, digest: str) -> str | None:
     rows = pq.read_table(path, columns=columns).to_pylist()
     others = sorted({str(row["chosen_by"]) for row in rows if row["chosen_by_digest"] not in (None, digest)})
     return ", ".join(others) or None
-
-
-def _model(facts: RunFacts, identity: Identity, predictions: pa.Table) -> dict[str, Any]:
-    """Return the `model` of a summary."""
-    return {
-        "id": facts.model,
-        "repo": facts.model_repo,
-        "revision": facts.revision,
-        "digest": facts.digest,
-        "geometry": facts.geometry,
-        "classes": facts.model_classes,
-        "activation": identity.activation,
-        "activation_assumed": facts.activation_assumed,
-        **quality(predictions, identity.labels, identity.activation, facts.seed),
-        "no_accuracy": facts.no_accuracy,
-    }
-
-
-def _other_model(facts: RunFacts, manifest: Manifest) -> dict[str, Any]:
-    """Return the `other_model` of a summary."""
-    assert manifest.other is not None
-    identity = manifest.other.identity
-    predictions = _predictions(facts.folder, "other_predictions", identity)
-    return _model(facts, identity, predictions) | {"label_column": identity.label_column}
 
 
 def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
@@ -269,6 +186,7 @@ def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, Fo
     shown = {key.explainer_id for key in manifest.cells.values()}
     parts = chunks_of(folder, run_id(manifest.identity, manifest.spec.batch_size)).parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
+        # An earlier start with a wider limit may have left more chunks than this one covers.
         count = sum(number < chunks for number in entry.chunks)
         halved += count * entry.about["halved"]
         for cell_id in entry.keys:
@@ -298,7 +216,7 @@ def numbers_of(
         part_results = {
             name: PartResult.from_estimate(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts
         }
-        outcomes[key.cell_id].parts.clear()
+        outcomes[key.cell_id].parts.clear()  # the bulk of the memory, which nothing reads after this
         yield key.cell_id, Numbers(Interval.from_estimate(score), part_results)
 
 

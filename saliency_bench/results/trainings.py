@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from saliency_bench.results.cell import FEWEST_TRAININGS, CellKey
-from saliency_bench.results.clusters import effective_clusters, sums_by_cluster
+from saliency_bench.results.clusters import sums_by_cluster
 from saliency_bench.results.intervals import (
     INTERVAL_FROM,
-    NAN,
     NOTHING,
     TAIL,
     Estimate,
@@ -60,23 +59,22 @@ def crossed(areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], t
     rows = np.isfinite(areas).all(axis=1)
     codes = np.unique(codes[rows], return_inverse=True)[1]
     counts = np.bincount(codes)
-    n, clusters, effective = len(codes), len(counts), effective_clusters(counts)
-    if n == 0:
+    if len(codes) == 0:
         return NOTHING
     low, high = limits
     u = (areas[rows] - low) / (high - low)
     mean, trainings = float(u.mean()), u.shape[1]
-    value = low + mean * (high - low)
-    if effective < INTERVAL_FROM:
-        return Estimate(value, NAN, NAN, n, clusters, effective)
-    error, freedom = cluster_error(sums_by_cluster(u.mean(axis=1), codes, clusters), counts, mean)
+    estimate = Estimate.alone(low + mean * (high - low), counts)
+    if estimate.effective < INTERVAL_FROM:
+        return estimate
+    error, freedom = cluster_error(sums_by_cluster(u.mean(axis=1), codes, estimate.clusters), counts, mean)
     between = float(u.mean(axis=0).var(ddof=1)) / trainings if trainings > 1 else 0.0
     variance = error**2 + between
     if between:
         freedom = variance**2 / (error**4 / freedom + between**2 / (trainings - 1))
-    size = mean * (1 - mean) / variance if variance else clusters
+    size = mean * (1 - mean) / variance if variance else estimate.clusters
     bottom, top = (low + end * (high - low) for end in wilson(mean, size, t_quantile(freedom, tail)))
-    return Estimate(value, min(value, bottom), max(value, top), n, clusters, effective, freedom)
+    return estimate.between(bottom, top, freedom)
 
 
 def count_trainings(parts: Iterable[str]) -> int | None:

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import datasets
@@ -34,23 +34,20 @@ class MapShell:
     references: masks (B, H, W), 0 and 1."""
     LEFT_OUT = "an empty mask"  # why a score is NaN
     function: Callable[..., np.ndarray]
+    # Of evaluate.EvaluationModule, beside which a shell stands.
+    name: str
+    info: evaluate.MetricInfo
+    writer: Any
+    num_process: int
 
-    def scores(self, maps: np.ndarray, references: Any, /, **options: Any) -> np.ndarray:
-        """Return the scores (B,) of maps and their masks."""
-        return self.reduced(self.function(maps, references, **options), options)
+    def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
+        """Return the scores (B,) of what `_inputs` gives."""
+        return self.reduced(self.function(*inputs, **options), options)
 
     def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
         """Return the scores (B,) that parts (B, P) give; scores are returned as they are."""
         reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
         return reduce(values, options) if np.ndim(values) == 2 else values
-
-    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return checked maps (B, H, W) and references (B, ...) of whatever was passed."""
-        return read_pair(predictions, references)
-
-    def reference_feature(self, size: tuple[int, int]) -> Any:
-        """Return the type of a reference."""
-        return datasets.Array2D(size, "bool")
 
     def declared(self) -> Callable[..., np.ndarray] | None:
         """Return the declared function; None where saliency_bench, which has it, is not installed."""
@@ -76,58 +73,63 @@ class MapShell:
         info.format = "numpy"
         return info
 
-    def _features(self, size: tuple[int, int]) -> datasets.Features:
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
         """Return the types of what is added."""
-        features = {"predictions": datasets.Array2D(size, "float32"), "references": self.reference_feature(size)}
-        return datasets.Features(features)
+        return datasets.Features(
+            {"predictions": datasets.Array2D(size, "float32"), "references": datasets.Array2D(size, "bool")}
+        )
 
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Add a batch of maps (B, H, W) with their references; all of one computation have one size."""
-        inputs = self._inputs(predictions, references)
-        self._use_size(inputs["predictions"].shape[1:])
-        super().add_batch(**inputs, **kwargs)  # type: ignore[misc]
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
+        """Return what is scored, checked, by the names and in the order of `_features`."""
+        maps, masks = read_pair(predictions, references)
+        return {"predictions": maps, "references": masks}
 
-    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
-        """Return what is scored, by the names that `evaluate` has for it."""
-        maps, read = self.read(predictions, references)
-        return {"predictions": maps, "references": read}
+    def add_batch(self, **given: Any) -> None:
+        """Add a batch of what `INPUTS` names; all of one computation have one size."""
+        inputs = self._inputs(**_known(self.name, given, self._names()))
+        self._use_size(next(iter(inputs.values())).shape[-2:])
+        super().add_batch(**inputs)  # type: ignore[misc]
 
-    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Add one map (H, W) with its reference."""
-        self.add_batch(predictions=[prediction], references=[reference], **kwargs)
+    def add(self, **given: Any) -> None:
+        """Add one sample: `prediction` and `reference`, or `image` and `reference`."""
+        given = {f"{name}s": [value] for name, value in given.items() if name != "reference" or value is not None}
+        self.add_batch(**given)
 
-    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
+    def compute(self, **given: Any) -> dict[str, Any] | None:
         """Return the mean score of all that was added and of what is passed here.
 
         `per_sample=True` adds the list "scores".
         """
-        if predictions is not None and self.writer is None and self.num_process == 1:  # type: ignore[attr-defined]
+        passed = {name: value for name in self._names() if (value := given.pop(name, None)) is not None}
+        inputs: dict[str, Any] = self._inputs(**passed) if passed else {}
+        if "predictions" in passed and self.writer is None and self.num_process == 1:
             # Nothing was added: `evaluate` would write all to an Arrow table and read it back, 1 to 2 ms a map.
-            return self._averaged(**self._inputs(predictions, references), **kwargs)
-        result = super().compute(predictions=predictions, references=references, **kwargs)  # type: ignore[misc]
+            return self._averaged(**inputs, **given)
+        result = super().compute(**inputs, **given)  # type: ignore[misc]
         if isinstance(result, Exception):
             raise result
         return result
 
+    def _names(self) -> list[str]:
+        """Return the names of what can be added."""
+        return list(inspect.signature(self._inputs).parameters)
+
     def _compute(self, **inputs: Any) -> dict[str, Any] | Exception:
-        # evaluate closes its files only after a normal return: an error travels as a value, and the module goes on.
         """Return the result, or the error that `compute` raises: `evaluate` keeps a file open where this raises."""
         try:
             return self._averaged(**inputs)
         except Exception as error:
             return error
 
-    def _averaged(
-        self, *, predictions: Any, references: Any, per_sample: bool = False, **options: Any
-    ) -> dict[str, Any]:
-        """Return the mean score, and on request all scores."""
-        name = self.name  # type: ignore[attr-defined]
-        options = self.read_options(options)
+    def _averaged(self, *, per_sample: bool = False, **given: Any) -> dict[str, Any]:
+        """Return the mean score, and on request all scores, of inputs with options."""
+        name, inputs = self.name, [np.asarray(given.pop(feature)) for feature in self.info.features]
+        options = self.read_options(given)
         if not isinstance(per_sample, bool):
             raise UserError(f"per_sample of {name} is True or False; got {per_sample!r}")
-        if len(predictions) == 0:
+        if len(inputs[0]) == 0:
             raise ValueError(f"{name}: there is no sample to score")
-        scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
+        scores = self.scores(*inputs, **options)
         left_out = self.left_out(scores)
         if left_out.all():
             raise ValueError(f"{name}: all {len(scores)} samples are left out: {self.reason(options)}")
@@ -156,7 +158,7 @@ class MapShell:
             UserError: One is unknown, or has a value that it does not take.
         """
         known = [*defaults(self.function), "per_sample"]
-        return dict(resolved(self.name, self.function, _known(self.name, options, known)))  # type: ignore[attr-defined]
+        return dict(resolved(self.name, self.function, _known(self.name, options, known)))
 
     def _use_size(self, size: tuple[int, ...]) -> None:
         """Take the size of the first maps for all.
@@ -164,15 +166,14 @@ class MapShell:
         Raises:
             ValueError: Others of another size were added.
         """
-        features = self._features((size[0], size[1]))
-        info = self.info  # type: ignore[attr-defined]
-        if getattr(self, "writer", None) is not None and info.features != features:
-            name, kind = next(iter(info.features.items()))
+        features = self._features(size)
+        if getattr(self, "writer", None) is not None and self.info.features != features:
+            name, kind = next(iter(self.info.features.items()))
             before, name = "{} x {}".format(*kind.shape[-2:]), name.replace("predictions", "maps")
             raise ValueError(
                 f"{name} of {size[0]} x {size[1]} follow {name} of {before}; one computation takes one size"
             )
-        info.features = features
+        self.info.features = features
 
 
 class SweepShell(MapShell):
@@ -188,11 +189,11 @@ class SweepShell(MapShell):
         others = {key: value for key, value in options.items() if key != "threshold"}
         return super().read_options(others) | {"threshold": thresholds}
 
-    def scores(self, maps: np.ndarray, references: Any, /, **options: Any) -> np.ndarray:
+    def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
         """Return the scores (B,) at a threshold, (B, T) at T thresholds."""
         if not isinstance(options["threshold"], list | tuple):
-            return super().scores(maps, references, **options)
-        return self.sweep(maps, references, options.pop("threshold"), **options)
+            return super().scores(*inputs, **options)
+        return self.sweep(*inputs, options.pop("threshold"), **options)
 
 
 class MapOnlyShell(MapShell):
@@ -202,40 +203,19 @@ class MapOnlyShell(MapShell):
     LEFT_OUT = "a score that is not a number"
     ALONE = "looks at the maps alone"
 
-    def scores(self, maps: np.ndarray, references: Any, /, **options: Any) -> np.ndarray:
-        """Return the scores (B,) of maps."""
-        return self.reduced(self.function(maps, **options), options)
-
-    def _features(self, size: tuple[int, int]) -> datasets.Features:
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
         """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
 
-    def _inputs(self, predictions: Any, references: Any) -> dict[str, Any]:
-        """Return what is scored, by the names that `evaluate` has for it."""
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
+        """Return what is scored, checked."""
         self._refuse(references)
         return {"predictions": read_maps(predictions)}
-
-    def add(self, *, prediction: Any = None, **kwargs: Any) -> None:
-        """Add one map (H, W)."""
-        self.add_batch(predictions=[prediction], **kwargs)
-
-    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
-        """Return the mean score of all that was added and of what is passed here.
-
-        `per_sample=True` adds the list "scores".
-        """
-        self._refuse(references)
-        return super().compute(predictions=predictions, **kwargs)
 
     def _refuse(self, references: Any) -> None:
         """Raise ValueError for references, which nothing is compared with."""
         if references is not None:
-            name = self.name  # type: ignore[attr-defined]
-            raise ValueError(f"{name} {self.ALONE}; leave out references")
-
-    def _averaged(self, *, predictions: Any, **options: Any) -> dict[str, Any]:
-        """Return the mean score, and on request all scores."""
-        return super()._averaged(predictions=predictions, references=None, **options)
+            raise ValueError(f"{self.name} {self.ALONE}; leave out references")
 
 
 class _InstalledShell(MapShell):
@@ -244,9 +224,9 @@ class _InstalledShell(MapShell):
     def declared(self) -> Callable[..., np.ndarray] | None:
         """Return the declared function; None where saliency_bench, which has it, is not installed."""
         try:
-            from saliency_bench.bound_metric import load_metric
+            from saliency_bench.bound_metric import registered_metric
 
-            return load_metric(type(self).__module__.rpartition(".")[2]).function
+            return registered_metric(type(self).__module__.rpartition(".")[2]).function
         except (ModuleNotFoundError, UserError):
             return None
 
@@ -256,11 +236,10 @@ class _InstalledShell(MapShell):
 
     def _metric(self, options: dict[str, Any]) -> Any:
         """Return the metric with those of the options that are its own."""
-        from saliency_bench.bound_metric import load_metric
+        from saliency_bench.bound_metric import registered_metric
 
-        name = self.name  # type: ignore[attr-defined]
-        names = _options_of(name)
-        return load_metric(name, **{key: value for key, value in options.items() if key in names})
+        names = _options_of(self.name)
+        return registered_metric(self.name, **{key: value for key, value in options.items() if key in names})
 
 
 class ExplainerShell(_InstalledShell):
@@ -276,43 +255,22 @@ class ExplainerShell(_InstalledShell):
     batch_size: images explained at once. Default: 16."""
     LEFT_OUT = "a flat map"
 
-    def _features(self, size: tuple[int, int]) -> datasets.Features:
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
         """Return the types of what is added."""
         return datasets.Features(
             {"images": datasets.Array3D((3, *size), "float32"), "references": datasets.Value("int64")}
         )
 
-    def add_batch(self, *, images: Any = None, references: Any = None, predictions: Any = None, **kwargs: Any) -> None:
-        """Add a batch of images (B, 3, H, W), with the class of each if the metric takes one."""
-        name = self.name  # type: ignore[attr-defined]
+    def _inputs(self, predictions: Any = None, references: Any = None, images: Any = None) -> dict[str, np.ndarray]:
+        """Return images (B, 3, H, W), and the class of each if the metric takes one."""
         if predictions is not None or images is None:
-            raise ValueError(f"{name} makes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions")
+            raise ValueError(
+                f"{self.name} makes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions"
+            )
         pictures = read_array("images", images, "(B, 3, H, W)").astype(np.float32)
         if pictures.ndim != 4 or pictures.shape[1] != 3:
             raise ValueError(f"images have shape (B, 3, H, W); these have {pictures.shape}")
-        labels = _classes(references, len(pictures), "images")
-        self._use_size(pictures.shape[2:])
-        super(MapShell, self).add_batch(images=pictures, references=labels, **kwargs)  # type: ignore[misc]
-
-    def compute(
-        self, *, images: Any = None, references: Any = None, predictions: Any = None, **kwargs: Any
-    ) -> dict[str, Any] | None:
-        """Return the mean score of all that was added and of what is passed here.
-
-        `per_sample=True` adds the list "scores".
-        """
-        if predictions is not None:
-            self.add_batch(predictions=predictions)  # says what to give instead
-        return super().compute(images=images, references=references, **kwargs)
-
-    def add(self, *, image: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Add one image (3, H, W), with its class if the metric takes one."""
-        images, references = (None if value is None else [value] for value in (image, reference))
-        self.add_batch(images=images, references=references, **kwargs)
-
-    def _averaged(self, *, images: Any = None, **options: Any) -> dict[str, Any]:
-        """Return the mean score, and on request all scores."""
-        return super()._averaged(predictions=images, **options)
+        return {"images": pictures, "references": _classes(references, len(pictures), "images")}
 
     def scores(
         self,
@@ -326,15 +284,15 @@ class ExplainerShell(_InstalledShell):
         **options: Any,
     ) -> np.ndarray:
         """Return the scores of images by the metric, the classifier and the explainer."""
-        name = self.name  # type: ignore[attr-defined]
+        name = self.name
         try:
-            from saliency_bench.scoring.samples import score_parts, score_samples
+            from saliency_bench.scoring.samples import score_samples
         except ModuleNotFoundError as error:
             raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
         if classifier is None or explainer is None:
             raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
-        known = [*defaults(self.scores), *defaults(score_samples), *_options_of(name), "seeds", "per_sample"]
-        options = _known(name, options, known)
+        known = {*defaults(self.scores), *defaults(score_samples), *_options_of(name), "seeds", "per_sample"}
+        options = _known(name, options, known - {"parts"})
         metric, has_classes = self._metric(options), references != NO_CLASS
         if "labels" in metric.inputs and options.get("labels") is None:
             if not has_classes.all():
@@ -342,9 +300,8 @@ class ExplainerShell(_InstalledShell):
             options["labels"] = references
         elif target is None and has_classes.any():
             target = references
-        if metric.aggregate is not None:
-            return score_parts(name, images, classifier, explainer, target=target, **options)
-        return score_samples(name, images, classifier, explainer, target=target, **options)
+        parts = metric.aggregate is not None
+        return score_samples(name, images, classifier, explainer, target=target, parts=parts, **options)
 
     def reason(self, options: dict[str, Any]) -> str:
         """Return why samples are left out, in the words of the metric."""
@@ -381,14 +338,16 @@ class CurveShell(_InstalledShell):
     batch_size: images in one forward pass. Default: 16."""
     LEFT_OUT = "a score that is not a number"
 
-    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
+        """Return the types of what is added."""
+        return datasets.Features(
+            {"predictions": datasets.Array2D(size, "float32"), "references": datasets.Value("int64")}
+        )
+
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
         """Return maps and the class of each; with a target of their own, samples need no class."""
         maps = read_maps(predictions)
-        return maps, _classes(references, len(maps), "maps")
-
-    def reference_feature(self, size: tuple[int, int]) -> Any:
-        """Return the type of a class."""
-        return datasets.Value("int64")
+        return {"predictions": maps, "references": _classes(references, len(maps), "maps")}
 
     def scores(
         self,
@@ -407,9 +366,9 @@ class CurveShell(_InstalledShell):
         **options: Any,
     ) -> np.ndarray:
         """Return the scores of maps by the metric and the classifier."""
-        name = self.name  # type: ignore[attr-defined]
+        name = self.name
         try:
-            from saliency_bench.bound_metric import load_metric
+            from saliency_bench.bound_metric import registered_metric
             from saliency_bench.scoring.draws import Draws
             from saliency_bench.scoring.perturbation import batched_curves, right_classes
             from saliency_bench.scoring.samples import known_groups
@@ -418,7 +377,7 @@ class CurveShell(_InstalledShell):
         if images is None or classifier is None:
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
         options = _known(name, options, [*defaults(self.scores), *_options_of(name), "per_sample"])
-        metric, unlabelled = load_metric(name, **options), (references == NO_CLASS).any()
+        metric, unlabelled = registered_metric(name, **options), (references == NO_CLASS).any()
         if "labels" in metric.inputs and (target is not None or unlabelled):
             raise ValueError(f"{name} compares with references, the class of each image; give them, and no target")
         if target is None and unlabelled:
@@ -458,38 +417,34 @@ class AreaShell(_InstalledShell):
         info.format = None  # as arrays the numbers would come back in float32, and a run computes in float64
         return info
 
-    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return checked accuracies and their exposures."""
-        name = self.name  # type: ignore[attr-defined]
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
+        """Return the types of what is added."""
+        return datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("float64")})
+
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
+        """Return accuracies (N,) and their exposures (N,)."""
         if references is None:
-            raise ValueError(f"{name} needs references, the exposure of each accuracy, a share from 0 to 1")
+            raise ValueError(f"{self.name} needs references, the exposure of each accuracy, a share from 0 to 1")
         accuracies, exposures = (
             read_array(name, given, "(N,)").astype(np.float64)
             for name, given in (("predictions", predictions), ("references", references))
         )
         if accuracies.ndim != 1 or accuracies.shape != exposures.shape:
             raise ValueError(
-                f"{name} needs one exposure for each accuracy; got {exposures.shape} for {accuracies.shape}"
+                f"{self.name} needs one exposure for each accuracy; got {exposures.shape} for {accuracies.shape}"
             )
-        for name, values in (("an accuracy", accuracies), ("an exposure", exposures)):
+        for subject, values in (("an accuracy", accuracies), ("an exposure", exposures)):
             if len(outside := values[~((values >= 0) & (values <= 1))]):
-                raise ValueError(f"{name}: {name} is a share from 0 to 1; got {outside[0]:g}")
-        return accuracies, exposures
+                raise ValueError(f"{self.name}: {subject} is a share from 0 to 1; got {outside[0]:g}")
+        return {"predictions": accuracies, "references": exposures}
 
-    def _features(self, size: tuple[int, int]) -> datasets.Features:
-        """Return the types of what is added."""
-        return datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("float64")})
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return no options: those of the metric are of the training."""
+        return _known(self.name, options, [])
 
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Add accuracies (N,) with their exposures (N,)."""
-        accuracies, exposures = self.read(predictions, references)
-        super(MapShell, self).add_batch(predictions=accuracies, references=exposures, **kwargs)  # type: ignore[misc]
-
-    def _averaged(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
-        """Return the area."""
-        name = self.name  # type: ignore[attr-defined]
-        _known(name, options, [])
-        return {name: float(_area(np.asarray(predictions, np.float64), np.asarray(references, np.float64)))}
+    def scores(self, accuracies: Any, exposures: Any, /, **options: Any) -> np.ndarray:
+        """Return the area (1,)."""
+        return np.atleast_1d(_area(np.asarray(accuracies, np.float64), np.asarray(exposures, np.float64)))
 
 
 def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
@@ -540,12 +495,12 @@ def _level_of_caller() -> int:
 
 def _options_of(name: str) -> list[str]:
     """Return the names of a metric's options."""
-    from saliency_bench.bound_metric import load_metric
+    from saliency_bench.bound_metric import registered_metric
 
-    return list(dict(load_metric(name).options))
+    return list(dict(registered_metric(name).options))
 
 
-def _known(name: str, options: dict[str, Any], known: list[str]) -> dict[str, Any]:
+def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return the options among those that are known; raise UserError for others."""
     for key in options:
         if key not in known:

@@ -13,12 +13,13 @@ from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider, reason_of
-from saliency_bench.maps import is_flat, mean_of_parts, tied_share
+from saliency_bench.maps import is_flat, mean_of_parts, normalise, tied_share
 from saliency_bench.reasons import (
     MARKS,
     NO_LABEL,
     NO_PART,
     NO_PROBABILITIES_CHANGED,
+    PEAKED,
     TIED,
     has_parts_only,
     lacks,
@@ -31,6 +32,9 @@ from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
 TIED_SHARE = 0.1  # of the pixels, from which on a map's score is marked
+HALF_OF_RANGE = 0.5  # the threshold of metrics that compare a region
+OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # options by which a threshold is a share of it
+PEAKED_SHARE = 0.01  # of the pixels, below which that region is marked
 
 
 @dataclass
@@ -67,22 +71,25 @@ class ScoredBatch:
 class Other:
     """A second classifier of the same images, K classes of its own.
 
-    target   (B, K), its right classes, each with the weight 1
     logits   (B, K), of the images, on the CPU
     labels   bool (B, K), the classes that are right for each image
     lacking  why there is nothing of a sample, else None
     """
 
     classifier: nn.Module
-    target: Target
     logits: Tensor
     labels: np.ndarray
     lacking: list[str | None]
 
+    @property
+    def target(self) -> Target:
+        """Return what its maps explain, (B, K): its right classes, each with the weight 1."""
+        return torch.from_numpy(self.labels).float()
+
     def part(self, kept: Sequence[int]) -> "Other":
         """Return a copy of these samples alone."""
         lacking = [self.lacking[sample] for sample in kept]
-        return Other(self.classifier, self.target[kept], self.logits[kept], self.labels[kept], lacking)
+        return Other(self.classifier, self.logits[kept], self.labels[kept], lacking)
 
 
 @dataclass
@@ -147,6 +154,13 @@ class MetricInputs:
         """Which maps have more than `TIED_SHARE` of their pixels ordered by no value, and are not constant."""
         assert self.maps is not None
         return (tied_share(self.maps.cpu().numpy()) > TIED_SHARE) & ~self.flat
+
+    @cached_property
+    def peaked(self) -> np.ndarray:
+        """Which maps have less than `PEAKED_SHARE` of their pixels above half of their range, and are not constant."""
+        assert self.maps is not None
+        above = normalise(self.maps.cpu().numpy()) > HALF_OF_RANGE
+        return (above.mean(axis=(1, 2)) < PEAKED_SHARE) & ~self.flat
 
     @cached_property
     def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
@@ -229,6 +243,8 @@ class MetricInputs:
                 mark = metric.declaration.mark if marked is not None and marked[index] else ""
                 if "curves" in metric.inputs and self.tied[sample]:
                     mark = MARKS.join(filter(None, (mark, TIED)))
+                if _goes_by_half_of_range(metric) and self.peaked[sample]:
+                    mark = MARKS.join(filter(None, (mark, PEAKED)))
                 flat = self._is_flat(metric, partners if isinstance(partners, Partners) else explain, index, sample)
                 parts_only = value is None and bool(np.isfinite(counts[index]))
                 result.values[sample] = value
@@ -282,7 +298,8 @@ class MetricInputs:
         }
         if self.other is not None and {"other", "explain"} <= set(metric.inputs):
             made, faulty = self.maps_of_other
-            explain.of_other = self.other.classifier, images, self.other.target[kept], torch.from_numpy(made[kept])
+            target = self.other.target[kept].to(images.device)
+            explain.of_other = self.other.classifier, images, target, torch.from_numpy(made[kept])
             explain.faulty |= {index: faulty[sample] for index, sample in enumerate(kept) if sample in faulty}
         return {need: inputs[need]() for need in metric.inputs}
 
@@ -315,6 +332,13 @@ def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> l
         else reason
         for value, score, reason in zip(values, result.values, result.reasons, strict=True)
     ]
+
+
+def _goes_by_half_of_range(metric: Metric) -> bool:
+    """Return whether a metric scores the region above half of the range of the maps, as its options say."""
+    options = dict(metric.options)
+    of_range = any(options.get(key) == value for key, value in OF_RANGE.items())
+    return of_range and options.get("threshold") == HALF_OF_RANGE and bool({"maps", "curves"} & set(metric.inputs))
 
 
 def _finite(value: float) -> Value:

@@ -167,12 +167,18 @@ class Curves:
         read: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
         """Return (b, n, ...): what `read` makes of p of b samples at their counts (b, n)."""
-        device, classes = self.images.device, self.target.shape[1]
+        device = self.images.device
         pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
 
         def draw(which: Tensor, numbers: Tensor) -> Images:
             top = (self._rank()[sample_of[which]] < pixels[which, numbers][:, None, None])[:, None]
             return self.drawn(sample_of[which], top if keep == "top" else ~top, reference)
+
+        return self._answers(samples, pixels.shape[1], draw, read)
+
+    def _answers(self, samples: list[int], count: int, draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return (b, count, ...): what `read` makes of p of `count` pictures of each of b samples."""
+        classes = self.target.shape[1]
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
             if logits.shape[1] != classes:
@@ -180,10 +186,10 @@ class Curves:
             return read(probabilities(logits.float(), self.activation), which)
 
         with untouched(self.classifier), torch.inference_mode():
-            read_values = forward_many(self.classifier, self.images[samples], pixels.shape[1], draw, read_logits)
-        self.passes += pixels.numel()
-        self.undefined[samples] |= read_values.isnan().flatten(1).any(dim=1).cpu().numpy()
-        return read_values
+            values = forward_many(self.classifier, self.images[samples], count, draw, read_logits)
+        self.passes += len(samples) * count
+        self.undefined[samples] |= values.isnan().flatten(1).any(dim=1).cpu().numpy()
+        return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
         """Return float64 (B, count): sum_k w_k logit_k of `count` other pictures of each image.
@@ -211,14 +217,8 @@ class Curves:
         def draw(samples: Tensor, pictures: Tensor) -> Images:
             return self.drawn(samples, inside[samples], reference)
 
-        def read(logits: Tensor, samples: Tensor) -> Tensor:
-            return probabilities(logits.float(), self.activation)
-
-        with untouched(self.classifier), torch.inference_mode():
-            p = forward_many(self.classifier, self.images, 1, draw, read)[:, 0].cpu().numpy()
-        self.passes += len(p)
-        self.undefined |= np.isnan(p).any(axis=1)
-        return p
+        every = list(range(len(self.images)))
+        return self._answers(every, 1, draw, lambda p, which: p)[:, 0].cpu().numpy()
 
     def lost(self, scores: np.ndarray) -> list[int]:
         """Return the samples whose scores (B,) are not numbers because a picture got no probabilities."""

@@ -16,7 +16,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
-from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch
+from saliency_bench.scoring.inputs import MetricInputs, Other
 from saliency_bench.scoring.partners import PartnerSamples, PartnerSource, Predictions, plan_of
 from saliency_bench.scoring.perturbation import check_batch_size, check_frame, per_image, read_images, right_classes
 from saliency_bench.target_weights import no_probabilities, one_hot, probabilities
@@ -43,6 +43,7 @@ def score_samples(
     image_ids: Sequence[str] | None = None,
     seed: int = 0,
     batch_size: int = 16,
+    parts: bool = False,
     **options: object,
 ) -> Scores:
     """Return float64 (B,), a metric on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
@@ -64,68 +65,18 @@ def score_samples(
         seed: of the run; also that of what is drawn once for all images: the masks of RISE, weights of a randomised
             network.
         batch_size: samples of a batch.
+        parts: give the parts (B, P) of the scores instead, as `score_parts` does.
         **options: of the metric.
 
     Raises:
         UserError: An argument is invalid, maps or logits are not finite, or the metric has one value over all samples,
-            of which `score_parts` gives the parts.
+            of which only the parts are of samples.
     """
-    if not isinstance(metric, Metric):
-        metric, options = load_metric(metric, **options), {}
-    if metric.aggregate is not None:
-        raise UserError(f"{metric} has one value over all samples and none of each; take score_parts")
-    batches = scored_batches(
-        metric, images, classifier, explainer, target=target, labels=labels, groups=groups, masks=masks,
-        columns=columns, other=other, other_labels=other_labels, seeds=seeds, image_ids=image_ids, seed=seed,
-        batch_size=batch_size, **options,
-    )  # fmt: skip
-    return np.concatenate([_numbers(batch.values) for batch in batches])
-
-
-@handlers_end_work()
-def score_parts(
-    metric: str | Metric,
-    images: Images | np.ndarray,
-    classifier: nn.Module | str | Path,
-    explainer: str | Explainer | Callable[..., Maps],
-    **given: Any,
-) -> np.ndarray:
-    """Return float64 (B, P), the parts of the scores that `score_samples` gives of the same.
-
-    NaN where they are not there.
-    """
-    batches = scored_batches(metric, images, classifier, explainer, **given)
-    return np.concatenate([np.stack([_numbers(part) for part in batch.parts.values()], axis=1) for batch in batches])
-
-
-def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    """Return values with NaN for None."""
-    return np.array([np.nan if value is None else value for value in values])
-
-
-def scored_batches(
-    metric: str | Metric | Callable[..., Scores],
-    images: Images | np.ndarray,
-    classifier: nn.Module | str | Path,
-    explainer: str | Explainer | Callable[..., Maps],
-    *,
-    target: Target | Sequence[int] | None = None,
-    labels: Sequence[int] | np.ndarray | None = None,
-    groups: ClassGroups | Mapping | str | Path | None = None,
-    masks: np.ndarray | Tensor | None = None,
-    columns: Mapping[str, Any] | None = None,
-    other: nn.Module | str | Path | None = None,
-    other_labels: Sequence[int] | np.ndarray | None = None,
-    seeds: Sequence[int] | None = None,
-    image_ids: Sequence[str] | None = None,
-    seed: int = 0,
-    batch_size: int = 16,
-    **options: object,
-) -> list[ScoredBatch]:
-    """Yield what `score_samples` gives, batch by batch."""
     if isinstance(metric, Metric) and options:
         raise UserError(f"{metric.name} has its options already; got {next(iter(options))} beside it")
     metric = load_metric(metric, **options)
+    if metric.aggregate is not None and not parts:
+        raise UserError(f"{metric} has one value over all samples and none of each; take score_parts")
     images, given = _checked(metric, images, target)
     inside, further = _masks(metric, masks, images), _columns(metric, columns or {}, images)
     draws = Draws.given(len(images), seeds, image_ids, seed)
@@ -152,7 +103,25 @@ def scored_batches(
             first = min(faulty)
             raise UserError(f"{metric.name} of {explainer}, image {start + first}: {faulty[first]}")
         scored.append(batch)
-    return scored
+    if parts:
+        return np.concatenate([np.stack(list(map(_numbers, batch.parts.values())), axis=1) for batch in scored])
+    return np.concatenate([_numbers(batch.values) for batch in scored])
+
+
+def score_parts(
+    metric: str | Metric,
+    images: Images | np.ndarray,
+    classifier: nn.Module | str | Path,
+    explainer: str | Explainer | Callable[..., Maps],
+    **given: Any,
+) -> np.ndarray:
+    """Return float64 (B, P), the parts of the scores that `score_samples` gives of the same; NaN for none."""
+    return score_samples(metric, images, classifier, explainer, parts=True, **given)
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    """Return values with NaN for None."""
+    return np.array([np.nan if value is None else value for value in values])
 
 
 def _partners(
@@ -287,7 +256,7 @@ def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> O
     right = right_classes(labels, logits.shape[1])
     without = no_probabilities(logits, classifier.activation)
     lacking = [f"other model: {NO_PROBABILITIES}" if is_lacking else None for is_lacking in without.tolist()]
-    return Other(classifier, torch.from_numpy(right).float().to(images.device), logits, right, lacking)
+    return Other(classifier, logits, right, lacking)
 
 
 def known_groups(

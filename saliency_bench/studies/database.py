@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import local
 
 from sqlalchemy import Connection, create_engine, insert, inspect, select
 from sqlalchemy.engine import make_url
@@ -50,6 +51,7 @@ class Database:
             raise UserError(f"{self.text} needs the library psycopg: pip install 'psycopg[binary]'") from error
         if self.path is not None:
             prepare_sqlite(self.engine)
+        self._of_thread = local()  # `.writer`: the connection of the transaction that this thread writes in
         try:
             self._open()
         except (SQLAlchemyError, sqlite3.Error) as error:
@@ -85,11 +87,18 @@ class Database:
         with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if self.path is None:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
-            yield connection
+            self._of_thread.writer = connection
+            try:
+                yield connection
+            finally:
+                self._of_thread.writer = None
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a transaction that reads."""
+        """Open a transaction that reads; within `writing`, read in that transaction, which sees what it has written."""
+        if (writer := getattr(self._of_thread, "writer", None)) is not None:
+            yield writer
+            return
         with self.engine.connect() as connection, connection.begin():
             yield connection
 

@@ -133,7 +133,7 @@ class Study:
             raise UserError(f"role is one of {', '.join(ROLES)}, not {role}")
         key = sha256(f"{self.id} {role} {request}".encode()).hexdigest()
         with self.store.writing() as connection:
-            if known := self._person(connection, key):
+            if known := self.person(key):
                 return Person(known.name, known.role, key)
             taken = set(connection.scalars(select(people.c.name).where(people.c.study == self.id)))
             name = next(pseudonym for attempt in count() if (pseudonym := _pseudonym(key, attempt)) not in taken)
@@ -186,15 +186,11 @@ class Study:
 
     def person(self, key: str) -> Person | None:
         """Return the owner of a key; None for an unknown one."""
-        with self.store.reading() as connection:
-            return self._person(connection, key)
-
-    def _person(self, connection: Connection, key: str) -> Person | None:
-        """Return the owner of a key."""
         query = select(people.c.name, people.c.role).where(
             people.c.study == self.id, people.c.key_sha256 == _hash(str(key))
         )
-        row = connection.execute(query).first()
+        with self.store.reading() as connection:
+            row = connection.execute(query).first()
         return None if row is None else Person(row.name, row.role)
 
     def people(self, role: str | None = None) -> list[str]:
@@ -209,7 +205,7 @@ class Study:
         """Append these units to what a person is asked; those that the person has already are left where they are."""
         with self.store.writing() as connection:
             self._append(connection, person, units)
-        return self.assignments(person)
+            return self.assignments(person)
 
     def draw(
         self,
@@ -235,28 +231,27 @@ class Study:
             without: people who do not count at all.
         """
         with self.store.writing() as connection:
-            assigned = self._assignments(connection, person)
-            answered = set(
-                connection.scalars(select(answers.c.unit).where(answers.c.study == self.id, answers.c.person == person))
-            )
+            assigned, answered = self.assignments(person), set(self.answered(person))
             waiting = [assignment for assignment in assigned if assignment.unit not in answered]
             if missing := open_units - len(waiting):
                 given = {assignment.unit for assignment in assigned}
-                takers = self._takers(connection, lease_hours, without)
+                takers = self.takers(lease_hours, without)
                 left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
                 left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
                 self._append(connection, person, left[: max(missing, 0)])
-                waiting = [
-                    assignment
-                    for assignment in self._assignments(connection, person)
-                    if assignment.unit not in answered
-                ]
+                waiting = [assignment for assignment in self.assignments(person) if assignment.unit not in answered]
         return waiting
 
     def takers(self, lease_hours: float = LEASE_HOURS, without: Collection[str] = ()) -> dict[str, int]:
         """Return {unit: people who answered it, or hold it: they were given something or answered so lately}."""
+        done, taken = (
+            select(table.c.person, table.c.unit).where(table.c.study == self.id) for table in (answers, assignments)
+        )
         with self.store.reading() as connection:
-            return self._takers(connection, lease_hours, without)
+            answered, given = (connection.execute(query).tuples().all() for query in (done, taken))
+        active, pairs = self.active(lease_hours), set(answered)
+        taking = ((person, unit) for person, unit in given if person not in without)
+        return Counter(unit for person, unit in taking if person in active or (person, unit) in pairs)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
         """Return what a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
@@ -264,27 +259,23 @@ class Study:
         No other assignment is made in between, so that what is chosen is still needed when it is given.
         """
         with self.store.writing() as connection:
-            everyone = self._assignments(connection, None)
+            everyone = self.assignments()
             if not any(assignment.person == person for assignment in everyone):
                 self._append(connection, person, choose(everyone))
-            return self._assignments(connection, person)
+            return self.assignments(person)
 
     def assignments(self, person: str | None = None) -> list[Assignment]:
         """Return the assignments of a person in this person's order, or of all."""
-        with self.store.reading() as connection:
-            return self._assignments(connection, person)
-
-    def _assignments(self, connection: Connection, person: str | None) -> list[Assignment]:
-        """Return the assignments of a person, or of all."""
         columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
         rows = select(*columns).where(assignments.c.study == self.id)
         rows = rows if person is None else rows.where(assignments.c.person == person)
         ordered = rows.order_by(assignments.c.person, assignments.c.position)
-        return [Assignment(*row) for row in connection.execute(ordered)]
+        with self.store.reading() as connection:
+            return [Assignment(*row) for row in connection.execute(ordered)]
 
     def _append(self, connection: Connection, person: str, units: Iterable[str]) -> None:
         """Append units to a person's assignments."""
-        assigned = self._assignments(connection, person)
+        assigned = self.assignments(person)
         given, first = {assignment.unit for assignment in assigned}, len(assigned)
         new = [check_text("unit", unit) for unit in dict.fromkeys(units) if unit not in given]
         rows = [
@@ -294,34 +285,17 @@ class Study:
         if rows:
             connection.execute(insert(assignments), rows)
 
-    def _takers(self, connection: Connection, lease_hours: float, without: Collection[str]) -> dict[str, int]:
-        """Return how many people took each unit."""
-        done = set(
-            connection.execute(select(answers.c.person, answers.c.unit).where(answers.c.study == self.id))
-            .tuples()
-            .all()
-        )
-        active = self._active(connection, lease_hours)
-        taken = select(assignments.c.person, assignments.c.unit).where(assignments.c.study == self.id)
-        rows = connection.execute(taken).tuples().all()
-        taking = ((person, unit) for person, unit in rows if person not in without)
-        return Counter(unit for person, unit in taking if person in active or (person, unit) in done)
-
     def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
         """Return the people who were given something or have answered less than so many hours ago."""
-        with self.store.reading() as connection:
-            return self._active(connection, lease_hours)
-
-    def _active(self, connection: Connection, lease_hours: float) -> set[str]:
-        """Return the people who were given something or have answered lately."""
         since = hours_ago(lease_hours)
-        return {
-            person
-            for table in (assignments, answers)
-            for person in connection.scalars(
-                select(table.c.person).where(table.c.study == self.id, table.c.created >= since).distinct()
-            )
-        }
+        with self.store.reading() as connection:
+            return {
+                person
+                for table in (assignments, answers)
+                for person in connection.scalars(
+                    select(table.c.person).where(table.c.study == self.id, table.c.created >= since).distinct()
+                )
+            }
 
     # answers
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from saliency_bench.errors import UserError
 from saliency_bench.targets.class_groups import key_of, places_in
+from saliency_bench.targets.label_maps import is_unnamed
 
 HERE = Path(__file__).parent
 
@@ -57,7 +58,7 @@ def fitting(dataset: Sequence[str] | None, model: Sequence[str] | None, classes:
 
 def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -> list[int]:
     """Return the index of each class of a table of `class_groups` among the model's."""
-    unnamed = model is None or all(name == f"LABEL_{index}" for index, name in enumerate(model))
+    unnamed = model is None or is_unnamed(model)
     groups = json.loads((HERE / f"groups_{table}.json").read_text(encoding="utf-8"))
     places = list(range(classes)) if unnamed else places_in(model or (), groups)
     if len(places) != len(groups["classes"]):

@@ -1,5 +1,6 @@
 """Match the classes of a dataset with those of a model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from saliency_bench.errors import UserError, one_line, unknown
@@ -28,7 +29,7 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
     """
     if label_map is not None:
         return _mapped(dataset, model, classes, _read(label_map))
-    if model is None or _unnamed(model):
+    if model is None or is_unnamed(model):
         if classes == len(dataset):
             return [[index] for index in range(classes)]
         raise _no_match(dataset, f"the model has {classes} classes without names")
@@ -53,7 +54,7 @@ def same_classes(first: list[str] | None, count: int, second: list[str] | None, 
     Raises:
         UserError: The second model does not have a class.
     """
-    if first is None or second is None or _unnamed(first) or _unnamed(second):
+    if first is None or second is None or is_unnamed(first) or is_unnamed(second):
         if count != classes:
             raise UserError(f"{name} has {count} classes, the model {classes}, and not both name them; give two models "
                             "of the same classes")  # fmt: skip
@@ -67,7 +68,7 @@ def same_classes(first: list[str] | None, count: int, second: list[str] | None, 
     return [places[_plain(label)] for label in first]
 
 
-def _unnamed(labels: list[str]) -> bool:
+def is_unnamed(labels: Sequence[str]) -> bool:
     """Return whether class names are the numbers that a checkpoint without names has."""
     return all(name == f"LABEL_{index}" for index, name in enumerate(labels))
 

@@ -26,6 +26,7 @@ from time import monotonic
 from typing import Any
 
 from saliency_bench.errors import UserError, described
+from saliency_bench.utils.interrupts import exit_with_parent
 
 MEMORY = 2 * 2**30  # bytes on top of what the child takes after its imports
 SECONDS = 300.0
@@ -46,7 +47,7 @@ class _Child:
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
         self.process = subprocess.Popen(
             # -P: nothing is imported from the current folder, which may be that of a stranger's files.
-            [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
+            [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({os.getpid()})"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=kept | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
             start_new_session=True,  # Ctrl-C is for this process, which then ends the child
@@ -143,8 +144,11 @@ def bounded(
     return answer
 
 
-def serve() -> None:
-    """Answer calls, one per line of JSON on standard input, until it ends."""
+def serve(parent: int) -> None:
+    """Answer calls, one per line of JSON on standard input, until it ends, or the process `parent`."""
+    # In the middle of a call nobody reads that the input has ended. (prctl's PDEATHSIG would be the death of the thread
+    # that started this process, and other threads use it, too.)
+    exit_with_parent(parent)
     pipe = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
     for line in sys.stdin.buffer:

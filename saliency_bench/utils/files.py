@@ -13,7 +13,7 @@ from io import BytesIO
 from math import prod
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.storage import check_output_file, make_folder, rename, storage_error
@@ -193,14 +193,20 @@ def load_arrays(
 
 def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Raise ValueError if the header of a packed array promises more than the member holds."""
-    import numpy as np
-
     with packed.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
+        shape, dtype = read_header(file)
     if prod(shape) * dtype.itemsize > member.file_size:
         raise ValueError(f"{one_line(member.filename, 100)} is smaller than its header says")
+
+
+def read_header(file: IO[bytes]) -> "tuple[tuple[int, ...], np.dtype]":
+    """Return (shape, dtype) of a .npy file, which is left where the numbers begin."""
+    import numpy as np
+
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
 
 
 def save_arrays(path: Path, **arrays: "np.ndarray") -> None:

@@ -1,4 +1,4 @@
-"""Lines about what is wrong: to the logger `saliency_bench` of Python's `logging`, or on standard error."""
+"""Lines about what is wrong: warnings of the logger `saliency_bench` of Python's `logging`; a command prints them."""
 
 import logging
 import sys
@@ -11,25 +11,27 @@ LOGGER = logging.getLogger("saliency_bench")
 
 
 def complain(text: str) -> None:
-    """Say in a line that something is wrong that does not stop the run.
+    """Say in a line that something is wrong that does not stop the run."""
+    LOGGER.warning(one_line(text, LONGEST), stacklevel=2)
 
-    It is a warning of the logger where the calling program has set up logging; else a line on standard error, unless
-    the logger's level is higher.
-    """
-    if LOGGER.hasHandlers():
-        LOGGER.warning(one_line(text, LONGEST), stacklevel=2)
-    elif LOGGER.isEnabledFor(logging.WARNING):
-        show(text)
+
+class ShownLines(logging.Handler):
+    """Prints what is logged as a command does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line on standard error."""
+        show(record.getMessage())
 
 
 @contextmanager
 def lines_shown() -> Iterator[None]:
     """Show lines as a command does, whatever logging some library has set up."""
-    before, LOGGER.propagate = LOGGER.propagate, False
+    before = LOGGER.propagate, LOGGER.handlers
+    LOGGER.propagate, LOGGER.handlers = False, [ShownLines()]
     try:
         yield
     finally:
-        LOGGER.propagate = before
+        LOGGER.propagate, LOGGER.handlers = before
 
 
 def show(text: str) -> None:

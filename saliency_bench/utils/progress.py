@@ -50,19 +50,25 @@ def _notebook_bar() -> type[tqdm]:
 
 
 @contextmanager
+def without_bars(enabled: bool = True) -> Iterator[None]:
+    """Show no bars and no lines of progress, if `enabled`, in whatever is called."""
+    global _silent
+    before, _silent = _silent, _silent or enabled
+    try:
+        yield
+    finally:
+        _silent = before
+
+
+@contextmanager
 def silent(enabled: bool = True) -> Iterator[None]:
     """Print nothing on standard output and show no bars, if `enabled`; warnings and errors appear as usual."""
-    global _silent
     if not enabled:
         yield
         return
-    before, _silent = _silent, True
     os.environ.update(NO_BARS)
-    try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-            yield
-    finally:
-        _silent = before
+    with without_bars(), open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 class _Lines(tqdm):

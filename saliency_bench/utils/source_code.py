@@ -74,6 +74,21 @@ def _versions(module: ModuleType) -> str:
     return " ".join(str(version) for version in (getattr(module, "VERSION", None), *declared) if version is not None)
 
 
+def package_code(module: str) -> str:
+    """Return a hash of the source of a module that is imported, and of all that it imports of its own package.
+
+    It is one of the files' bytes, which are the same on every machine that has the same release.
+    """
+    root, waiting = module.partition(".")[0], [module]
+    files: dict[str, Path] = {}
+    while waiting:
+        name = waiting.pop()
+        if name not in files and name.partition(".")[0] == root and (file := _file(name)) is not None:
+            files[name] = file
+            waiting += _imported(name, file) if file.suffix == ".py" else ()
+    return _digest(part for name, file in sorted(files.items()) for part in (name.encode(), file.read_bytes()))
+
+
 def class_code(kind: type) -> str:
     """Return a hash of the methods that a class and its parents define; "" if all of them belong to libraries.
 

@@ -7,6 +7,7 @@ from transformers import AutoModelForImageClassification, Trainer, TrainingArgum
 
 import saliency_bench as sb
 from saliency_bench.callbacks import lightning_callback, scores_of, trainer_callback
+from saliency_bench.errors import UserError
 
 METRICS, EXPLAINERS = ["saliency_miou", "saliency_insertion"], ["gradcam", "random"]
 KEYS = {f"saliency/{metric}/{name}" for metric in METRICS for name in EXPLAINERS}
@@ -48,6 +49,29 @@ def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes
         assert logged[-1][f"saliency/{cell.metric}/{cell.explainer}"] == pytest.approx(cell.value, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("dataset", "options", "words"),
+    [
+        ("shapes-xia", {}, "unknown dataset 'shapes-xia'; did you mean shapes-xai"),
+        ("shapes-xai", {"explainer": ["gradcam"]}, "unknown argument 'explainer'; did you mean explainers"),
+        ("shapes-xai", {"explainers": ["gradcan"]}, "unknown explainer 'gradcan'"),
+        ("shapes-xai", {"metrics": ["saliency_miou:treshold=0.3"]}, "unknown option 'treshold'"),
+        ("shapes-xai", {"limit": 0}, "limit"),
+        ("shapes-xai", {"out": "runs"}, "out is given by the callback"),
+    ],
+)
+def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, options, words):
+    for made in (lambda: trainer_callback(None, dataset, **options), lambda: lightning_callback(dataset, **options)):
+        with pytest.raises(UserError, match=words):
+            made()
+
+
+def test_without_lightning_a_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("saliency_bench.callbacks.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install lightning"):
+        lightning_callback("shapes-xai")
+
+
 def test_modes_gradients_and_generators_stay(resnet, shapes):
     model = AutoModelForImageClassification.from_pretrained(resnet).train()
     model.resnet.encoder.eval()
@@ -60,8 +84,9 @@ def test_modes_gradients_and_generators_stay(resnet, shapes):
     assert all(parameter.requires_grad and bool((parameter.grad == 1).all()) for parameter in model.parameters())
 
 
-def test_lightning_logs_them(shapes, tmp_path):
-    lightning = pytest.importorskip("pytorch_lightning")
+@pytest.mark.parametrize("name", ["pytorch_lightning", "lightning"])
+def test_lightning_logs_them(name, shapes, tmp_path):
+    lightning = pytest.importorskip(name)
     rows = sb.load_dataset(str(shapes), split="train").select(range(8))
     prepare = sb.load_classifier(nn.Identity(), mean=0, std=1, size=32).prepare
     batch = prepare([rows[index] for index in range(8)])

@@ -42,6 +42,13 @@ def test_predictions_and_maps(runs):
     assert maps["gradcam"][predictions["image_id"][0]].shape == (32, 32)
 
 
+def test_reading_shows_nothing(runs, capfd):
+    for table in (runs[0].records(), runs[0].predictions()):
+        assert len(table.to_pandas()) == len(table) > 0
+    assert runs[0].predictions()["logits"][0][0] == runs[0].predictions().to_pandas()["logits"][0][0]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_to_pandas_holds_the_means_of_the_records(runs):
     table = runs[0].to_pandas()
     records = runs[0].records().to_pandas()

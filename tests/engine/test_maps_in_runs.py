@@ -1,6 +1,7 @@
 """Maps made elsewhere, given to a run as arrays, files or folders: `sb.run(maps={"mine": ...})` and `run --maps`."""
 
 import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -77,14 +78,64 @@ def test_every_form_of_the_same_maps_gives_the_same_cells(run, by_id, maps, tmp_
     table = pa.table({"image_id": ids, "map": [values.ravel() for values in by_id.values()]})
     pq.write_table(table, tmp_path / "maps.parquet")
     np.save(tmp_path / "maps.npy", maps)
+    np.savez(tmp_path / "maps.npz", maps)
+    torch.save(torch.from_numpy(maps), tmp_path / "maps.pt")
     forms = {
         "array": maps, "tensor": torch.from_numpy(maps), "list": list(maps), "dict": by_id,
         "folder": folder_of(tmp_path / "a", by_id), "text": str(tmp_path / "a"), "npy": tmp_path / "maps.npy",
         "npz": folder_of(tmp_path / "b", by_id, lambda path, values: np.savez_compressed(f"{path}.npz", values)),
-        "parquet": tmp_path / "maps.parquet",
+        "parquet": tmp_path / "maps.parquet", "packed": tmp_path / "maps.npz", "tensors": tmp_path / "maps.pt",
+        "pt": folder_of(tmp_path / "c", by_id, lambda path, values: torch.save(torch.from_numpy(values), f"{path}.pt")),
     }  # fmt: skip
     ids = {form: run({"mine": given}, name=form).cells[0].cell_id for form, given in forms.items()}
     assert len(set(ids.values())) == 1, ids
+
+
+ONE = {"a": "a.npy"}
+
+
+def test_tensors_of_any_kind_are_maps(tmp_path):
+    values = torch.arange(12.0).reshape(2, 2, 3)
+    kinds = {
+        "of a batch": values[1], "of a graph": (values[1] * values.requires_grad_())[1], "whole": values[1].int(),
+        "brain": values[1].bfloat16(),
+    }  # fmt: skip
+    for name, tensor in kinds.items():
+        (tmp_path / name).mkdir()
+        torch.save(tensor, tmp_path / name / "a.pt")
+        ((_, found),) = read_maps_of(tmp_path / name, "mine", ONE, (2, 3))
+        assert found.dtype == np.float32
+        assert np.array_equal(found, tensor.detach().float().numpy())
+
+
+class Opened:
+    def __reduce__(self):
+        return os.mkdir, ("opened",)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (Opened(), "is not a .pt file of one tensor"),
+        (np.zeros((2, 3)), "is not a .pt file of one tensor"),
+        ({"map": torch.zeros(2, 3)}, "holds a dict, not a tensor of numbers; save the maps alone"),
+        (torch.zeros(2, 3).to_sparse(), "not a tensor of numbers"),
+        (torch.zeros(2, 3, dtype=torch.complex64), "holds complex64, not numbers"),
+        (torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
+        (torch.full((2, 3), torch.nan), "the map holds NaN"),
+        (None, "is not a .pt file of one tensor"),
+    ],
+)
+def test_files_of_torch_that_hold_something_else(content, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "maps").mkdir()
+    torch.save(content, "maps/a.pt")
+    if content is None:
+        (tmp_path / "maps" / "a.pt").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        dict(read_maps_of(tmp_path / "maps", "mine", ONE, (2, 3)))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "opened").exists()
 
 
 def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):

@@ -241,8 +241,7 @@ def undisturbed(shapes, resnet, tmp_path_factory):
     return bytes_of(out)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_path):
     out = tmp_path / "run"
     subprocess.run(command(out, shapes, resnet, processes=2), cwd=tmp_path, env=environment(tmp_path), check=True,

@@ -161,8 +161,7 @@ def test_a_limit_first_and_more_later_changes_nothing(undisturbed, shapes, resne
     assert bytes_of(found) == bytes_of(undisturbed)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
 def test_what_some_processes_began_others_finish(first, then, undisturbed, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"

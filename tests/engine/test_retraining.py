@@ -26,6 +26,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import changed, first_exposures, part_names, retrained_area, right_answers
+from saliency_bench.utils.files import save_arrays
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 METRICS = ["saliency_roar:trainings=1,epochs=2,images=24,batch_size=8", "saliency_kar:trainings=1,epochs=2,images=24,"
@@ -46,7 +47,7 @@ def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
     path = tmp_path / "000000.npz"
     first = np.random.default_rng(0).integers(0, 9, (4, 100)).astype(np.uint8)
     assert span_files._read(path, 4) is None
-    span_files._write(path, first)
+    save_arrays(path, first=first)
     assert np.array_equal(span_files._read(path, 4), first)
     assert span_files._read(path, 5) is None
     content = path.read_bytes()

@@ -1,7 +1,9 @@
 """The whole run on a small network with random weights: what is written, and what is said when something is wrong."""
 
+import html
 import itertools
 import json
+import re
 import resource
 import threading
 import time
@@ -17,7 +19,7 @@ import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.engine import store
 from saliency_bench.errors import UserError
-from saliency_bench.reasons import HALVED, TIED
+from saliency_bench.reasons import HALVED, PEAKED, TIED
 from saliency_bench.results import records
 from saliency_bench.results.intervals import interval
 from saliency_bench.results.manifest import read_manifest
@@ -758,3 +760,26 @@ def test_scores_of_maps_with_tied_pixels_are_marked(shapes, resnet, tmp_path):
     ]
     (cell,) = go(tmp_path / "flat", shapes, resnet, explainers=[flat], **settings | {"metrics": metrics[:1]}).cells
     assert (cell.flat, cell.marked) == (4, {})
+
+
+def test_the_verdict_says_whose_maps_have_hardly_a_pixel_above_half_of_their_range(shapes, resnet, tmp_path):
+    def square(side):
+        """Maps with a bright square of this side: 9 pixels of 1,024 are under 1 %, 16 are not."""
+
+        def bright(classifier, images, target, *, side=side):
+            maps = torch.rand(len(images), 32, 32) * 0.4
+            maps[:, :side, :side] = 1
+            return maps
+
+        bright.__name__ = f"square_{side}"
+        return bright
+
+    metrics = ["saliency_miou", "saliency_miou:threshold=mask_area", "saliency_recall", "saliency_energy"]
+    result = go(tmp_path, shapes, resnet, explainers=[square(3), square(4)], metrics=metrics, limit=6)
+    marked = {(cell.explainer, cell.metric_text): cell.marked for cell in result.cells if cell.marked}
+    assert marked == {("square_3", metric): {PEAKED: 6} for metric in ("saliency_miou", "saliency_recall")}
+    (line,) = [line for line in result.verdict if "half of the map's range" in line]
+    assert line.startswith("square_3: in most samples under 1 % of the pixels ")
+    assert "counts for saliency_miou and saliency_recall:" in line
+    page = re.sub("</?code>", "", sb.report(tmp_path).read_text(encoding="utf-8"))
+    assert line in html.unescape(page)

@@ -545,8 +545,7 @@ def test_processes_make_whole_runs_where_these_are_done_earlier(costs, chunks, p
     assert side_by_side(steps, processes) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("batch_size", "side"), [("2", False), ("16", True)])
 def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_path):
     """Each with one process, as on two nodes: they meet on loopback."""

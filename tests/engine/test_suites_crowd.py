@@ -1,7 +1,7 @@
 """What tables show of people's answers, against counts by hand; several files count as several studies."""
 
 from itertools import pairwise
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from saliency_bench.engine.suites.crowd import crowd_number, drawn_answers
 from saliency_bench.engine.suites.number import NoNumberError, Number
 from saliency_bench.engine.suites.numbers import correlation
 from saliency_bench.engine.suites.schema import Value
+from saliency_bench.results.run_folder import RunData
 
 EXPOSURES = [0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0]
 FILES = (
@@ -22,8 +23,7 @@ FILES = (
 
 @pytest.fixture
 def run():
-    ids = ["a", "b"]
-    return SimpleNamespace(ids=ids, position={"a": 0, "b": 1}, groups=[None, None], summary={"seed": 0})
+    return RunData(Path("run"), [], ["a", "b"], [None, None], {}, {"seed": 0})
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from PIL import Image
@@ -18,11 +19,11 @@ SCORES = {"gradcam": [0.1, 0.9, 0.5, np.nan], "random": [0.2, 0.1, 0.4, 0.3]}
 
 
 @pytest.fixture
-def run():
+def run(tmp_path):
     cells = [SimpleNamespace(cell_id=name, explainer_text=name, metric_text="saliency_miou") for name in SCORES]
-    samples = {image_id: {"label": label} for image_id, label in zip(IDS, "xyxy", strict=True)}
+    pd.DataFrame({"image_id": IDS, "label": [2, 10, 2, 10]}).to_parquet(tmp_path / "predictions.parquet")
     position = {image_id: place for place, image_id in enumerate(IDS)}
-    return SimpleNamespace(ids=IDS, position=position, cells=cells, samples=samples,
+    return SimpleNamespace(ids=IDS, position=position, cells=cells, folder=tmp_path,
                            oriented=lambda cell: np.array(SCORES[cell.cell_id]))  # fmt: skip
 
 

@@ -12,7 +12,7 @@ UNDEFINED = {"p2-figure7": {"one of the two is constant"}}
 
 
 @pytest.mark.slow
-@pytest.mark.sample(0, 2)
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("paper", sorted(suite_files()))
 def test_every_table_has_all_rows_and_columns(paper, tmp_path):
     done = suite(paper, out=tmp_path / "out", smoke=True, compare=True, device="cpu", progress=False)

@@ -99,3 +99,8 @@ def test_classes_of_two_models_go_by_name_or_by_number():
         same_classes(None, 3, ["a", "b"], 2, "m")
     with pytest.raises(UserError, match="such as d"):
         same_classes(["a", "d"], 2, ["a", "b"], 2, "m")
+
+
+def test_without_progress_no_bar_is_shown(world, tmp_path, capfd):
+    run(world, tmp_path / "run", target=f"predicted-by:{world[3]}")
+    assert capfd.readouterr().err == ""

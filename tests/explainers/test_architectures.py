@@ -180,8 +180,7 @@ def test_images_of_a_size_that_a_network_does_not_take_are_refused_by_it(network
             assert f"images of {side} x {side}" in refusal, name
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FULL)
 def test_the_same_with_all_layers_and_channels(name, explainer_of, map_or_refusal, others_named):
     make, side, *layers = FULL[name]

@@ -244,8 +244,7 @@ TRUE_SIZES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("network", TRUE_SIZES)
 def test_true_sizes(network, maps_or_a_way_out):
     torch.manual_seed(0)

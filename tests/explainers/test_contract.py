@@ -87,6 +87,15 @@ def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, imag
 
 
 @pytest.mark.sample(8)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "rise"])  # whose maps have the sign of the logits
+def test_maps_have_both_signs_where_that_is_declared(name, classifier, images, explainer_of):
+    signed, target = DECLARED[name].signed, targets.one_hot([0, 1, 2, 3], CLASSES)
+    assert (explainer_of(name)(classifier, images, target).min() < 0) == (signed is True)
+    if isinstance(signed, dict):
+        assert explainer_of(name, **signed)(classifier, images, target).min() < 0
+
+
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classifier, explainer_of, error_of):
     images = torch.rand(16, 3, 20, 28, generator=torch.Generator().manual_seed(2))

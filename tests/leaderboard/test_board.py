@@ -13,8 +13,8 @@ from submissions import IDS, know, submission, vouch, write
 import saliency_bench as sb
 from saliency_bench.leaderboard import board as board_module
 from saliency_bench.leaderboard import cache, checks
+from saliency_bench.leaderboard.hub_table import NO_RESULT, table_of
 from saliency_bench.leaderboard.standing import places
-from saliency_bench.leaderboard.submission import shown_cells
 from saliency_bench.results.intervals import interval
 from saliency_bench.utils.storage import cache_folder
 
@@ -174,11 +174,26 @@ def test_what_the_package_knows_is_not_believed(tmp_path):
     assert (cell.explainer_text, cell.metric_text, cell.baseline, cell.note) == ("gradcam", "saliency_miou", False, "")
 
 
-def test_the_table_for_the_hub_calls_what_the_package_knows_by_its_name():
-    own = submission({"gradcam": np.linspace(0.2, 0.9, 60)}).result
-    renamed = own.model_copy(update={"cells": [one.model_copy(update={"explainer_text": "BEST"}) for one in own.cells]})
-    assert pq.read_table(pa.BufferReader(shown_cells(renamed)))["explainer"].to_pylist() == ["gradcam"]
-    assert shown_cells(renamed) == shown_cells(own)
+def test_the_table_for_the_hub_is_that_of_the_board_and_has_its_types_without_a_value(tmp_path):
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    board = sb.load_results(tmp_path)
+    read, empty = (pq.read_table(pa.BufferReader(table_of(each))) for each in (board, None))
+    assert read.to_pylist() == board.cells == list(board.table())
+    assert read.schema.equals(empty.schema)
+    assert empty["explainer"].to_pylist() == [NO_RESULT]
+
+
+@pytest.mark.parametrize(("entry", "name"), [("dataset", "samples"), ("dataset", "used"), ("setting", "seed")])
+def test_numbers_that_no_table_holds_refuse_a_submission(entry, name, tmp_path):
+    write(tmp_path, {"gradcam": GOOD}, "ada")
+    path = write(tmp_path, {"gradcam": BAD}, "mallory") / "result.json"
+    content = json.loads(path.read_text())
+    content[entry][name] = 10**30
+    path.write_text(json.dumps(content))
+    board = sb.load_results(tmp_path)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    assert f"{entry}.{name}" in board.refused[0].line
+    assert len(board.table()) == 1
 
 
 def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeypatch):

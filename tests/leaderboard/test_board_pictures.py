@@ -1,18 +1,24 @@
 """Samples of an open row as pictures: submitted maps, alone or over the dataset's pictures; nothing is downloaded."""
 
 import io
+import json
 import re
+import shutil
 from base64 import b64decode
+from dataclasses import replace
 
+import datasets
 import numpy as np
 import pytest
-from datasets import config
+from datasets import Dataset, Features, Value, config
 from local_hub import FOUNDER
 from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import known_dataset, write_known
+from saliency_bench.leaderboard.recompute import recompute
 from saliency_bench.leaderboard.view import pictures
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.page import Page
@@ -88,10 +94,49 @@ def test_maps_that_cannot_be_read_leave_the_samples_as_text(root, tmp_path):
         body = opened(archive)
     finally:
         shard.write_bytes(content)
-    assert "maps-00000.npz cannot be read" in body
+    assert "maps-00000.npz is not the file of maps that was submitted" in body
     assert str(root) not in body
     assert images(body) == {}
     assert "Best" in body
+
+
+def test_a_copier_shows_no_maps_under_the_row_of_another(root, maps, tmp_path):
+    """Whoever repeats somebody's scores may add other maps: only those of the row's first submission are shown."""
+    (result,) = root.rglob("result.json")
+    content = json.loads(result.read_text())
+    for submitter, stated in (("ada", []), ("eve", content["maps"])):
+        folder = tmp_path / result.parent.relative_to(root).with_name(
+            result.parent.name.replace(content["submitter"], submitter)
+        )
+        shutil.copytree(result.parent, folder)
+        (folder / "result.json").write_text(json.dumps(content | {"submitter": submitter, "maps": stated}))
+    archive = Archive.load(tmp_path)
+    (row,) = archive.board.rows
+    assert row.submitters == ("ada", "eve")
+    ids = list(maps)[:3]
+    assert archive.pictured(row, ids).shown == {}
+    of_eve = replace(row, folders=row.folders[1:], result=archive.board.results[row.folders[1]])
+    assert set(archive.pictured(of_eve, ids).shown) == set(ids)
+
+
+def test_changed_maps_are_not_scored_again(root, shapes, resnet, tmp_path):
+    shutil.copytree(root, tmp_path / "board")
+    (shard,) = (tmp_path / "board").rglob("maps-*.npz")
+    folder = shard.parent.relative_to(tmp_path / "board").as_posix()
+    with np.load(shard) as stored:
+        np.savez(shard, **dict(stored) | {"values": np.ones_like(stored["values"])})
+    with pytest.raises(UserError, match="is not the file of maps that was submitted"):
+        recompute(tmp_path / "board", folder, dataset=str(shapes), model=str(resnet), device="cpu", progress=False)
+
+
+def test_a_picture_that_unpacks_to_gigabytes_is_not_decoded(tmp_path):
+    """A few kilobytes of PNG: 81 million pixels, at which Pillow only warns."""
+    buffer = io.BytesIO()
+    Image.new("1", (9000, 9000)).save(buffer, "png")
+    features = Features({"image_id": Value("string"), "image": datasets.Image()})
+    rows = Dataset.from_dict({"image_id": ["a"], "image": [{"bytes": buffer.getvalue(), "path": None}]}, features)
+    setting = SETTING.model_copy(update={"geometry": {"resize": [32, 32]}})
+    assert pictures.AtHand("here", rows).picture("a", setting) is None
 
 
 def test_maps_beyond_all_measure_are_not_drawn(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import published_maps as files
-from saliency_bench.leaderboard.published_maps import as_published, find_maps, maps_in, write_maps
+from saliency_bench.leaderboard.published_maps import as_published, find_maps, hashes_of, maps_in, write_maps
 
 DRAW = np.random.default_rng(0)
 MAPS = {f"image {number}": DRAW.normal(size=(4, 6)).astype(np.float32) for number in range(7)}
@@ -66,3 +66,61 @@ def test_ids_with_two_axes_are_refused(tmp_path):
     np.savez(path, **arrays | {"ids": np.tile(arrays["ids"][:, None], (1, 2))})
     with pytest.raises(UserError, match="its arrays are not those of maps"):
         maps_in(tmp_path)
+
+
+def edited(path, **changes):
+    """The same shard with other arrays."""
+    with np.load(path) as shard:
+        np.savez(path, **dict(shard) | changes)
+
+
+def test_an_image_with_two_maps_is_refused_because_the_shown_one_may_not_be_the_scored_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PER_SHARD", 4)
+    _, second = write_maps(tmp_path, "mine", MAPS.items())
+    edited(second, ids=np.array(["image 4", "image 5", "image 0"]))
+    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read: image image 0 has a second map"):
+        maps_in(tmp_path)
+    with pytest.raises(UserError, match="image image 0 has a second map"):
+        find_maps(tmp_path, "mine", ["image 0"])
+    edited(second, ids=np.array(["image 4", "image 5", "image 5"]))
+    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read: .*an image has two maps"):
+        maps_in(tmp_path)
+    edited(second, ids=np.array(["image 4", "image 5", "image 0"]), name=np.array("other"))
+    assert set(maps_in(tmp_path)) == {"mine", "other"}
+
+
+@pytest.mark.parametrize("scale", [3e38, -3e38, np.inf])
+def test_maps_that_become_infinite_by_their_scale_are_refused(scale, tmp_path):
+    (path,) = write_maps(tmp_path, "mine", MAPS.items())
+    edited(path, values=np.full((7, 4, 6), 2, np.float16), scale=np.full(7, scale, np.float32))
+    with pytest.raises(UserError, match="holds NaN or infinite values"):
+        maps_in(tmp_path)
+    with pytest.raises(UserError, match="holds NaN or infinite values"):
+        find_maps(tmp_path, "mine", ["image 0"])
+
+
+def test_values_beyond_what_can_be_published_are_not_written(tmp_path):
+    largest = np.full((4, 6), 1.7e38, np.float32)
+    write_maps(tmp_path / "fine", "mine", [("image 0", largest)])
+    assert np.isfinite(maps_in(tmp_path / "fine")["mine"]["image 0"]).all()
+    with pytest.raises(UserError, match="the map of image image 1 has values that are not below"):
+        write_maps(tmp_path / "large", "mine", [("image 0", largest), ("image 1", 2 * largest)])
+
+
+def test_only_the_files_that_a_submission_states_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PER_SHARD", 4)
+    first, second = write_maps(tmp_path, "mine", MAPS.items())
+    stated = hashes_of(tmp_path)
+    assert len(maps_in(tmp_path, stated)["mine"]) == 7
+    assert len(maps_in(tmp_path, stated[:1])["mine"]) == 4
+    assert maps_in(tmp_path, []) == {}
+    edited(second, values=np.ones((3, 4, 6), np.float16))
+    for read in (lambda: maps_in(tmp_path, stated), lambda: find_maps(tmp_path, "mine", ["image 0"], stated)):
+        with pytest.raises(UserError, match=r"maps-00001\.npz is not the file of maps that was submitted"):
+            read()
+    second.unlink()
+    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read"):
+        maps_in(tmp_path, stated)
+    first.rename(second)
+    with pytest.raises(UserError, match=r"maps-00001\.npz is one too far"):
+        hashes_of(tmp_path)

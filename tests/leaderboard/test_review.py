@@ -14,17 +14,28 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from local_hub import FOUNDER, VISITOR
-from submissions import know, submission, write
+from submissions import key_of, know, submission, write
 from test_submitting import other_run
 
 import saliency_bench as sb
+from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import review as review_module
+from saliency_bench.leaderboard.checks import known_explainer, known_metric
 from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
-from saliency_bench.leaderboard.recompute import _all_the_same, _like_masks, _ways, recompute, vouch
-from saliency_bench.leaderboard.review import comment, merge, review
-from saliency_bench.leaderboard.submission import of_run, shown_cells
+from saliency_bench.leaderboard.published_maps import stated_names
+from saliency_bench.leaderboard.recompute import (
+    MOST_PASSES,
+    _all_the_same,
+    _like_masks,
+    _passes,
+    _ways,
+    recompute,
+    vouch,
+)
+from saliency_bench.leaderboard.review import _other_maps, comment, merge, review
+from saliency_bench.leaderboard.submission import of_run
 
 BOARD = "saliency-bench/results"
 SCORES = {"gradcam": np.linspace(0.1, 0.9, 60), "random": np.linspace(0.2, 0.3, 60)}
@@ -42,8 +53,7 @@ def board(here, monkeypatch):
 def files(own):
     """{path: content} of a submission."""
     with TemporaryDirectory() as root:
-        found = {path.relative_to(root).as_posix(): path.read_bytes() for path in own.write(Path(root))}
-    return found | {f"{own.result.folder}/cells.parquet": shown_cells(own.result)}
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in own.write(Path(root))}
 
 
 def propose(hub, content, *others, user=VISITOR):
@@ -81,10 +91,6 @@ def test_a_pull_request_may_hold_several_submissions(board):
     verdict = review(BOARD, propose(board, both))
     assert (verdict.fine, verdict.folders) == (True, sorted(one.result.folder for one in own))
     assert len(verdict.submissions) == 2
-    wrong = both | {f"{own[1].result.folder}/cells.parquet": shown_cells(own[0].result)}
-    verdict = review(BOARD, propose(board, wrong))
-    assert verdict.problems == [f"{own[1].result.folder}/cells.parquet: it does not say what result.json says; submit "
-                                "it again with this version"]  # fmt: skip
     lacking = {path: data for path, data in both.items() if path != f"{own[1].result.folder}/records.parquet"}
     assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
 
@@ -215,9 +221,8 @@ def test_main_may_have_gone_on_since(board):
         (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is no file of"),
         (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
         (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
-        (lambda own: {path: data for path, data in files(own).items() if "cells" not in path}, (), "/cells.parquet"),
-        (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": b"PAR1"}, (), "cells.parquet: ArrowInvalid"),
-        (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": shown_cells(None)}, (), "does not say what"),
+        (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
+        (lambda own: files(own) | {f"{own.result.folder}/records.parquet": b"PAR1"}, (), "records.parquet cannot be"),
         (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, of"),
         (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
     ],
@@ -377,6 +382,38 @@ def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
     assert "passes per image, more than the 100,000 that are run" in why
 
 
+@pytest.mark.parametrize("metric", ["saliency_insertion:steps=1000000000", "saliency_single_deletion:grid=30000",
+                                    "saliency_confidence:pairings=1000000000"])  # fmt: skip
+def test_a_metric_that_takes_for_ever_is_not_run(metric):
+    """Its options are the submitter's, too, whether its maps are made here or submitted."""
+    keys = {name: key_of(f"{name} {metric}") for name in ("random", "mine@1")}
+    metrics = {name: known_metric(key) for name, key in keys.items()}
+    assert _passes(known_explainer(keys["random"]), metrics["random"]) > MOST_PASSES
+    assert _passes(None, metrics["mine@1"]) > MOST_PASSES
+    usual = known_metric(key_of(f"random {metric.partition(':')[0]}"))
+    assert 0 < _passes(load_explainer("random"), usual) < MOST_PASSES
+
+
+def test_files_of_maps_are_those_that_the_result_states():
+    """By the SHA-256 that the Hub knows of large files, before anything of a pull request is downloaded."""
+    result = submission(SCORES, maps=["a" * 64, "b" * 64]).result
+    stored = {name: SimpleNamespace(lfs=SimpleNamespace(sha256=digest)) for name, digest in
+              stated_names(result.maps).items()}  # fmt: skip
+    paths = {f"{result.folder}/{name}": file for name, file in stored.items()}
+    elsewhere = {"other/folder/of/maps-00000.npz": None, f"{result.folder}/records.parquet": None}
+    assert _other_maps(result, paths | elsewhere) == []
+    small = {path: SimpleNamespace(lfs=None) for path in paths}
+    assert _other_maps(result, small) == []  # compared when they are read
+    first, second = paths
+    (line,) = _other_maps(result, paths | {first: paths[second]})
+    assert line == f"{first} is not the file that result.json states: its SHA-256 is another one"
+    (line,) = _other_maps(result, {first: paths[first]})
+    assert line == f"it adds no {second}, which result.json states"
+    more = f"{result.folder}/maps-00002.npz"
+    (line,) = _other_maps(result, paths | {more: paths[first]})
+    assert line == f"it adds {more}, which result.json does not state"
+
+
 def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", VISITOR.token)
     with pytest.raises(UserError, match="visitor may not write"):
@@ -396,6 +433,14 @@ def test_what_is_no_board_is_named(words, here, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     assert re.search(r"\bx\b.* NAMESPACE/results", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("words", [["leaderboard"], ["leaderboard", "--json"]])
+def test_a_repository_that_is_no_board_is_one_line(words, here, capsys):
+    here.api().create_repo("saliency-bench/pets", repo_type="dataset")
+    assert main([*words, "--results", "saliency-bench/pets"]) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("No files matched")]
+    assert told == ["saliency-bench: error: saliency-bench/pets holds no results (DATASET/MODEL/SUBMITTER/result.json)"]
 
 
 def test_a_folder_that_is_a_link_to_itself_is_one_line(tmp_path, capsys):

@@ -56,8 +56,7 @@ def here(hub, tmp_path, monkeypatch):
 
 
 FIRST = {
-    ".gitattributes", "README.md", "schema.json", "board/rows.parquet", "columns/cells.parquet",
-    "columns/records.parquet",
+    ".gitattributes", "README.md", "schema.json", "board/rows.parquet", "columns/records.parquet",
 }  # fmt: skip
 
 

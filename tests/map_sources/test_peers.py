@@ -1,5 +1,7 @@
 """Explainers of other packages: the bits that they give by themselves, for the network that they were made with."""
 
+from functools import partial
+
 import captum.attr
 import numpy as np
 import pytest
@@ -146,14 +148,59 @@ def test_settings_are_the_version_and_the_network_is_not(network):
 @pytest.mark.parametrize(
     ("adapter", "given", "said"),
     [
-        (peers.captum, nn.ReLU(), "captum's attributions have a method attribute; ReLU has none"),
+        (peers.captum, nn.ReLU(), "captum's attributions are objects with a method attribute.*; ReLU is none"),
+        (peers.captum, captum.attr.Saliency, "captum's attributions are objects .*; Saliency is none"),
         (peers.grad_cam, nn.ReLU(), "objects have activations_and_grads; ReLU has none"),
+        (peers.grad_cam, GradCAM, "objects have activations_and_grads; GradCAM has none"),
+        (peers.quantus, lambda inputs: inputs, "cannot be called as <lambda>.model, inputs, targets.*: too many"),
         (peers.zennit, nn.ReLU(), "zennit's attributors have a composite; ReLU has none"),
     ],
 )
 def test_other_objects_are_refused_by_name(adapter, given, said):
     with pytest.raises(UserError, match=said):
         adapter(given)
+
+
+CALLS = {
+    "unknown option 'nsteps' of captum.IntegratedGradients; did you mean n_steps": lambda net: peers.captum(
+        captum.attr.IntegratedGradients(net), nsteps=5
+    ),
+    "unknown option 'perturbation_per_eval'": lambda net: peers.captum(  # which captum ignores
+        captum.attr.FeatureAblation(net), perturbation_per_eval=5
+    ),
+    "unknown option 'nt_sample'": lambda net: peers.captum(
+        captum.attr.NoiseTunnel(captum.attr.Saliency(net)), nt_sample=5
+    ),
+    "captum.Occlusion needs the option sliding_window_shapes": lambda net: peers.captum(captum.attr.Occlusion(net)),
+    "captum.Saliency: target is given by the run": lambda net: peers.captum(captum.attr.Saliency(net), target=1),
+    "unknown option 'eigensmooth' of pytorch_grad_cam.GradCAM": lambda net: peers.grad_cam(
+        GradCAM(net, [net[2]]), eigensmooth=True
+    ),
+    "unknown method 'Salency' of quantus.explain; did you mean Saliency": lambda net: peers.quantus(
+        quantus.explain, method="Salency"
+    ),
+    "unexpected keyword argument 'size'": lambda net: peers.quantus(lambda m, i, t, *, side=1: i, size=5),
+}
+
+
+@pytest.mark.parametrize("said", CALLS)
+def test_wrong_options_are_refused_before_a_run(said, network):
+    with pytest.raises(UserError, match=said):
+        CALLS[said](network)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (quantus.explain, r"explain is a function of quantus; saliency_bench\.peers\.quantus"),
+        (partial(quantus.explain, method="Saliency"), "explain is a function of quantus"),
+        (captum.attr.Saliency, "Saliency is a class of captum"),
+        (captum.attr.Saliency(nn.ReLU()), r"Saliency is an object of captum; saliency_bench\.peers\.captum"),
+    ],
+)
+def test_what_is_not_adapted_is_refused_before_a_run(given, said):
+    with pytest.raises(UserError, match=said):
+        sb.load_explainer(given)
 
 
 def test_another_network_is_refused(classifier, images):

@@ -58,7 +58,7 @@ def second(images):
     classifier = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * H * W // 4, 5)).eval()
     logits = classifier(images).detach()
     labels = np.eye(5, dtype=bool)[logits.argmax(dim=1).numpy()]
-    return Other(classifier, torch.from_numpy(labels).float(), logits, labels, [None] * B)
+    return Other(classifier, logits, labels, [None] * B)
 
 
 def weighted(classifier, images, target):

@@ -50,7 +50,7 @@ def asked(metric, maps, masks, right, without=None):
     inputs = {
         "images": images, "masks": masks, "logits": logits[0], "labels": labels, "classifier": OBJECTS,
         "explain": explain,
-        "other": Other(SCENES, torch.from_numpy(labels).float(), logits[1], labels, [None] * len(masks)),
+        "other": Other(SCENES, logits[1], labels, [None] * len(masks)),
         "columns": {"image_without_object": pictures},
     }  # fmt: skip
     return {need: inputs[need] for need in metric.inputs}

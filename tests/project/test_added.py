@@ -1,6 +1,7 @@
 """What other packages add by entry points, as an installed one and as ones that are broken."""
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -13,11 +14,13 @@ import pytest
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.cli import main
+from saliency_bench.engine.suites.schema import find_suite
 from saliency_bench.errors import UserError
 from saliency_bench.maps import read_pair
+from saliency_bench.publishing.vendoring import has_module, metric_files
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
-OWNER = "1 of saliency-example 1.0.0"
+OWNER = re.compile("1 of saliency-example 1[.]0[.]0, code [0-9a-f]{16}")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ def found_anew():
 
     def forget():
         importlib.invalidate_caches()
-        for function in (registry._points, registry._places, registry._added):
+        for function in (registry._points, registry._places, registry._read_added, registry._code_of):
             function.cache_clear()
 
     yield forget
@@ -76,7 +79,9 @@ def test_all_kinds_go_by_their_names(example, capsys):
     assert "top_quarter" in sb.list_metrics()
     assert "stripes-xai" in sb.list_datasets()
     assert {"example", "example-main"} <= set(sb.list_suites())
-    assert sb.load_explainer("local_contrast:side=5").version == sb.load_metric("top_quarter").version == OWNER
+    versions = sb.load_explainer("local_contrast:side=5").version, sb.load_metric("top_quarter").version
+    assert all(map(OWNER.fullmatch, versions))
+    assert len(set(versions)) == 2
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     assert main(["list"]) == 0
     shown = capsys.readouterr()
@@ -93,7 +98,7 @@ def test_a_run_scores_by_them_and_says_whose_they_are(example, resnet, shapes, t
                  metrics=["top_quarter", "saliency_miou"], limit=12, device="cpu", out=tmp_path / "run",
                  keep_maps=True, progress=False)  # fmt: skip
     versions = {(cell.explainer, cell.metric): (cell.explainer_version, cell.metric_version) for cell in run.cells}
-    assert versions["local_contrast", "top_quarter"] == (OWNER, OWNER)
+    assert all(map(OWNER.fullmatch, versions["local_contrast", "top_quarter"]))
     assert versions["random", "saliency_miou"] == (1, sb.load_metric("saliency_miou").version)
     assert run.summary["provenance"]["libraries"]["saliency-example"] == "1.0.0"
     assert "--explainers local_contrast random --metrics top_quarter saliency_miou" in run.summary["command"]
@@ -135,6 +140,32 @@ def test_another_release_of_the_package_computes_anew(example, resnet, shapes, t
     assert not sb.run(**settings).complete
 
 
+def test_an_edit_computes_anew_though_no_version_was_raised(example, installed, resnet, shapes, tmp_path, found_anew):
+    settings = few(shapes, resnet, tmp_path / "run")
+    sb.run(**settings)
+    before = sb.load_explainer("local_contrast").version, sb.load_metric("top_quarter").version
+    path = installed / "saliency_example" / "explainers" / "local_contrast.py"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b".mean(dim=1)", b".amax(dim=1)"))
+    try:
+        assert sb.load_explainer("local_contrast").version == before[0]  # this process has imported what was there
+        forget(found_anew)
+        assert sb.load_explainer("local_contrast").version != before[0]
+        assert sb.load_metric("top_quarter").version == before[1]
+        assert not sb.run(**settings).complete
+    finally:
+        path.write_bytes(content)
+        forget(found_anew)
+    assert sb.load_explainer("local_contrast").version == before[0]
+
+
+def forget(found_anew):
+    """As in another process: plugins are imported anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "saliency_example"]:
+        del sys.modules[name]
+    found_anew()
+
+
 @pytest.mark.slow
 def test_its_dataset_suite_and_evaluate_module(installed, tmp_path):
     def command(*words):
@@ -154,26 +185,40 @@ def test_its_dataset_suite_and_evaluate_module(installed, tmp_path):
 
 
 BROKEN = {
-    "no module": ("broken.nowhere", "", r"broken.nowhere is no file"),
-    "no Python": ("broken.item", "def item(:", r"invalid syntax"),
+    "no module": ("broken.nowhere", "", "broken.nowhere is no file"),
+    "no package": ("no_such_package.item", "", "there is no module no_such_package.item"),
+    "no Python": ("broken.item", "# A comment.\ndef item(:", "item.py, line 2: invalid syntax"),
+    "no text": ("broken.item", "# \0", "item.py"),
+    "no import": ("broken.item", '"""An item."""\nimport nothing_of_this_name', "named 'nothing_of_this_name'"),
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize("kind", ["explainers", "metrics", "datasets"])
-def test_what_cannot_be_read_is_named_once_and_breaks_nothing(kind, what, tmp_path, monkeypatch, found_anew, capsys):
+def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(
+    kind, what, tmp_path, monkeypatch, found_anew, capsys
+):
     module, text, said = BROKEN[what]
     package(tmp_path, kind, "item", module, text)
     monkeypatch.syspath_prepend(tmp_path)
     found_anew()
-    assert main(["list"]) == 0
-    shown = capsys.readouterr()
-    assert "gradcam" in shown.out
-    (line,) = shown.err.splitlines()
-    assert line.startswith(f"saliency-bench: {kind[:-1]} item of broken 0.1 cannot be used: ")
-    assert said in line.replace("\\", "")
-    assert main(["list", kind]) == 0
-    assert capsys.readouterr().err == ""
+    for words in (["list"], ["list", kind]):
+        assert main(words) == 0
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        (line,) = re.findall(r"^  cannot be used\n +item +(.*)", shown.out, re.MULTILINE)
+        assert line.startswith(f"{kind[:-1]} item of broken 0.1 cannot be ")
+        assert said in line
+    assert main(["list", kind, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[kind]["item"] == line
+    for words in (["help", "item"], ["list", "item"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err == f"saliency-bench: error: {line}\n"
+    words = ["run", "--dataset", "d", "--model", "m", "--explainers", "gradcam", "--metrics", "saliency_miou"]
+    words[words.index(f"--{kind.removesuffix('s') if kind == 'datasets' else kind}") + 1] = "item"
+    if what != "no import":  # which the run finds once it knows the dataset
+        assert main([*words, "--out", str(tmp_path / "run")]) == 2
+        assert capsys.readouterr().err == f"saliency-bench: error: {line}\n"
     monkeypatch.undo()
 
 
@@ -185,15 +230,10 @@ def test_what_cannot_be_read_is_named_once_and_breaks_nothing(kind, what, tmp_pa
         ("import sys; sys.exit(0)", "SystemExit: 0"),
     ],
 )
-def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, tmp_path, monkeypatch, found_anew, capsys):
+def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, tmp_path, monkeypatch, found_anew):
     package(tmp_path, "explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
     monkeypatch.syspath_prepend(tmp_path)
     found_anew()
-    assert main(["list", "explainers"]) == 0
-    shown = capsys.readouterr()
-    assert re.search(r"^ +item +An item\.$", shown.out, re.MULTILINE)
-    (line,) = shown.err.splitlines()
-    assert line.startswith("saliency-bench: explainer item of broken 0.1 cannot be imported: ")
     with pytest.raises(UserError, match=r"explainer item of broken 0\.1 cannot be imported: ") as refused:
         sb.load_explainer("item")
     assert said in str(refused.value)
@@ -217,7 +257,8 @@ def test_no_name_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew
     found_anew()
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "saliency-bench: explainer gradcam of broken 0.1 cannot be used: this name is taken"
+    said = "explainer gradcam of broken 0.1 cannot be used: saliency-bench has one of this name"
+    assert line == f"saliency-bench: {said}"
     monkeypatch.undo()
 
 
@@ -232,6 +273,49 @@ def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp
     monkeypatch.undo()
 
 
+FLAT = '''"""A metric in one file."""
+import saliency_bench as sb
+
+@sb.metric(version=1, higher_is_better=True, range=(0, 1))
+def item(maps, *, power: float = 1.0):
+    return maps.mean(axis=(1, 2)).clip(0, 1) ** power
+'''
+
+
+def test_a_metric_may_be_one_file(tmp_path, monkeypatch, found_anew, resnet, shapes):
+    package(tmp_path, "metrics", "item", "broken.item", FLAT)
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    run = sb.run(**few(shapes, resnet, tmp_path / "run") | {"explainers": ["random"], "metrics": ["item"]})
+    assert 0.45 < run.cells[0].value < 0.55
+    with pytest.raises(UserError, match=r"metric item has no module for evaluate: write item\.py beside its score\.py"):
+        metric_files("item")
+    assert not has_module("item")
+    assert has_module("saliency_miou")
+    monkeypatch.undo()
+
+
+def test_what_takes_all_metrics_leaves_out_one_that_fails(tmp_path, monkeypatch, found_anew, capsys):
+    package(tmp_path, "metrics", "item", "broken.item", '"""An item."""\n1 / 0')
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert registry.usable_names("metrics") == [name for name in sb.list_metrics() if name != "item"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "saliency-bench: metric item of broken 0.1 cannot be imported: ZeroDivisionError: division by zero"
+    monkeypatch.undo()
+
+
+def test_a_cost_that_fails_is_named_in_the_list(tmp_path, monkeypatch, found_anew, capsys):
+    declared = '@sb.explainer(version=1, needs="outputs", passes=lambda *_: 1 / 0)'
+    text = f"import saliency_bench as sb\n\n{declared}\ndef item(classifier, images, target): ...\n"
+    package(tmp_path, "explainers", "item", "broken.item", text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert main(["list", "explainers"]) == 0
+    assert "[explainer item: passes raised ZeroDivisionError: division by zero]" in capsys.readouterr().out
+    monkeypatch.undo()
+
+
 def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, monkeypatch, found_anew, capsys):
     package(tmp_path, "suites", "item", "broken", "")
     (tmp_path / "broken" / "odd.yaml").write_text("paper: [")
@@ -240,6 +324,36 @@ def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, monkeypatch
     assert {"p0", "p1-figure12"} <= set(sb.list_suites())
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("saliency-bench: suite odd cannot be used: ")
+    assert main(["list", "suites"]) == 0
+    assert re.search(
+        r"^ +odd +cannot be used: .*odd\.yaml cannot be read as YAML", capsys.readouterr().out, re.MULTILINE
+    )
+    monkeypatch.undo()
+
+
+def test_no_suite_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew, capsys):
+    before = find_suite("p0")[0]
+    package(tmp_path, "suites", "item", "broken", "")
+    (tmp_path / "broken" / "p0.yaml").write_text("paper: Another\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    assert find_suite("p0")[0] == before
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"saliency-bench: suite .*broken/p0\.yaml cannot be used: .*p0\.yaml has its name; rename .*", line
+    )
+    monkeypatch.undo()
+
+
+def test_a_folder_of_suites_that_is_not_there_is_named(tmp_path, monkeypatch, found_anew, capsys):
+    package(tmp_path, "suites", "item", "broken.suites", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    said = "suite item of broken 0.1 cannot be used: broken.suites is no folder"
+    assert main(["list", "suites"]) == 0
+    assert said in capsys.readouterr().out
+    with pytest.raises(UserError, match=said):
+        find_suite("item")
     monkeypatch.undo()
 
 

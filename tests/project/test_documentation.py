@@ -239,7 +239,7 @@ def test_the_readme_does_what_it_says(demo):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(0, 4)
+@pytest.mark.sample(0, 3)
 @pytest.mark.parametrize("page", CODE, ids=lambda page: page.name)
 def test_the_code_of_a_page_does_what_it_says(page, demo, hub, source, tmp_path):
     folder = tmp_path / "home" / "work"

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from run_order import in_run_order
 
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import schema, template
+from saliency_bench.map_sources import stored_maps
 from saliency_bench.results import manifest, parts, records, summary
 from saliency_bench.results.cell import CellResult
 from saliency_bench.utils.files import read_json, write_json
@@ -60,6 +62,26 @@ def test_columns_and_their_types(name, columns, page, run):
     told = {column: TYPES[kind] for names, kind, _ in section(page, f"`{name}`") for column in names}
     assert told == {field.name: str(field.type).replace("element", "item") for field in columns}
     assert set(told) <= set(pq.read_schema(run.folder / name).names)
+
+
+def test_columns_of_kept_maps(page, run):
+    kinds = TYPES | {"float": "float", "lists of half": "list<item: list<item: halffloat>>"}
+    told = {column: kinds[kind] for names, kind, _ in section(page, "`maps/`") for column in names}
+    assert told == {field.name: str(field.type) for field in stored_maps.SCHEMA}
+    (path,) = (run.folder / "maps").rglob("*.parquet")
+    assert set(pq.read_schema(path).names) == set(told)
+
+
+def test_rows_are_in_the_order_that_the_page_tells(page, run, shapes):
+    assert "groups by a hash of seed, dataset and group" in page
+    ids = in_run_order(sb.load_dataset(str(shapes), split="test"))["image_id"][:4]
+    assert [row["image_id"] for row in run.predictions()] == ids
+    assert [row["image_id"] for row in run.records()] == ids
+
+
+def test_every_public_name_is_on_the_page_of_the_api():
+    text = (PAGE.parent / "api.md").read_text(encoding="utf-8")
+    assert [name for name in sb.__all__ if name != "__version__" and not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_keys_of_the_summary_and_of_a_cell(page, run):

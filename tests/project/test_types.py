@@ -1,7 +1,10 @@
 """What a type checker says of a user's code, in a folder of its own: as an editor does after the README's command."""
 
+import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +38,7 @@ def main(out: Path) -> int:
         return 2
     table = sb.load_run(run.folder).to_pandas()
     print(run.to_markdown(), run.maps()["gradcam"]["image"].shape)
-    return int(table["n"].sum())
+    return len(table)
 
 
 settings: sb.RunSettings = {"dataset": "d", "model": "m", "explainers": ["gradcam"], "metrics": "m", "out": "o"}
@@ -52,15 +55,28 @@ WRONG = {
 }  # fmt: skip
 
 
+def with_mypy(folder):
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", "good.py", "wrong.py"]
+    shown = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
+    pattern = r"^(\w+)\.py:(\d+): error: (.*)"
+    return [(name, int(line), text) for name, line, text in re.findall(pattern, shown, re.MULTILINE)]
+
+
+def with_pyright(folder):
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "good.py", "wrong.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    errors = json.loads(done.stdout[done.stdout.index("{") :])["generalDiagnostics"]
+    return [(Path(e["file"]).stem, e["range"]["start"]["line"] + 1, e["message"]) for e in errors]
+
+
 @pytest.mark.slow
-def test_a_users_code_is_checked_against_the_package(tmp_path):
-    pytest.importorskip("mypy")
+@pytest.mark.parametrize("checker", [with_mypy, with_pyright])
+def test_a_users_code_is_checked_against_the_package(checker, tmp_path):
+    pytest.importorskip(checker.__name__.removeprefix("with_"))
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "wrong.py").write_text("\n".join(["import saliency_bench as sb", *WRONG]))
-    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", "good.py", "wrong.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    assert [line for line in lines if line.startswith("good.py")] == [], done.stdout
-    errors = [line for line in lines if ": error: " in line]
-    assert [line.split(":")[1] for line in errors] == [str(number) for number, _ in enumerate(WRONG, 2)], done.stdout
-    assert all(name in line for line, name in zip(errors, WRONG.values(), strict=True)), done.stdout
+    errors = checker(tmp_path)
+    assert {name for name, *_ in errors} == {"wrong"}, errors
+    assert {line for _, line, _ in errors} == {number for number, _ in enumerate(WRONG, 2)}, errors
+    for number, name in enumerate(WRONG.values(), 2):
+        assert any(name in text for _, line, text in errors if line == number), errors

@@ -45,7 +45,7 @@ def shifted(folder, out, change):
     ]
     pq.write_table(pq.read_table(out / "records.parquet").from_pydict(table, pq.read_schema(out / "records.parquet")),
                    out / "records.parquet")  # fmt: skip
-    summarise(_facts(out, 90, 0))
+    summarise(out, _facts(90, 0))
     return out
 
 

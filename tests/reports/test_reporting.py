@@ -22,8 +22,9 @@ from saliency_bench.cli import main
 from saliency_bench.engine.examples import choose, save_arrays
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import FLAT
-from saliency_bench.reports.page import HERE, report
+from saliency_bench.reports.page import report
 from saliency_bench.reports.samples import outline, picture
+from saliency_bench.reports.templates import HERE
 from saliency_bench.reports.words import signed, verdict
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey, CellResult, read_cells
@@ -31,7 +32,7 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import Manifest, read_manifest
 from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.summary import RunFacts, summarise, table
+from saliency_bench.results.summary import summarise, table
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
@@ -58,7 +59,7 @@ def make_run(
     identity = Identity(fingerprint="f" * 16, split="test", classifier="d" * 16, geometry={}, layer=None,
                         target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
     Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
-    summary = summarise(_facts(folder, len(ids), seed))
+    summary = summarise(folder, _facts(len(ids), seed))
     write_json(
         folder / "timings.json",
         {"started": 1.0, "seconds": 12.5, "explainers": dict.fromkeys(map(hash_of, methods), 2.25)},
@@ -68,14 +69,16 @@ def make_run(
     return folder
 
 
-def _facts(folder: Path, samples: int, seed: int) -> RunFacts:
-    return RunFacts(
-        folder=folder, dataset="shapes-xai", split="test", fingerprint="f1", samples=samples, used=samples,
-        classes=len(LABELS), model="runs/models/small-resnet", revision=None, digest="d1", geometry="as it is",
-        activation_assumed=False, no_accuracy=None, target="label", groups=None, precision="fp32", seed=seed,
-        batch_size=16,
-        provenance=provenance(torch.device("cpu")),
-    )  # fmt: skip
+def _facts(samples: int, seed: int) -> dict:
+    return {
+        "dataset": {"id": "shapes-xai", "title": None, "repo": None, "revision": None, "split": "test",
+                    "fingerprint": "f1", "samples": samples, "used": samples, "classes": len(LABELS)},
+        "model": {"id": "runs/models/small-resnet", "repo": None, "revision": None, "digest": "d1",
+                  "geometry": "as it is", "classes": None, "activation": "softmax", "activation_assumed": False,
+                  "no_accuracy": None},
+        "other_model": None, "only": None, "target": "label", "groups": None, "precision": "fp32", "seed": seed,
+        "batch_size": 16, "provenance": provenance(torch.device("cpu")),
+    }  # fmt: skip
 
 
 def part_of(folder: Path, out: Path, methods: tuple[str, ...], samples: int | None = None) -> Path:
@@ -89,7 +92,7 @@ def part_of(folder: Path, out: Path, methods: tuple[str, ...], samples: int | No
     records.write(out / "predictions.parquet", predicted, records.PREDICTIONS)
     own = [row for row in rows if row["cell_id"] in kept and row["image_id"] in ids]
     records.write(out / "records.parquet", own, records.SCHEMA)
-    summarise(_facts(out, len(predicted), manifest.identity.seed))
+    summarise(out, _facts(len(predicted), manifest.identity.seed))
     return out
 
 

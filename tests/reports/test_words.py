@@ -21,7 +21,7 @@ from saliency_bench.results.cell import CellKey
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import Manifest
 from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.summary import RunFacts, legend, summarise, table
+from saliency_bench.results.summary import legend, summarise, table
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.provenance import provenance
@@ -56,7 +56,7 @@ def made(
 ) -> Path:
     """A finished run; `twin` has the scores of lime, and `random` is never missing."""
     rng = np.random.default_rng([seed, samples])
-    names = list(LEVELS)[:explainers]
+    names = list(levels)[:explainers]
     rows = [{"image_id": f"i{n:04d}", "group": f"g{n // size}" if size > 1 else None} for n in range(samples)]
     right = {"label": 0, "prediction": 0, "correct": True, "mask_share": 0.2, "confidence": 0.7, "logits": [1.0, 0.0]}
     common = np.repeat(rng.normal(0, 0.1, -(-samples // size)), size)[:samples]
@@ -74,14 +74,14 @@ def made(
     identity = Identity(fingerprint="f" * 16, split="test", classifier=f"{seed:016x}", geometry={}, layer=None,
                         target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
     Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
-    summarise(
-        RunFacts(
-            folder=folder, dataset="d", split="test", fingerprint="f1", samples=samples, used=samples, classes=1,
-            model="m", revision=None, digest=f"{seed:016x}", geometry="as it is", activation_assumed=False,
-            no_accuracy=None, target="label", groups=None, precision="fp32", seed=seed, batch_size=16,
-            provenance=provenance(torch.device("cpu")),
-        )
-    )  # fmt: skip
+    summarise(folder, {
+        "dataset": {"id": "d", "title": None, "repo": None, "revision": None, "split": "test", "fingerprint": "f1",
+                    "samples": samples, "used": samples, "classes": 1},
+        "model": {"id": "m", "repo": None, "revision": None, "digest": f"{seed:016x}", "geometry": "as it is",
+                  "classes": None, "activation": "softmax", "activation_assumed": False, "no_accuracy": None},
+        "other_model": None, "only": None, "target": "label", "groups": None, "precision": "fp32", "seed": seed,
+        "batch_size": 16, "provenance": provenance(torch.device("cpu")),
+    })  # fmt: skip
     return folder
 
 
@@ -296,3 +296,36 @@ def test_comparisons_of_runs_say_the_same_on_page_and_console(folder_of, tmp_pat
             assert f"no difference found on {unclear}" in part
         told |= {untold == len(found), untold == 0}
     assert told == {True, False}
+
+
+SIGNED = {"gradcam": 0.5, "occlusion": 0.2, "lime": 0.2, "random": 0.25, "centre": 0.1}
+AT_CHANCE = (
+    r"No explainer with signed maps \((occlusion and lime|lime and occlusion)\) is significantly better than random"
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "metrics"),
+    [
+        ({}, set(RANGES)),
+        ({"occlusion": 0.6}, set()),  # where one of them is better, the sign is not the reason
+    ],
+)
+def test_a_metric_in_which_all_signed_maps_sit_at_chance_is_named(change, metrics, tmp_path):
+    run = read_run(made(tmp_path / "run", 0, 80, 1, 0, 5, SIGNED | change))
+    lines = [line for line in Verdict(run.cells, run.contrasts).sentences() if re.match(AT_CHANCE, line)]
+    named = {metric for line in lines for metric in RANGES if metric in line}
+    expected = {
+        metric
+        for metric in RANGES
+        if all(signs_of(run)[name, "random", metric] in (0, -1) for name in ("occlusion", "lime"))
+    }
+    assert named == expected
+    assert metrics <= expected
+
+
+def test_baselines_that_nothing_beats_are_named_where_all_are_alike(folder_of):
+    run = read_run(folder_of("none apart"))
+    (line,) = [line for line in Verdict(run.cells, run.contrasts).sentences() if "stands out" in line]
+    baselines = [row.name for row in run.rows if row.baseline]
+    assert line == f"No explainer stands out on any of the 3 metrics, not even from {' and '.join(baselines)}."

@@ -1,5 +1,6 @@
 """Pictures as pages show them: upright, of 8 bits, made once, served as files."""
 
+import tracemalloc
 from io import BytesIO
 
 import numpy as np
@@ -69,6 +70,20 @@ def test_an_upright_rgb_file_is_shown_as_it_is(kind):
     data = encoded(Image.fromarray(PIXELS), kind)
     assert shown(data).path.read_bytes() == data
     assert shown(data).media == f"image/{kind}"
+
+
+def test_a_large_picture_of_16_bits_takes_little_memory():
+    """A file of a few kilobytes may hold 60 million pixels; each may take a few bytes, and not 32 of them."""
+    values = np.arange(2000, dtype=np.uint16)[:, None].repeat(1000, axis=1)
+    data = encoded(Image.fromarray(values))
+    tracemalloc.start()
+    try:
+        made = shown(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (made.height, made.width) == values.shape
+    assert peak < 18 * values.size
 
 
 def test_a_picture_of_16_bits_is_shown_in_a_window_of_its_values():

@@ -2,7 +2,11 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +103,20 @@ def test_threads_have_children_of_their_own():
     for thread in threads:
         thread.join()
     assert answers == {"a": b"a", "b": b"b"}
+
+
+@pytest.mark.slow
+def test_a_child_in_the_middle_of_a_call_ends_with_its_killed_parent():
+    code = f"""
+from saliency_bench.utils.bounded import bounded
+print(bounded(eval, "str({OS}.getpid()).encode()").decode(), flush=True)
+bounded(eval, "__import__('time').sleep(200)")
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+        time.sleep(0.5)  # so that the call has begun
+        parent.kill()
+    ends = time.monotonic() + 20
+    while Path(f"/proc/{child}/stat").exists() and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{child}/stat").exists()

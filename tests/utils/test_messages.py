@@ -7,18 +7,31 @@ import sys
 import pytest
 
 from saliency_bench.cli import main
-from saliency_bench.utils.messages import LOGGER, complain
-from saliency_bench.utils.progress import bar
+from saliency_bench.utils.messages import LOGGER, complain, lines_shown
+from saliency_bench.utils.progress import bar, step, without_bars
 
 
 @pytest.fixture
 def logged(monkeypatch):
-    monkeypatch.delattr(LOGGER, "hasHandlers")  # which tests/conftest.py sets
+    """As it is in a program of somebody else; tests/conftest.py has it otherwise."""
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    monkeypatch.setattr(LOGGER, "handlers", [])
 
 
-def test_without_logging_a_line_is_on_standard_error(capsys):
-    complain("two\nlines")
+def test_without_logging_python_itself_prints_a_warning():
+    code = "from saliency_bench.utils.messages import complain; complain('two\\nlines')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "two lines\n")
+    code = f"import logging; logging.disable(logging.WARNING); {code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_command_prints_it_with_its_name(logged, capsys):
+    with lines_shown():
+        complain("two\nlines")
     assert capsys.readouterr().err == "saliency-bench: two lines\n"
+    assert (LOGGER.propagate, LOGGER.handlers) == (True, [])
 
 
 def test_with_logging_it_is_a_warning_of_the_place_that_complains(logged, caplog, capsys):
@@ -33,8 +46,8 @@ def test_a_level_silences_it(logged, caplog, capsys, monkeypatch):
     monkeypatch.setattr(LOGGER, "level", logging.ERROR)
     LOGGER.manager._clear_cache()
     complain("something")
-    monkeypatch.setattr(LOGGER, "hasHandlers", lambda: False)
-    complain("something")
+    with lines_shown():
+        complain("something")
     assert (caplog.records, capsys.readouterr().err) == ([], "")
     monkeypatch.undo()
     LOGGER.manager._clear_cache()
@@ -64,3 +77,14 @@ def test_the_variable_of_tqdm_turns_bars_off():
 def test_without_it_they_are_shown(capsys):
     assert list(bar(range(3))) == [0, 1, 2]
     assert "3/3" in capsys.readouterr().err
+
+
+def test_no_call_shows_a_bar_that_was_turned_off(capsys):
+    with without_bars():
+        assert list(bar(range(3))) == [0, 1, 2]
+        step("a line of progress")
+        print("a result")
+    with without_bars(False):
+        step("another line")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("a result\n", "another line\n")

@@ -1,5 +1,7 @@
 """What `@sb.explainer` and `@sb.metric` say of a function, and what they refuse where it is defined."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,12 @@ REFUSED = [
     ({"also_called": "mean"}, r'also_called .*\("mean",\)'),
     ({"range": lambda options, target: (0, 1)}, "its range depends on the target"),
     ({"check": "never"}, "check must be a function"),
+    ({"paper": 3}, "paper must be a text; got 3"),
+    ({"note": None}, "note must be a text; got None"),
+    ({"plan": "all"}, "plan must be a function; got 'all'"),
+    ({"also_called": 3}, "also_called must be a list of names; got 3"),
+    ({"passes": 3}, r"passes must be .pictures, maps. or a function of the options; got 3"),
+    ({"passes": (1, -1)}, r"passes must be .pictures, maps. or"),
 ]
 
 
@@ -56,11 +64,46 @@ def test_what_does_not_fit_a_metric_is_one_line_where_it_is_defined(declared, wo
         ({"needs": "attention, weights"}, "needs says weights"),
         ({"range": (0, 1)}, "unknown keyword 'range' of @sb.explainer"),
         ({"version": True}, "version .*got True"),
+        ({"needs": ["gradients"]}, "needs must be a text"),
+        ({"passes": 1.5}, "passes must be a whole number or a function of the options; got 1.5"),
+        ({"passes": -1}, "passes must be a whole number"),
+        ({"targeted": "no"}, "targeted must be True or False; got 'no'"),
+        ({"also_called": (3,)}, "also_called must be a list of names"),
+        ({"elsewhere": ("captum", "Saliency")}, "elsewhere must be pairs of package and code"),
     ],
 )
 def test_what_does_not_fit_an_explainer_is_one_line(declared, words):
     with pytest.raises(UserError, match=words):
         sb.explainer(**declared)(lambda classifier, images, target: images[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda images: images, r"explainer <lambda> must take \(classifier, images, target\).*it takes \(images\)"),
+        (maps_alone, r"it takes \(maps\)"),
+        (3, r"@sb.explainer\(...\) stands above a function; got 3"),
+    ],
+)
+def test_what_is_no_explainer_is_one_line_where_it_is_defined(function, words):
+    with pytest.raises(UserError, match=words):
+        sb.explainer(version=1)(function)
+
+
+def test_parameters_of_an_explainer_may_be_bound_later():
+    @sb.explainer(version=1)
+    def shifted(classifier, images, target, *, by):
+        return images[:, 0] + by
+
+    @sb.explainer(version=1)
+    class Shifted:
+        def __call__(self, classifier, images, target):
+            return images[:, 0]
+
+    assert sb.load_explainer(partial(shifted, by=3)).options == (("by", 3),)
+    assert sb.load_explainer(Shifted()).name == "Shifted"
+    with pytest.raises(UserError, match="missing a required argument: 'by'"):
+        sb.load_explainer(shifted)
 
 
 def test_a_decorator_without_parentheses_is_named():

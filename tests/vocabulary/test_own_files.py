@@ -2,14 +2,17 @@
 
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import saliency_bench as sb
-from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.bound_metric import as_metric
+from saliency_bench.bound_explainer import as_explainer, registered_explainer
+from saliency_bench.bound_metric import as_metric, registered_metric
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard import checks
+from saliency_bench.results import ranking
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_spec
 
@@ -39,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before, path = set(sys.modules), list(sys.path)
     yield tmp_path
-    for name in {"mine", "beside_mine", "raises", "broken", "evil"} - before:
+    for name in {"mine", "beside_mine", "raises", "broken", "evil", "checked"} - before:
         sys.modules.pop(name, None)
     sys.path[:] = path
 
@@ -80,14 +83,14 @@ def test_a_change_in_a_file_beside_it_is_another_version(folder):
         ("mine.py:bright:sigam=2", r"unknown option 'sigam' of bright; did you mean sigma\?"),
         ("mine.py:bright:2", r"'2' in 'bright:2' is not OPTION=VALUE"),
         ("none.py:bright", r"none.py cannot be read \(No such file or directory\)"),
-        ("broken.py:f", r"broken.py cannot be imported: SyntaxError"),
+        ("broken.py:f", r"broken.py cannot be imported: SyntaxError in broken.py, line 2: "),
         ("raises.py:f", r"raises.py cannot be imported: ZeroDivisionError"),
         ("./json.py:f", r"json.py has the name of the module json, which is imported already; rename the file"),
         (".", "unknown"),
     ],
 )
 def test_what_is_wrong_is_one_line(folder, text, said, shapes, resnet, capsys):
-    (folder / "broken.py").write_text("def f(:")
+    (folder / "broken.py").write_text("# A comment.\ndef f(:")
     (folder / "raises.py").write_text("def f(): pass\n1 / 0")
     (folder / "json.py").write_text("def f(): pass")
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--device", "cpu", "--out", "run"]
@@ -105,13 +108,49 @@ def test_what_is_assigned_is_a_function_too(folder):
     assert as_metric("mine.py:inside").higher_is_better
 
 
-def test_only_runs_take_files(folder):
-    """What reads names of others, such as submissions, imports none."""
-    for load in (sb.load_explainer, sb.load_metric):
+CHECKED = """
+import saliency_bench as sb
+
+def check(*, sigma):
+    if sigma < 0:
+        raise ValueError("sigma must not be negative")
+
+@sb.explainer(check=check)
+def bright(classifier, images, target, *, sigma: float = 1.0):
+    return images.mean(1) ** sigma
+
+@sb.metric(check=check, higher_is_better=True, left_out=lambda options: ["masks"] if options["sigma"] == 2 else [])
+def level(maps, masks=None, *, sigma: float = 1.0):
+    return maps.mean(axis=(1, 2)) ** sigma
+"""
+
+
+def test_python_loads_them_as_commands_do(folder):
+    (folder / "checked.py").write_text(CHECKED)
+    for load, name in ((sb.load_explainer, "bright"), (sb.load_metric, "level")):
+        text = f"./checked.py:{name}"
+        assert str(load(text)) == name
+        assert str(load(text + ":sigma=3")) == str(load(text, sigma=3)) == f"{name}:sigma=3.0"
+        assert load(text + ":sigma=3", sigma=4).options == (("sigma", 4.0),)
+        with pytest.raises(UserError, match=r"unknown option 'sigam'.*did you mean sigma"):
+            load(text, sigam=3)
+        with pytest.raises(UserError, match="sigma must not be negative"):
+            load(text, sigma=-1)
+    assert sb.load_metric("./checked.py:level:sigma=2").inputs == ("maps",)
+    assert sb.load_explainer("./mine.py:bright").version == sb.load_explainer(sys.modules["mine"].bright).version
+    with pytest.raises(UserError, match=r"name the function in it: mine\.py:bright"):
+        sb.load_explainer("mine.py")
+
+
+def test_what_others_have_written_imports_no_file(folder):
+    for load in (registered_explainer, registered_metric):
         with pytest.raises(UserError, match="unknown"):
             load("mine.py")
         with pytest.raises(UserError, match="is not OPTION=VALUE"):
             load("./mine.py:inside")
+    cell = SimpleNamespace(metric="./mine.py:inside", metric_options={}, metric_version=1, cell_id="")
+    assert checks.known_metric(cell) is None
+    assert ranking.aggregate_of(cell) is None
     assert "mine" not in sys.modules
 
 

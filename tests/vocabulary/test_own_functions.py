@@ -117,6 +117,25 @@ def test_what_is_bound_to_a_function_is_among_its_options():
     torch.testing.assert_close(maps, images[:, 2] * 4)
 
 
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda images: images, r"it takes \(images\): too many positional arguments"),
+        (lambda model, inputs, targets, labels: inputs, "missing a required argument: 'labels'"),
+        (lambda classifier, images, target, *, side: images, "missing a required argument: 'side'"),
+        (max, "what it takes cannot be read"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_before_a_run(function, why):
+    with pytest.raises(UserError, match=rf"must take \(classifier, images, target\), and options with .*{why}"):
+        as_explainer(function)
+
+
+def test_what_can_be_called_is_taken():
+    for function in (lambda *inputs: 0, lambda c, i, t, *, seeds: 0, partial(lambda c, i, t, side: 0, side=3)):
+        assert as_explainer(function).name == "<lambda>"
+
+
 def test_a_dict_in_the_place_of_a_list_is_refused(shapes, resnet, tmp_path):
     with pytest.raises(UserError, match=r"explainers must be a list.*rise:masks=1000"):
         sb.run(dataset=str(shapes), model=str(resnet), explainers={"rise": {"masks": 5}}, metrics=["saliency_miou"],

@@ -102,5 +102,5 @@ def _later(contest: Contest, winner: str, later: Scores) -> dict[str, dict[str, 
 
 def _numbers(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as plain data, None for what is not known."""
-    value, low, high = (None if not np.isfinite(number) else float(number) for number in estimate[:3])
+    value, low, high = estimate.known
     return {"value": value, "low": low, "high": high, "n": estimate.n, "clusters": estimate.clusters}

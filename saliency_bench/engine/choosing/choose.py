@@ -1,7 +1,6 @@
 """Which explainer to take for a network and a dataset: `choose`, and what it returns."""
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,13 +26,15 @@ from saliency_bench.engine.preflight import check_settings, check_writable
 from saliency_bench.engine.python_objects import describe, modes_kept
 from saliency_bench.engine.reading import group_names
 from saliency_bench.errors import UserError
-from saliency_bench.reports.choice import sentences, write_choice_page
+from saliency_bench.reports.choice import page_text, sentences
 from saliency_bench.results.clusters import cluster_names
-from saliency_bench.spec import RunSpec, flag, takes_settings
+from saliency_bench.results.run_folder import read_run
+from saliency_bench.spec import RunSpec, takes_settings
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images
-from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.files import read_json, write_json, write_text
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.progress import without_bars
 from saliency_bench.utils.provenance import provenance
 
 FORMAT = 1
@@ -185,7 +186,8 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     spec, objects = describe(given)
     folder = Path(spec.out)
     _check_folder(folder)
-    context = load(spec, objects)
+    with without_bars(not progress):
+        context = load(spec, objects)
     questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context))
     metrics = metrics_of(questions)
     first = FIRST * (4 if spec.only else 1)  # of which only some are explained
@@ -227,7 +229,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     }
     write_json(folder / CHOICE, content)
     choice = Choice(folder, read_json(folder / CHOICE))
-    write_choice_page(folder / PAGE, choice.content, folder / RUN)
+    write_text(folder / PAGE, page_text(choice.content, read_run(folder / RUN)))
     return choice
 
 
@@ -450,32 +452,17 @@ def _layer(context: RunContext) -> str:
 
 def _command(spec: RunSpec, request: _Request) -> str:
     """Return the command line that asks the same; with Python objects, which have no place there, the call."""
+    # A run needs explainers and metrics; `choose` was not given those that are its own choice.
+    chosen = {name for name in ("explainers", "metrics") if not getattr(request, name)}
+    within, margin = request.within, request.margin
     if spec.needs_python:
-        return _call(spec, request)
-    left_out = {name for name in ("explainers", "metrics") if not getattr(request, name)}
-    left_out |= {"batch_size"} if spec.batch_size == FIRST else set()
-    words = ["saliency-bench", "choose"]
-    for name, value in spec:
-        if name not in left_out and value != RunSpec.model_fields[name].default:
-            values = value if isinstance(value, tuple) else (value,)
-            words += [flag(name), *([] if value is True else map(str, values))]
-    words += ["--for", *request.names] if request.names else []
-    words += ["--within", "none" if request.within is None else f"{request.within:g}s"]
-    words += ["--margin", f"{request.margin:g}"] if request.margin != MARGIN else []
-    return shlex.join(words)
-
-
-def _call(spec: RunSpec, request: _Request) -> str:
-    """Return the Python call that asks the same, after a comment on each object that it must be given."""
-    choices = {"explainers": request.explainers, "metrics": request.metrics}
-    lines = [
-        line.replace("sb.run(", "sb.choose(")
-        for line in spec.call().splitlines()
-        if not any(line.startswith(f"    {name}=") and not given for name, given in choices.items())
-    ]
-    lines[-1:] = [f"    for_={list(request.names)!r},"] * bool(request.names)
-    lines += [f"    within={request.within!r},", *[f"    margin={request.margin!r},"] * (request.margin != MARGIN), ")"]
-    return "\n".join(lines)
+        more = [f"for_={list(request.names)!r}"] * bool(request.names) + [f"within={within!r}"]
+        return spec.call("choose", chosen, [*more, *[f"margin={margin!r}"] * (margin != MARGIN)])
+    usual = {name for name, value in spec if value == RunSpec.model_fields[name].default}
+    usual |= {"batch_size"} if spec.batch_size == FIRST else set()
+    more = ["--for", *request.names] if request.names else []
+    more += ["--within", "none" if within is None else f"{within:g}s"]
+    return spec.command("choose", chosen | usual, [*more, *(["--margin", f"{margin:g}"] if margin != MARGIN else [])])
 
 
 def _is_named(explainer: Explainer) -> bool:

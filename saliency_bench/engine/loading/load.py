@@ -5,22 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
 
-from saliency_bench.bound_explainer import Explainer, as_explainer, load_explainer
-from saliency_bench.bound_metric import Metric, as_metric, check_without_people, load_metric
+from saliency_bench.bound_explainer import Explainer, as_explainer, registered_explainer
+from saliency_bench.bound_metric import Metric, as_metric, check_without_people, registered_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.fingerprints import column_of
 from saliency_bench.engine.checkpoint_writing import base_of
 from saliency_bench.engine.context import RunContext, starts_from_base
-from saliency_bench.engine.loaded import Data, Question, Retraining
+from saliency_bench.engine.loaded import Question, Retraining
 from saliency_bench.engine.loading.question import class_names, explainable, logits_of, question_of
 from saliency_bench.engine.loading.table import Table, table_of
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
-from saliency_bench.engine.reading import labelled, training_splits
+from saliency_bench.engine.reading import Selection, labelled, training_splits
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.composing import blurred
 from saliency_bench.spec import RunSpec
@@ -44,9 +43,9 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     """
     out = Path(spec.out).absolute()
     # By their names alone: a text that names a file, in a spec that somebody else has written, is none.
-    explainers = [load_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
+    explainers = [registered_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
                   for entry in spec.explainers]  # fmt: skip
-    metrics = [load_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))
+    metrics = [registered_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))
                for entry in spec.metrics]  # fmt: skip
     for metric in metrics:
         check_without_people(metric)
@@ -61,8 +60,9 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         activation=spec.activation,
     )
     question = question_of(spec, objects, table, metrics, classifier)
-    table = replace(table, selection=explainable(question, table))
-    precomputed = _precomputed(spec, objects, classifier, table)
+    # Not into the table: a copy of it would forget its fingerprint, for which every picture is read.
+    selection = explainable(question, table)
+    precomputed = _precomputed(spec, objects, classifier, table, selection)
     retraining = [metric for metric in metrics if metric.declaration.keeps]
     controls = _controls(explainers) if retraining else []
     context = RunContext(
@@ -70,16 +70,11 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         out=out,
         explainers=list(dict.fromkeys([*explainers, *precomputed, *controls])),
         metrics=list(dict.fromkeys(metrics)),
-        data=Data(
-            source=table.source,
-            samples=table.ordered,
-            count=table.samples,
-            fingerprint=table.content[0],
-            columns={name: digest for name, (digest, _) in table.contents.items()},
-        ),
+        data=table,
+        columns={name: digest for name, (digest, _) in table.contents.items()},
         question=question,
         classifier=classifier,
-        selection=table.selection,
+        selection=selection,
         maps={hash_of(explainer.identity): entry for explainer, entry in zip(precomputed, spec.maps, strict=True)},
         retraining=Retraining(
             rows=training_splits(table.source, spec.label_column, table.names) if retraining else {},
@@ -89,7 +84,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     )
     if spec.other_model is None:
         return context
-    return replace(context, other=_of_other_model(context, table.published, object_of(spec.other_model, objects)))
+    return replace(context, other=_of_other_model(context, object_of(spec.other_model, objects)))
 
 
 def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
@@ -102,19 +97,18 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
         )
 
 
-def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any) -> RunContext:
+def _of_other_model(context: RunContext, model: Any) -> RunContext:
     """Return the same run of another classifier, whose label is another column.
 
     Args:
         context: the run.
-        published: the dataset as it was loaded.
         model: the other model.
 
     Raises:
         UserError: The model takes images prepared in another way, or its classes are not those of the column.
     """
     spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
-    rows = labelled(published, column)
+    rows = labelled(context.data.published, column)
     names = class_names(rows)
     classifier = load_classifier(model, device=known.device, precision=spec.precision, channels_last=spec.channels_last)
     if classifier.geometry != known.geometry:
@@ -133,7 +127,7 @@ def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any
     return replace(
         context,
         spec=spec,
-        data=replace(context.data, columns={column: column_of(published, column)[0]}),
+        columns={column: column_of(context.data.published, column)[0]},
         question=Question(
             names=names,
             classes=classes,
@@ -154,12 +148,14 @@ def _controls(explainers: list[Explainer]) -> list[Explainer]:
     return [as_explainer("random"), *(blurred(explainer) for explainer in explainers if not explainer.baseline)]
 
 
-def _precomputed(spec: RunSpec, objects: Objects, classifier: Classifier, table: Table) -> list[Explainer]:
+def _precomputed(
+    spec: RunSpec, objects: Objects, classifier: Classifier, table: Table, selection: Selection | None
+) -> list[Explainer]:
     """Return the explainers of `spec.maps`; without a selection, each of the run's samples must have a map."""
     if not spec.maps:
         return []
-    needed: Collection[str] = table.ordered.ids[: table.samples] if table.selection is None else ()
-    frame = classifier.geometry.frame or classifier.prepare([table.ordered.rows[0]]).images.shape[2:]
+    needed: Collection[str] = table.samples.ids[: table.count] if selection is None else ()
+    frame = classifier.geometry.frame or classifier.prepare([table.samples.rows[0]]).images.shape[2:]
     quoted = map(quoted_id, table.ids)
     files = {image_id: name and f"{name}.npy" for image_id, name in zip(table.ids, quoted, strict=True)}
     explainers = []

@@ -67,8 +67,8 @@ def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
 
 def _of_model(other: Classifier, spec: RunSpec, table: Table) -> Predicted:
     """Yield what a model says of the samples, in the chunks in which a run of it would predict them."""
-    ordered, size = table.ordered, spec.batch_size
-    for start in bar(range(0, table.samples, size), desc=f"predict by {other.id}", unit="batch"):
+    ordered, size = table.samples, spec.batch_size
+    for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))
         if (batch := read_chunk(ordered, other, positions, spec.strict).batch) is not None:
             with torch.no_grad():
@@ -82,14 +82,14 @@ def _of_run(folder: Path, spec: RunSpec, table: Table) -> tuple[list[str] | None
         UserError: The run is of other samples, or of fewer.
     """
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
-    if (manifest.identity.fingerprint, manifest.identity.split) != (table.content[0], spec.split):
+    if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
         raise UserError(f"{folder} is a run of other data, so its predictions are no targets here; give --target "
                         f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")
     file = pq.ParquetFile(path)
     known = set(file.read(["image_id"])["image_id"].to_pylist())
-    if missing := [image_id for image_id in table.ordered.ids[: table.samples] if image_id not in known]:
+    if missing := [image_id for image_id in table.samples.ids[: table.count] if image_id not in known]:
         raise UserError(f"{folder} has no prediction of {len(missing)} images, such as {missing[0]}; give that run the "
                         "--limit of this one")  # fmt: skip
 

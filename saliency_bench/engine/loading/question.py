@@ -48,8 +48,8 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
     else:
         rule = load_rule(spec.target, model.labels, classes, groups)
         check_known(rule, table.ids)
-        check_ids(rule, table.ordered.ids[: table.samples])
-    _check_samples(rule, table, members if classes == 1 else None)
+        check_ids(rule, table.samples.ids[: table.count])
+    _check_samples(rule, table)
     return Question(names, classes, model.activation, members, unlabelled, groups, rule)
 
 
@@ -59,14 +59,21 @@ def explainable(question: Question, table: Table) -> Selection | None:
     They are predicted and not explained where the run explains labels, which a line says.
 
     Raises:
-        UserError: No sample is left.
+        UserError: No sample is left, or the model has one logit and a sample shows what speaks against it.
     """
     without = frozenset(index for index, member in enumerate(question.members or []) if not member)
-    if question.rule.name != "label" or question.classes < 2 or not without:
+    if question.rule.name != "label" or not without:
         return table.selection
-    labels, names = table.ordered.rows["label"][: table.samples], table.names or []
+    labels, names = table.samples.rows["label"][: table.count], table.names or []
     chosen = None if table.selection is None else table.selection.values.get("label")
     wanted = [label for label in labels if label is not None and (chosen is None or names[label] in chosen)]
+    if question.classes == 1:
+        # One class speaks against a single logit, which --target must decide; of other conditions its chunk says so.
+        is_decided = table.selection is not None and chosen is None
+        for image_id, label in zip(table.samples.ids, labels, strict=False):
+            if not is_decided and label in without and (chosen is None or names[label] in chosen):
+                raise UserError(f"image {image_id} is labelled {names[label]}, {NO_CLASS}")
+        return table.selection
     if set(wanted) <= without:
         shown = ", ".join(sorted({names[label] for label in wanted})[:3])
         raise UserError(f"no sample shows what the model has a class for ({shown}); give --target predicted")
@@ -75,20 +82,12 @@ def explainable(question: Question, table: Table) -> Selection | None:
     return replace(table.selection or Selection(False, False, {}, table.names), without=without)
 
 
-def _check_samples(rule: TargetRule, table: Table, members: Members | None) -> None:
-    """Raise UserError unless the samples of the run have a target, and the selection takes some of them.
-
-    Args:
-        rule: The rule.
-        table: The samples.
-        members: Of a single logit, the classes of each label; of more, those without a class are left out elsewhere.
-    """
-    samples, ids, rows = table.samples, table.ordered.ids, table.ordered.rows
-    if rule.name == "label":
-        labels = dict(zip(ids[:samples], rows["label"][:samples], strict=True))
-        _check_labelled(labels)
-        if members is not None:
-            _check_explainable(labels, table.names or [], members, table.selection)
+def _check_samples(rule: TargetRule, table: Table) -> None:
+    """Raise UserError unless the samples of the run have a target, and the selection takes some of them."""
+    samples, ids, rows = table.count, table.samples.ids, table.samples.rows
+    for image_id, label in zip(ids[:samples], rows["label"][:samples], strict=True) if rule.name == "label" else ():
+        if label is None or label < 0:
+            raise UserError(f"image {image_id} has no label; leave it out of the dataset, or give --target predicted")
     if samples < len(rows):
         selection_of(table.spec.only, rows.select(range(samples)), table.names)
 
@@ -137,23 +136,6 @@ def class_names(rows: datasets.Dataset) -> list[str]:
         f"the column label holds {kind.dtype} without names of classes; give them with dataset.cast_column('label', "
         "datasets.ClassLabel(names=[...])), or as text"
     )
-
-
-def _check_labelled(labels: dict[str, int | None]) -> None:
-    """Raise UserError for an image without label."""
-    for image_id, label in labels.items():
-        if label is None or label < 0:
-            raise UserError(f"image {image_id} has no label; leave it out of the dataset, or give --target predicted")
-
-
-def _check_explainable(labels: dict[str, int], names: list[str], members: Members, selection: Selection | None) -> None:
-    """Raise UserError for a label without a class of the model, as far as conditions do not leave out its samples."""
-    chosen = None if selection is None else selection.values.get("label")
-    if all(members) or (selection is not None and chosen is None):  # else its chunk says so
-        return
-    for image_id, label in labels.items():
-        if not members[label] and (chosen is None or names[label] in chosen):
-            raise UserError(f"image {image_id} is labelled {names[label]}, {NO_CLASS}")
 
 
 def logits_of(spec: RunSpec, classifier: Classifier, data: Samples) -> int:

@@ -30,7 +30,7 @@ from saliency_bench.utils.messages import complain
 
 @dataclass(frozen=True)
 class Table:
-    """Hold a split of a dataset, in its own order.
+    """Hold the split of a dataset that a run is about: in its own order, and in that of the run.
 
     Attributes:
         spec: the settings, with the split that was found.
@@ -81,15 +81,20 @@ class Table:
     @cached_property
     def order(self) -> Order:
         """Return the run's order."""
-        return order_of(self.ids, group_names(self.rows), self.spec.seed, self.content[0])
+        return order_of(self.ids, group_names(self.rows), self.spec.seed, self.fingerprint)
 
     @property
-    def samples(self) -> int:
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the split, in the dataset's order."""
+        return self.content[0]
+
+    @property
+    def count(self) -> int:
         """Return how many samples the run is about: the first of its order, in whole groups."""
         return self.order.first(self.spec.limit)
 
     @cached_property
-    def ordered(self) -> Samples:
+    def samples(self) -> Samples:
         """Return all samples in the run's order."""
         places, digests = self.order.positions, self.content[1]
         return Samples(

@@ -21,7 +21,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import halving, not_finite
 from saliency_bench.scoring.retraining import first_exposures
 from saliency_bench.target_weights import one_hot
-from saliency_bench.utils.files import write_with
+from saliency_bench.utils.files import save_arrays, write_with
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
@@ -58,7 +58,8 @@ def explain_spans(
             readable = positions[pictures.predicted[split.name][positions] >= 0]
             if len(readable):
                 first[readable - span.start] = _first_exposures(setup, explainer, split, pictures, readable)
-        _write(_span_file(folder, explainer, split, number), first)
+        # Compressed: neighbouring pixels mostly have the same exposure.
+        save_arrays(_span_file(folder, explainer, split, number), first=first)
         advance()
 
 
@@ -116,16 +117,6 @@ def _span_file(folder: Path, explainer: Explainer, split: Split, number: int) ->
 def _gathered_file(target: Path, explainer: Explainer, split: Split) -> Path:
     """Return the file of all spans."""
     return target / f"{hash_of(explainer.identity)}-{split.name}.npy"
-
-
-def _write(path: Path, first: np.ndarray) -> None:
-    """Write a span atomically. It is compressed: neighbouring pixels mostly have the same exposure."""
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # given a path, numpy would append .npz
-            np.savez_compressed(file, first=first)
-
-    write_with(path, write)
 
 
 def _read(path: Path, images: int) -> np.ndarray | None:

@@ -23,6 +23,7 @@ from saliency_bench.engine.retraining.maps import explain_spans, gather, missing
 from saliency_bench.engine.retraining.networks import Changed, Task, is_done, new_classifier, outcome_file, retrain
 from saliency_bench.engine.retraining.pictures import Pictures, gather_pictures
 from saliency_bench.engine.retraining.splits import Setup, Splits
+from saliency_bench.reports import words
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import Protocol
 from saliency_bench.utils.files import read_json
@@ -136,7 +137,7 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
     others = f" ({done} others are done)" * bool(done)
     complain(
         f"{metrics}: {len(tasks)} trainings{others} of {len(splits.train.labels)} images for "
-        f"{' or '.join(map(str, epochs))} epochs, about {_duration(seconds)} after the maps of all images"
+        f"{' or '.join(map(str, epochs))} epochs, about {words.seconds(seconds)} after the maps of all images"
     )
 
 
@@ -165,10 +166,3 @@ def _seconds_per_batch(setup: Setup, splits: Splits, pictures: Pictures, size: i
         one_epoch(classifier, training.optimizer, replace(whole, kept=kept), size, 0)
         seconds = (time.perf_counter() - start) / math.ceil(len(kept) / size)
     return seconds
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration as text."""
-    if seconds < 120:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

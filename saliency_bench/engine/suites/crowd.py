@@ -11,7 +11,6 @@ import numpy as np
 from saliency_bench.analysis.agreement import Answers, crowd_auc
 from saliency_bench.engine.suites.number import NoNumberError, Number
 from saliency_bench.engine.suites.schema import Value
-from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import interval
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.scoring.exposures import SHOWN, judgement_areas, right_by
@@ -43,7 +42,7 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
     if not firsts:
         raise NoNumberError("no answers of people about these images (--answers)")
     ids, seed = sorted(firsts), run.summary.get("seed", 0)
-    codes = cluster_codes(ids, [run.groups[run.position[image_id]] for image_id in ids])
+    codes = run.codes(ids)
     judgements = [np.array(firsts[image_id]) for image_id in ids]
     if value.judgements:
         drawn = _with_fewer(np.concatenate(judgements), float(value.judgements), len(ids), explainer, seed)
@@ -56,8 +55,7 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
         estimate = interval(right.astype(float), codes, (0.0, 1.0), seed)
     else:
         estimate = crowd_auc(judgements, codes, seed)
-    mean, low, high = (float(end) if np.isfinite(end) else None for end in estimate[:3])
-    return Number(mean, low, high, len(ids))
+    return Number(*estimate.known, len(ids))
 
 
 def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, seed: int) -> np.ndarray | None:

@@ -1,7 +1,9 @@
 """The plot and the page of a suite's tables."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,11 +26,34 @@ from saliency_bench.engine.suites.tables import (
 )
 from saliency_bench.reports import words
 from saliency_bench.reports.plots import STYLE, svg_text
-from saliency_bench.reports.suite import Section, Shown, SuitePage
+from saliency_bench.reports.templates import render
+from saliency_bench.utils.files import write_text
 
 PANEL = 3.0  # inches, the width of a panel
 MARK = 0.09  # inches, the height of one interval
 ABREAST = 3  # panels
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table or a picture as the page shows it.
+
+    Attributes:
+        name, title: of the table or picture.
+        notes: lines below it.
+        plot: SVG; "" for none.
+        axes: the names of the row axes of a table.
+        columns: the names of each column.
+        rows: (names of the row, its numbers as texts).
+    """
+
+    name: str
+    title: str
+    notes: Sequence[str]
+    plot: str
+    axes: Sequence[str] = ()
+    columns: Sequence[Sequence[str]] = ()
+    rows: Sequence[tuple[Sequence[str], Sequence[dict[str, Any]]]] = ()
 
 
 def write_page(
@@ -38,26 +63,31 @@ def write_page(
     """Write suite.html: tables, plots, pictures, plan, and links to the reports of the runs."""
     folders = {step.job.folder for step in steps}
     reports = {folder.name: folder / "report.html" for folder in folders}
+    # Relative, so that the folder can be moved or served as it is.
     links = {name: str(page.relative_to(path.parent)) for name, page in reports.items() if page.is_file()}
-    SuitePage(
-        title=title, paper=paper, smoke=smoke, sections=sections, plan=plan_rows(steps),
+    write_text(path, render(
+        "suite.html.j2", title=title, paper=paper, smoke=smoke, sections=sections, plan=plan_rows(steps),
         plan_notes=plan_notes(steps), settings=settings, runs=links,
         failed={folder.name: why for folder, why in failed.items()},
-    ).write(path)  # fmt: skip
+    ))  # fmt: skip
 
 
 def section_of(table: SuiteTable) -> Section:
     """Return a table as the page shows it."""
+    nothing = {"text": "", "interval": "", "best": False, "figure": "", "why": ""}
     shown = {
-        place: Shown(words.number(record["value"]) + FEW * rests_on_few(record), interval_of(record), record["best"],
-                     figure_of(record, table.compare), record["missing"])
+        place: {
+            "text": words.number(record["value"]) + FEW * rests_on_few(record),
+            "interval": interval_of(record),
+            "best": record["best"],
+            "figure": figure_of(record, table.compare),
+            "why": record["missing"],
+        }
         for place, record in table.cells.items()
-    }  # fmt: skip
-    rows = [
-        (table.called(row), [shown.get((row, column), Shown("")) for column in table.columns]) for row in table.rows
-    ]
+    }
+    rows = [(table.called(row), [shown.get((row, column), nothing) for column in table.columns]) for row in table.rows]
     columns = [table.called(column) for column in table.columns]
-    return Section(table.name, table.table.title, table.table.rows, columns, rows, table.notes, plot_of(table))
+    return Section(table.name, table.table.title, table.notes, plot_of(table), table.table.rows, columns, rows)
 
 
 def plot_of(table: SuiteTable) -> str:

@@ -27,7 +27,7 @@ from saliency_bench.engine.suites.schema import CROWD, Suite, Table, Value, fill
 from saliency_bench.engine.suites.transforms import accuracies_of
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult, Interval
-from saliency_bench.results.clusters import cluster_codes, effective_clusters
+from saliency_bench.results.clusters import effective_clusters
 from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error
 from saliency_bench.results.run_folder import RunData, read_run
 
@@ -100,7 +100,7 @@ class Results:
         """
         value, variant = table.values[place["value"]], table.variants.get(place["variant"], {})
         # What has no explainer depends on it only where the table has that axis, as different runs may have them.
-        has_explainer = value.has_explainer or "explainer" in (*table.rows, *table.columns, *table.over)
+        has_explainer = value.has_explainer or "explainer" in table.axes
         job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
         explainer = explainer_text(self.sized(place["explainer"]))
         if value.accuracy:
@@ -150,7 +150,7 @@ def places_of(suite: Suite, table: Table) -> pd.DataFrame:
         for run in runs
         for names in product(run.datasets, run.models, run.explainers, table.variants or [""], table.values)
     ]
-    frame, axes = pd.DataFrame(rows, columns=list(AXES)), [*table.rows, *table.columns, *table.over]
+    frame, axes = pd.DataFrame(rows, columns=list(AXES)), list(table.axes)
     frame = frame.drop_duplicates(axes)  # runs overlap, and an axis that the table lacks has one name or no influence
     # As ordered categories, names sort as the paper has them, then as the runs have them; the first axis is slowest.
     order = {}
@@ -217,7 +217,7 @@ def _standard_error(numbers: Sequence[Number]) -> float:
     columns = [pd.Series(run.values[cell.cell_id], run.ids) for run, cell in samples]
     scores = pd.concat(columns, axis=1, join="inner").dropna()  # of the images that all models have, in one order
     run = samples[0][0]
-    codes = cluster_codes(list(scores.index), [run.groups[run.position[image_id]] for image_id in scores.index])
+    codes = run.codes(list(scores.index))
     means = scores.to_numpy().mean(axis=1)
     counts = np.bincount(codes)
     if effective_clusters(counts) < INTERVAL_FROM:

@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -70,7 +71,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     cells = {key: cell for job, run in finished for key, cell in _cells(results, picture, job, run)}
     if not cells:
         return "", ["No run of this picture is there."]
-    axes = [*picture.rows, *picture.columns]
+    axes = picture.axes
     placed = {tuple(key[AXES.index(axis)] for axis in axes): cell for key, cell in cells.items()}
     rows, columns = (_keys(placed, axes, wanted, picture) for wanted in (picture.rows, picture.columns))
     with rc_context(STYLE):
@@ -137,8 +138,7 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str]) -> list[str]:
     if images.rule == "first":
         return run.ids[: images.count]
     if images.rule == "per class":
-        labels = {image_id: run.samples.get(image_id, {}).get("label") for image_id in run.ids}
-        return _per_class(run, images.count) if not any(labels.values()) else _by_label(labels, images.count)
+        return _per_class(run, images.count)
     cells = [cell for cell in run.cells if cell.metric_text == metrics[0]] if metrics else []
     if not cells:
         raise UserError(f"the rule {images.rule!r} needs a value with a metric that the run has")
@@ -152,19 +152,10 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str]) -> list[str]:
 
 
 def _per_class(run: RunData, count: int) -> list[str]:
-    """Return the first images of each class, by the predictions file of a run."""
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(run.folder / "predictions.parquet", columns=["image_id", "label"]).to_pylist()
-    return _by_label({row["image_id"]: row["label"] for row in table if row["image_id"] in run.position}, count)
-
-
-def _by_label(labels: dict[str, object], count: int) -> list[str]:
-    """Return the first `count` images of each label, by label."""
-    groups: dict[str, list[str]] = {}
-    for image_id, label in labels.items():
-        groups.setdefault(str(label), []).append(image_id)
-    return [image_id for label in sorted(groups) for image_id in groups[label][:count]]
+    """Return the first `count` images of each class, by class, as the predictions of the run name them."""
+    labels = pd.read_parquet(run.folder / "predictions.parquet", columns=["image_id", "label"])
+    labels = labels[labels["image_id"].isin(run.ids)]
+    return [image_id for _, group in labels.groupby("label") for image_id in group["image_id"].head(count)]
 
 
 def _listed(path: Path) -> list[str]:

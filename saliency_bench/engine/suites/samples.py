@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from saliency_bench.bound_explainer import Explainer, as_explainer
-from saliency_bench.bound_metric import load_metric
+from saliency_bench.bound_metric import registered_metric
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.explain import Explained
 from saliency_bench.engine.loading.load import load
-from saliency_bench.engine.predictions import answers
+from saliency_bench.engine.predictions import PredictedChunk, answers
 from saliency_bench.engine.python_objects import entries_of
 from saliency_bench.engine.reading import read_chunk
+from saliency_bench.engine.score import inputs_of, other_of
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.results.manifest import Manifest, differing_settings
 from saliency_bench.scoring.inputs import MetricInputs, Other
 from saliency_bench.spec import PythonObject
 from saliency_bench.targets.rules import stack
-from saliency_bench.types import Batch, Images, Target
+from saliency_bench.types import Batch, Images, Maps, Target
 from saliency_bench.utils.overlays import eight_bit, overlay
-from saliency_bench.utils.seeds import seed_of
 
 
 @dataclass(frozen=True)
@@ -34,33 +34,46 @@ class Sample:
 
     Attributes:
         context: the run.
-        batch: the sample alone, prepared.
-        row: what the classifier says.
+        predicted: the sample alone, with what the classifiers say.
         target: what its maps explain.
-        other: what the other classifier says; None without another.
     """
 
     context: RunContext
-    batch: Batch
-    row: dict[str, Any]
+    predicted: PredictedChunk
     target: Target
-    other: Other | None
 
     @classmethod
     def at(cls, context: RunContext, position: int) -> "Sample":
         """Return the sample at a position of a run."""
-        chunk = read_chunk(context.data.samples, context.classifier, [position], strict=True)
-        assert chunk.batch is not None
-        row, other = answers(context, chunk)[0], None
-        terms = context.question.target_of(row, np.asarray(row["logits"]))
-        if context.other is not None:
-            of_other = answers(context.other, context.of_other(chunk))[0]
-            right = right_classes(context.other, of_other)
-            logits = torch.tensor([of_other["logits"]])
-            other = Other(context.other.classifier, torch.from_numpy(right).float().to(context.other.classifier.device),
-                          logits, right, [None])  # fmt: skip
+        chunk, other = read_chunk(context.data.samples, context.classifier, [position], strict=True), context.other
+        rows = answers(context, chunk)
+        of_other = None if other is None else answers(other, context.of_other(chunk))
+        terms = context.question.target_of(rows[0], np.asarray(rows[0]["logits"]))
         target = stack([terms], context.question.classes).to(context.classifier.device)
-        return cls(context, chunk.batch, row, target, other)
+        return cls(context, PredictedChunk(0, position, (0,), chunk, rows, of_other), target)
+
+    @property
+    def batch(self) -> Batch:
+        """Return the sample alone, prepared."""
+        assert self.predicted.batch is not None
+        return self.predicted.batch
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Return what the classifier says."""
+        return self.predicted.rows[0]
+
+    @cached_property
+    def other(self) -> Other | None:
+        """Return what the other classifier says; None without another."""
+        other = self.context.other
+        return None if other is None else other_of(other, self.batch, self.predicted.of_other)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Return Bool (1, K), the classes that are right."""
+        right = self.context.question.right(self.row)
+        return np.zeros((1, self.context.question.classes), bool) if right is None else right[None]
 
     @property
     def name(self) -> str:
@@ -79,24 +92,17 @@ class Sample:
 
     def provider(self, explainer: Explainer) -> MapProvider:
         """Return what makes the maps of a run."""
-        seed = seed_of(self.context.spec.seed, self.name, "explain")
+        seed = self.context.seed_for(self.name, "explain")
         return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, [seed])
 
-    def scored(self, explainer: Explainer, name: str, **more: Any) -> tuple[float | None, str]:
-        """Return (the score that a run gives it, or None; why there is none)."""
-        batch = self.inputs(explainer, **more).score(load_metric(name))
+    def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
+        """Return (the score that a run gives it by a metric that looks at no map, or None; why there is none)."""
+        batch = self.inputs(explainer).score(registered_metric(name))
         return batch.values[0], batch.reasons[0] or ""
 
-    def inputs(self, explainer: Explainer, **more: Any) -> MetricInputs:
-        """Return what metrics get."""
-        context = self.context
-        right = None if context.question.members is None else right_classes(context, self.row)
-        return MetricInputs(
-            context.classifier, explainer.seeded(context.spec.seed), self.images, self.target,
-            torch.tensor([self.row["logits"]]), lambda sample, purpose: seed_of(context.spec.seed, self.name, purpose),
-            masks=self.batch.masks.numpy(), unusable=self.batch.left_out, labels=right, other=self.other,
-            columns=self.batch.columns, run_seed=context.spec.seed, **more,
-        )  # fmt: skip
+    def inputs(self, explainer: Explainer, maps: Maps | None = None) -> MetricInputs:
+        """Return what metrics get, as a run makes it."""
+        return inputs_of(self.context, self.predicted, explainer, self.target, Explained(maps))
 
     def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
         """Return a map over the picture, with the border of the mask in white."""
@@ -129,20 +135,9 @@ def loaded(
     chosen = entries_of("explainers", explainers, as_explainer, objects) if explainers else named
     if not chosen:
         raise UserError(f"{folder} has no explainer that can be made again by its name; give --explainers")
-    changes = {
-        "metrics": tuple(metrics),
-        "explainers": tuple(chosen),
-        "maps": (),
-        "keep_maps": False,
-        "out": str(folder),
-    }
-    context = load(spec.model_copy(update=changes | {"out": str(folder)}), objects, device)
+    changes = {"metrics": tuple(metrics), "explainers": tuple(chosen), "maps": (), "keep_maps": False,
+               "out": str(folder)}  # fmt: skip
+    context = load(spec.model_copy(update=changes), objects, device)
     if differing := differing_settings(context.identity, manifest.identity):
         raise UserError(f"the {differing[0]} is no longer that of {folder}; make the run again with another --out")
     return context
-
-
-def right_classes(context: RunContext, row: dict[str, Any]) -> np.ndarray:
-    """Return Bool (1, K), the classes that are right."""
-    right = context.question.right(row)
-    return np.zeros((1, context.question.classes), bool) if right is None else right[None]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,7 +20,6 @@ from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.spec import RunSpec, check_names
 from saliency_bench.utils.files import parse_yaml
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.seeds import seed_of
 
 Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
@@ -215,13 +214,14 @@ class Table(Strict):
     notes: tuple[Note, ...] = ()
     t_test: str = ""
     plot: Literal["", "points", "lines"] = "points"
+    places: ClassVar[str] = "rows, columns or over"
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:
         """Check that each axis stands once, and that those with several names stand somewhere."""
-        axes = [*self.rows, *self.columns, *self.over]
+        axes = self.axes
         if len(set(axes)) < len(axes):
-            raise ValueError("an axis may stand only once, in rows, columns or over")
+            raise ValueError(f"an axis may stand only once, in {self.places}")
         if "value" in self.over:
             raise ValueError("over cannot hold the axis value")
         if len(self.values) > 1 and "value" not in axes:
@@ -229,6 +229,16 @@ class Table(Strict):
         if bool(self.variants) != ("variant" in axes):
             raise ValueError("variants and the axis variant go together: give both or neither")
         return self
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Return the axes that its numbers have."""
+        return self.rows + self.columns + self.over
+
+    @property
+    def has_explainer(self) -> bool:
+        """Return whether any of its values depends on the explainer."""
+        return any(value.has_explainer for value in self.values.values())
 
     def needs(self, **names: str) -> bool:
         """Return whether the runs with these names are needed; a table needs all of its runs."""
@@ -305,13 +315,16 @@ class Picture(Strict):
     values: dict[str, Value] = {}
     images: Images = Images()
     show: dict[PictureAxis, tuple[str, ...]] = {}
+    variants: ClassVar[dict[str, dict[str, Scalar]]] = {}  # only tables have some
+    has_explainer: ClassVar[bool] = True
+    places: ClassVar[str] = "rows or columns"
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:
         """Check that each axis stands once and that values are scores of samples."""
-        axes = [*self.rows, *self.columns]
+        axes = self.axes
         if len(set(axes)) < len(axes):
-            raise ValueError("an axis may stand only once, in rows or columns")
+            raise ValueError(f"an axis may stand only once, in {self.places}")
         if any(not value.metric or value.part or value.against for value in self.values.values()):
             raise ValueError("a value of a picture is the score of a metric, without part or against")
         if len(self.views) > 1 and "view" not in axes:
@@ -319,9 +332,9 @@ class Picture(Strict):
         return self
 
     @property
-    def variants(self) -> dict[str, dict[str, Scalar]]:
-        """No variants, which only tables have."""
-        return {}
+    def axes(self) -> tuple[PictureAxis, ...]:
+        """Return the axes that its cells have."""
+        return self.rows + self.columns
 
     def needs(self, **names: str) -> bool:
         """Return whether the picture shows what a run has with these names, {axis: name}."""
@@ -358,6 +371,8 @@ class Smoke(Strict):
 
     def pretraining(self, model: str) -> Training:
         """Return how a small network is first trained; each has weights of its own."""
+        from saliency_bench.utils.seeds import seed_of  # imports numpy, which listing suites needs not
+
         seed = seed_of("smoke", model) % 1000
         return Training(epochs=self.passes, learning_rate=0.003, batch_size=16, size=self.size, seed=seed)
 
@@ -399,10 +414,12 @@ class Suite(Strict):
                     raise ValueError(f"runs.{name}.settings: {min(reserved)} has a place of its own")
         for name, table in self.tables.items():
             _check_names(f"tables.{name}.runs", table.runs, self.runs)
-            self._check_table(name, table)
+            self._check_places(f"tables.{name}", table)
+            of_runs = [value.run for value in table.values.values() if value.run]
+            _check_names(f"tables.{name}.values", of_runs, table.runs)
         for name, picture in self.pictures.items():
             _check_names(f"pictures.{name}.runs", picture.runs, self.runs)
-            self._check_picture(name, picture)
+            self._check_places(f"pictures.{name}", picture)
             if name in self.tables:
                 raise ValueError(f"{name} is the name of a table and of a picture")
         return self
@@ -412,34 +429,17 @@ class Suite(Strict):
         """Tables and pictures."""
         return {**self.tables, **self.pictures}
 
-    def _check_picture(self, name: str, picture: Picture) -> None:
-        """Check that each cell of a picture has one place, and that its runs have something to compute."""
-        runs = [self.runs[run] for run in picture.runs]
-        for axis in ("dataset", "model", "explainer"):
-            names = {text for run in runs for text in getattr(run, f"{axis}s") if picture.needs(**{axis: text})}
-            if len(names) > 1 and axis not in (*picture.rows, *picture.columns):
-                raise ValueError(
-                    f"pictures.{name}: its runs have {len(names)} names of {axis}; give rows or columns that axis"
-                )
-        if not picture.values and not all(run.metrics for run in runs):
-            raise ValueError(f"pictures.{name} has no values, so its runs need metrics of their own")
-
-    def _check_table(self, name: str, table: Table) -> None:
-        """Check that each number of a table belongs to exactly one place of its runs."""
-        runs = [self.runs[run] for run in table.runs]
-        names = {axis: {entry for run in runs for entry in getattr(run, f"{axis}s")} for axis in ("dataset", "model")}
-        if any(value.has_explainer for value in table.values.values()):
-            names["explainer"] = {text for run in runs for text in run.explainers}
-        for axis, several in names.items():
-            if len(several) > 1 and axis not in (*table.rows, *table.columns, *table.over):
-                raise ValueError(
-                    f"tables.{name}: its runs have {len(several)} names of {axis}; give rows, columns or over that axis"
-                )
-        if not any(value.metric for value in table.values.values()):
-            for run in table.runs:
+    def _check_places(self, where: str, item: Table | Picture) -> None:
+        """Check that each number or cell has one place, and that its runs have something to compute."""
+        runs = [self.runs[run] for run in item.runs]
+        for axis in ("dataset", "model", "explainer") if item.has_explainer else ("dataset", "model"):
+            names = {text for run in runs for text in getattr(run, f"{axis}s") if item.needs(**{axis: text})}
+            if len(names) > 1 and axis not in item.axes:
+                raise ValueError(f"{where}: its runs have {len(names)} names of {axis}; give {item.places} that axis")
+        if not any(value.metric for value in item.values.values()):
+            for run in item.runs:
                 if not self.runs[run].metrics:
-                    raise ValueError(f"tables.{name} asks for no metric, so runs.{run} needs metrics of its own")
-        _check_names(f"tables.{name}.values", [value.run for value in table.values.values() if value.run], table.runs)
+                    raise ValueError(f"{where} asks for no metric, so runs.{run} needs metrics of its own")
 
 
 def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
@@ -451,7 +451,11 @@ def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> No
 
 def suite_files() -> dict[str, Path]:
     """Return {suite: its file} of the suites that come with the package and its plugins."""
-    return {path.stem: path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))}
+    files: dict[str, Path] = {}
+    for path in (path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))):
+        if (first := files.setdefault(path.stem, path)) != path:  # of another package
+            complain(f"suite {path} cannot be used: {first} has its name; rename one of them")
+    return files
 
 
 def list_suites() -> list[str]:
@@ -485,6 +489,7 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
             suite = read_suite(path)
             if name == stem or name in suite.items:
                 return path, suite, tuple(suite.items) if name == stem else (name,)
+    registry.check_readable("suites", name)
     raise unknown("suite", name, list_suites())
 
 

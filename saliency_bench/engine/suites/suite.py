@@ -16,7 +16,7 @@ from saliency_bench.analysis.agreement import read_answers
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import start
 from saliency_bench.engine.suites import smoke as smoke_data
-from saliency_bench.engine.suites.drawing import section_of, write_page
+from saliency_bench.engine.suites.drawing import Section, section_of, write_page
 from saliency_bench.engine.suites.jobs import Choice, Job, Network, jobs_of, selection
 from saliency_bench.engine.suites.numbers import Results
 from saliency_bench.engine.suites.pictures import draw_picture
@@ -29,7 +29,6 @@ from saliency_bench.engine.suites.transforms import measure
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError, described
 from saliency_bench.reports import words
-from saliency_bench.reports.suite import Section
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.results.summary import aligned
 from saliency_bench.spec import PREDICTED_BY
@@ -302,7 +301,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: Choice, failed: 
     for name in (name for name in names if name in content.pictures):
         results = Results(content, jobs_of(content, [name], replace(choice, select={})), choice, failed)
         svg, notes = draw_picture(results, name, choice.out / "pictures")
-        sections.append(Section(name, content.pictures[name].title, [], [], [], notes, svg))
+        sections.append(Section(name, content.pictures[name].title, notes, svg))
     return sections
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
+from datasets import Image as DatasetImage
 from PIL import Image
 from pydantic import TypeAdapter
 
@@ -26,6 +27,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import KnownDataset
 from saliency_bench.results.identity import Identity
 from saliency_bench.utils.overlays import LEVELS, heat_map, overlay, scaled
+from saliency_bench.utils.pictures import open_picture
 
 SIDE = 192  # pixels of the longer side of what is shown
 MOST_VALUES = 4_000_000  # of a map that is drawn
@@ -51,12 +53,19 @@ class AtHand:
         """The row of each image id."""
         return {image_id: index for index, image_id in enumerate(sample_ids(self.rows))}
 
+    @cached_property
+    def _stored(self) -> Dataset:
+        """The rows, with pictures as they are stored."""
+        return self.rows.cast_column("image", DatasetImage(decode=False))
+
     def picture(self, image_id: str, setting: Identity) -> Image.Image | None:
         """Return an image in the prepared frame, or None if it cannot be made."""
         if (index := self.places.get(image_id)) is None:
             return None
         try:
-            return framed(self.rows[index]["image"].convert("RGB"), GEOMETRY.validate_python(setting.geometry))
+            # Its header is looked at before it is decoded: a few kilobytes may stand for gigabytes of pixels.
+            picture = open_picture(self._stored[index]["image"]).convert("RGB")
+            return framed(picture, GEOMETRY.validate_python(setting.geometry))
         except Exception:  # a damaged picture, or an impossible geometry: the map is shown alone
             return None
 
