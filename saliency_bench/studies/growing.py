@@ -72,7 +72,8 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
 
 def _check_images(study: Study, images: StudyImages) -> None:
     """Raise UserError where an image that somebody was given is missing, or is not the one that was drawn on."""
-    given = {entry.unit for entry in study.assignments()}
+    people = study.people("annotator")
+    given = {entry.unit for entry in study.assignments() if entry.person in people}
     if missing := sorted(given - set(images.positions)):
         raise UserError(f"the dataset lacks the image {missing[0]}, which people were given; a study only grows")
     for answer in study.answers(masks=False):

@@ -66,7 +66,7 @@ class Pages:
         """Return what the page shows a person now."""
         about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist}
         if person.role == "reviewer":
-            return about | self.annotating.review_state()
+            return about | self.annotating.review_state(person.name)
         if stop := stopped(self.study, person.name):
             nothing = {"tasks": [], "latest": None, "practice": False}
             finished = stop["stopped"] == "closed" and stop["done"] > 0
