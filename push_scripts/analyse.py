@@ -38,7 +38,7 @@ def arguments(parser: ArgumentParser) -> None:
     hans.add_argument("--insertion", type=float, metavar="X", help="above this (default: the explainer's median)")
     about = "of randomisation: the similarity above which a map has not changed (default: 0.5)"
     parser.add_argument("--bound", type=float, metavar="X", help=about)
-    about = "of agreement: CSV or Parquet with image_id, explainer, exposure, person, right"
+    about = "of agreement: CSV or Parquet with image_id, explainer, exposure, person, right; perhaps dataset"
     parser.add_argument("--answers", metavar="FILE", help=about)
     _shared.output(parser)
 

@@ -66,6 +66,8 @@ def _study_options(group: _ArgumentGroup) -> None:
     group.add_argument("--honeypots", type=int, metavar="N",
                        help="images with a known mask, shown to everybody as a check (default: 0)")  # fmt: skip
     group.add_argument("--honeypot-every", type=int, metavar="N", help="one among so many images (default: 10)")
+    group.add_argument("--grow", action="store_true",
+                       help="let the study that is there have more --annotators, --per-person or images")  # fmt: skip
     group.add_argument("--practice", type=int, metavar="N",
                        help="images with a known mask before the real ones, with feedback (default: 0)")  # fmt: skip
     group.add_argument("--practice-iou", type=float, metavar="X",
@@ -123,7 +125,7 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     store = kept or Store(args.store)
     given = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
     name = args.name or f"{source.text}, {split}"
-    annotating = open_study(store, name, images, fingerprint(rows), **given)
+    annotating = open_study(store, name, images, fingerprint(rows), growing=args.grow, **given)
     return replace(annotating, lease_hours=lease), imported
 
 

@@ -132,7 +132,7 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
     """
     load = {key: options.pop(key) for key in ("mean", "std") if key in options} | options.pop("load", {})
     _check(dataset, options)
-    Callback = _lightning().Callback  # noqa: N806
+    Callback: Any = _lightning().Callback  # noqa: N806
 
     class SaliencyCallback(Callback):
         """Logs scores of saliency maps after each epoch."""

@@ -271,7 +271,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
     is_class = isinstance(explainer, type)
     given = *["self"] * is_class, "classifier", "images", "target"
     try:
-        takes = signature(explainer.__call__ if is_class else explainer)
+        takes = signature(explainer.__call__ if isinstance(explainer, type) else explainer)
     except ValueError as error:
         raise UserError(f"{must}; what it takes cannot be read, so wrap it in a function of these") from error
     bind = takes.bind if is_whole else takes.bind_partial

@@ -8,6 +8,8 @@ picture by a map, and more of it until they name its class. Their answers are a 
     exposure    share of the pixels that was shown, above 0 and at most 1
     person      who answered, any text
     right       true or false (CSV: also 1 or 0); "I don't know" is false
+    dataset     may be left out: the name or fingerprint of the dataset that image_id is of. Ids of two datasets may be
+                equal, so answers that name their dataset count for the runs over it alone
 
 All answers of a person about an image and explainer are one judgement. The accuracy of people at r is the share of
 judgements that are right at or before r; `saliency_crowd_auc` is the area under it, 0 at r = 0.
@@ -34,6 +36,7 @@ from saliency_bench.scoring.exposures import judgement_areas, right_by
 from saliency_bench.utils.hashing import sha256_of
 
 COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
+DATASET = "dataset"  # a further column, which may be left out
 AGREEMENT = ("dataset", "model", "metric", "exposure", *ENDS, "explainers", "n")
 PEOPLE = ("dataset", "explainer", "saliency_crowd_auc", "low", "high", "images", "judgements")
 ACCURACIES = ("dataset", "model", "metric", "explainer", "exposure", "automated", "people")
@@ -49,11 +52,21 @@ class Answers:
         judgements: {explainer: {image id: the exposure of the first right answer of each judgement, NaN for none}}.
         sha256: of the file.
         of_people: {person: {image id: the same exposures of each judgement of theirs, by whatever explainer}}.
+        by_dataset: {name or fingerprint of a dataset: its answers}, where the file says of which dataset they are.
     """
 
     judgements: Judgements
     sha256: str
     of_people: Judgements = field(default_factory=dict)
+    by_dataset: "dict[str, Answers]" = field(default_factory=dict)
+
+    def about(self, run: RunData) -> "Answers":
+        """Return the answers about the dataset of a run; all of them where the file names no dataset."""
+        if not self.by_dataset:
+            return self
+        dataset = run.summary["dataset"]
+        names = [name for name in (dataset["id"], dataset["fingerprint"]) if name in self.by_dataset]
+        return self.by_dataset[names[0]] if names else Answers({}, self.sha256)
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """Return (judgements of each image (n,), those that are right at or before each exposure (n, R))."""
@@ -65,7 +78,7 @@ class Answers:
 
     def firsts(self, explainer: str, ids: Sequence[str]) -> list[np.ndarray]:
         """Return, for each image, the exposures of the first right answers of its judgements."""
-        return [np.array(self.judgements[explainer].get(image_id, [])) for image_id in ids]
+        return [np.array(self.judgements.get(explainer, {}).get(image_id, [])) for image_id in ids]
 
 
 def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
@@ -93,18 +106,22 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     answered = {image for exposures_by_image in answers_read.judgements.values() for image in exposures_by_image}
     if not answered & (run_ids := {image_id for run in runs for image_id in run.ids}):
         raise UserError(f"no image of {answers} is in the runs: it has {min(answered)}, they have {min(run_ids)}")
+    if not any(answers_read.about(run).judgements for run in runs):
+        named = ", ".join(sorted(answers_read.by_dataset))
+        raise UserError(f"{answers} is about other datasets than the runs: {named}")
     for run in runs:
+        about_run = answers_read.about(run)
         ids = [
             image_id
             for image_id in run.ids
-            if any(image_id in exposures_by_image for exposures_by_image in answers_read.judgements.values())
+            if any(image_id in exposures_by_image for exposures_by_image in about_run.judgements.values())
         ]
-        judged = [row for row in run.rows if row.name in answers_read.judgements]
-        without |= answers_read.judgements.keys() - {row.name for row in run.rows}
-        people += [_crowd(run, answers_read, row.name, ids) for row in judged] if ids else []
+        judged = [row for row in run.rows if row.name in about_run.judgements]
+        without |= about_run.judgements.keys() - {row.name for row in run.rows}
+        people += [_crowd(run, about_run, row.name, ids) for row in judged] if ids else []
         for column in run.columns if ids else ():
             cells = {row.name: cell for row in judged if (cell := run.cell(row, column))}
-            metric_rows = _of_metric(run, column, cells, answers_read, ids)
+            metric_rows = _of_metric(run, column, cells, about_run, ids)
             rows, accuracies = rows + metric_rows[0], accuracies + metric_rows[1]
     if not rows:
         raise UserError(
@@ -212,21 +229,22 @@ def read_answers(path: Path) -> Answers:
     rows = _table(path).to_pylist()
     if not rows:
         raise UserError(f"{path} holds no answer")
-    first: dict[tuple[str, str, str], float] = {}
+    first: dict[tuple[str, str, str, str], float] = {}
     seen: set[tuple] = set()
     for number, row in enumerate(rows, 1):
         exposure, right = _checked(row, f"{path}, answer {number}")
-        key = str(row["explainer"]), str(row["image_id"]), str(row["person"])
+        key = str(row.get(DATASET, "")), str(row["explainer"]), str(row["image_id"]), str(row["person"])
         if (*key, exposure) in seen:
-            raise UserError(f"{path}, answer {number}: a second one of {key[2]} on {key[1]} at exposure {exposure:g}")
+            raise UserError(f"{path}, answer {number}: a second one of {key[3]} on {key[2]} at exposure {exposure:g}")
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
-    judgements: Judgements = {}
-    of_people: Judgements = {}
-    for (explainer, image_id, person), exposure in first.items():
-        judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)
-        of_people.setdefault(person, {}).setdefault(image_id, []).append(exposure)
-    return Answers(judgements, sha256_of(path), of_people)
+    answers = Answers({}, sha256_of(path))
+    for (dataset, explainer, image_id, person), exposure in first.items():
+        of_dataset = answers.by_dataset.setdefault(dataset, Answers({}, answers.sha256)) if dataset else answers
+        for group in {id(group): group for group in (answers, of_dataset)}.values():
+            group.judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)
+            group.of_people.setdefault(person, {}).setdefault(image_id, []).append(exposure)
+    return answers
 
 
 def _table(path: Path) -> pa.Table:
@@ -235,13 +253,14 @@ def _table(path: Path) -> pa.Table:
         if path.suffix.lower() == ".parquet":
             table = pq.read_table(path)
         else:
-            texts = pa.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()), strings_can_be_null=True)
+            types = dict.fromkeys((*COLUMNS, DATASET), pa.string())
+            texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
             table = pa.csv.read_csv(path, convert_options=texts)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read as CSV or Parquet: {one_line(error)}") from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise UserError(f"{path} has no column {missing[0]}; a table of answers has {', '.join(COLUMNS)}")
-    return table.select(list(COLUMNS))
+    return table.select([*COLUMNS, *({DATASET} & set(table.column_names))])
 
 
 RIGHT: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
@@ -249,7 +268,7 @@ RIGHT: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
 
 def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
     """Return (exposure, right) of a row. Raise UserError for a value that is neither."""
-    for name in COLUMNS:
+    for name in row:
         if row[name] is None or row[name] == "":
             raise UserError(f"{where}: {name} is empty")
     try:

@@ -34,6 +34,8 @@ def correlation(runs: Sequence[RunData]) -> Findings:
         tables.append(Table(DATASETS, means, "datasets"))
     notes = ["Metrics where lower is better are negated: 1 means that both agree.",
              "Intervals: 95 %, percentile bootstrap over clusters, not corrected for several."]  # fmt: skip
+    if means:
+        notes.append("Over datasets: by Fisher's transformation, from four datasets on, for new datasets like these.")
     if len(runs) > 1 and not means:
         notes.append(_why_no_datasets(runs))
     return Findings("correlation", tables, {"samples": dicts(SAMPLES, rows), "datasets": dicts(DATASETS, means)}, notes)

@@ -88,9 +88,9 @@ def _of_pictures(column: Dataset, name: str) -> str:
     return " ".join([contents.hexdigest(), *digests])
 
 
-def _hash_of(parts: Iterable[bytes | None]) -> str:
-    """Return a hash of parts, null ones included."""
-    digest = blake2b(digest_size=16)
+def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
+    """Return a hash of parts, null ones included, of `size` bytes."""
+    digest = blake2b(digest_size=size)
     for part in parts:
         _add(digest, part)
     return digest.hexdigest()
@@ -119,10 +119,7 @@ def _of_rows(rows: Dataset, kind: object) -> str:
 
 def picture_digest(*pictures: bytes | None) -> str:
     """Return 16 hexadecimal digits, a hash of a row's pictures as they are stored, to see whether they change."""
-    digest = blake2b(digest_size=8)
-    for part in pictures:
-        _add(digest, part)
-    return digest.hexdigest()
+    return _hash_of(pictures, 8)
 
 
 def _files(rows: Dataset) -> list[Path] | None:

@@ -24,7 +24,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
 from saliency_bench.leaderboard.columns import FEATURES, columns_of
-from saliency_bench.leaderboard.copies import ScoredCell, agree, other_names
+from saliency_bench.leaderboard.copies import agree, other_names
 from saliency_bench.leaderboard.known import (
     CHECKED,
     CLAIMED,
@@ -37,10 +37,11 @@ from saliency_bench.leaderboard.known import (
     Trust,
     known_dataset,
 )
+from saliency_bench.leaderboard.row import Row
 from saliency_bench.leaderboard.schema import RESULT, SCHEMA, Result
 from saliency_bench.leaderboard.source import read_folder, source_at
-from saliency_bench.leaderboard.standing import Entry, Place, question_of
-from saliency_bench.results.cell import CellResult, RankSet
+from saliency_bench.leaderboard.standing import Candidate, Place, question_of
+from saliency_bench.results.cell import CellResult
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -79,97 +80,6 @@ class Contradiction(Conflict):
         return super().as_dict() | {"submitters": list(self.submitters), "folders": list(self.folders)}
 
 
-@dataclass(frozen=True)
-class Row:
-    """A cell of a board, as one or several submissions have it.
-
-    Attributes:
-        cell: the numbers, as they follow from the records; what the package knows of explainer and metric.
-        result: what its first submission says: who, settings, provenance, note, link; only settings are checked.
-        question: hash of everything but the explainer; rows that share it can be compared.
-        status: "run by the board": the owner of the board ran the explainer on images drawn at random; "scored by the
-            board": the owner computed all scores from submitted maps, whose origin is not known; "checked": consistent
-            with itself, over exactly the samples of the dataset; "claimed": dataset or metric are not known to the
-            board, or not all samples are covered.
-        why: why it has no better status; else "".
-        dataset: its name, given by the owner of the board where `named` contains "dataset", else by the submission.
-        model: its name, likewise.
-        named: "dataset", "model": what the owner has named.
-        own_method: whether the explainer is a submitter's own, none of the package.
-        submitters: all whose submissions agree.
-        folders: of these submissions.
-        recomputed: on how many samples, and the largest difference.
-        suspicions: what the owner of the board should look at before maps are believed.
-        rank: the ranks that it may have among the rows that the board has run; None for other rows.
-        rank_if_true: for other rows that are not only claimed, the ranks that it may have beside those, if its scores
-            and those of its submitter's other rows are true.
-        unranked: why there is no official rank; else "".
-        best: whether it may be the first by official ranks, with nearly all samples scored; never a baseline.
-        not_comparable: why it can be compared with no other row; else "".
-        beats: the baselines that it beats, by the test that gives its ranks.
-        not_beaten: the other baselines that it was tested against.
-        conflict: whether another row of the same cell has other values.
-        same_as: for a submitter's own method, methods of another name with exactly these scores, as copied maps have.
-    """
-
-    cell: CellResult
-    result: Result
-    question: str
-    status: Trust
-    why: str
-    dataset: str
-    model: str
-    named: frozenset[str]
-    own_method: bool
-    submitters: tuple[str, ...]
-    folders: tuple[str, ...]
-    recomputed: Recomputed | None = None
-    suspicions: tuple[str, ...] = ()
-    rank: RankSet = None
-    rank_if_true: RankSet = None
-    unranked: str = ""
-    best: bool = False
-    not_comparable: str = ""
-    beats: tuple[str, ...] = ()
-    not_beaten: tuple[str, ...] = ()
-    conflict: bool = False
-    same_as: tuple[str, ...] = ()
-
-    @property
-    def value(self) -> float | None:
-        """The score; None where there is none."""
-        return self.cell.value
-
-    @property
-    def low(self) -> float | None:
-        """The lower end of its interval."""
-        return self.cell.low
-
-    @property
-    def high(self) -> float | None:
-        """The upper end of its interval."""
-        return self.cell.high
-
-    @property
-    def n(self) -> int:
-        """How many samples have a score."""
-        return self.cell.n
-
-    @property
-    def seconds(self) -> float | None:
-        """Explainer run time in seconds as reported by the submitter, on `result.provenance.device`."""
-        return self.result.seconds.get(self.cell.explainer_id)
-
-    @property
-    def folder(self) -> str:
-        """The folder of its first submission."""
-        return self.folders[0]
-
-    def as_dict(self) -> dict:
-        """Return the columns of `Board.table`."""
-        return columns_of(self)
-
-
 @dataclass(frozen=True, repr=False)
 class Board:
     """All submissions of a results repository.
@@ -189,7 +99,7 @@ class Board:
     @cached_property
     def cells(self) -> list[dict]:
         """The rows as plain data."""
-        return [row.as_dict() for row in self.rows]
+        return list(map(columns_of, self.rows))
 
     def table(self) -> datasets.Dataset:
         """Return the rows as a dataset."""
@@ -265,38 +175,12 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-@dataclass
-class _Candidate:
-    """A row in the making, with its scores.
-
-    Attributes:
-        content: hash of the submission's files.
-        key: unique on the board.
-    """
-
-    row: Row
-    submission: Checked
-    content: str
-    key: str
-
-    @property
-    def scored(self) -> ScoredCell:
-        return ScoredCell(self.submission, self.row.cell)
-
-    @property
-    def entry(self) -> Entry:
-        """The row as it is ranked."""
-        recorded = self.submission.recorded
-        return Entry(self.key, self.row.cell, recorded.ids, recorded.groups, self.scored.scores,
-                     self.row.status == RUN, self.row.submitters[0])  # fmt: skip
-
-
 def _add_group(board: Board, root: Path, folders: Sequence[str], owners: Known) -> None:
     """Add the rows of the submissions about one dataset and model.
 
     Their scores are only in memory meanwhile, so that memory does not grow with the board.
     """
-    by_cell: dict[str, list[_Candidate]] = {}
+    by_cell: dict[str, list[Candidate]] = {}
     for folder in folders:
         try:
             content, submission = read_folder(root, folder, owners)
@@ -309,14 +193,14 @@ def _add_group(board: Board, root: Path, folders: Sequence[str], owners: Known) 
             _join(by_cell.setdefault(candidate.row.cell.cell_id, []), candidate)
     board.conflicts.extend(_conflicts(by_cell.values()))
     disputed = {conflict.cell_id for conflict in board.conflicts}
-    questions: dict[str, list[_Candidate]] = {}
+    questions: dict[str, list[Candidate]] = {}
     for candidate in chain.from_iterable(by_cell.values()):
         questions.setdefault(candidate.row.question, []).append(candidate)
     for rivals in questions.values():
         board.rows.extend(replace(row, conflict=row.cell.cell_id in disputed) for row in _ranked_rows(rivals))
 
 
-def _candidate(cell: CellResult, submission: Checked, content: str, owners: Known) -> _Candidate:
+def _candidate(cell: CellResult, submission: Checked, content: str, owners: Known) -> Candidate:
     """Return the row of a cell of a submission, before it is ranked; `owners`: what the board's owner knows."""
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
@@ -330,7 +214,7 @@ def _candidate(cell: CellResult, submission: Checked, content: str, owners: Know
         named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
         own_method=known_explainer(cell) is None, submitters=(result.submitter,), folders=(result.folder,),
     )  # fmt: skip
-    return _Candidate(row, submission, content, hash_of(cell.cell_id, result.folder))
+    return Candidate(submission, cell, row, content, hash_of(cell.cell_id, result.folder))
 
 
 def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -> tuple[Trust, str, Recomputed | None]:
@@ -353,10 +237,10 @@ def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -
     return RUN, "", again
 
 
-def _join(rows: list[_Candidate], new: _Candidate) -> None:
+def _join(rows: list[Candidate], new: Candidate) -> None:
     """Add a row to the rows of its cell; if one of these has the same scores of the same samples, join both."""
     for index, other in enumerate(rows):
-        if agree(new.scored, other.scored):
+        if agree(new, other):
             # The one with the better status comes first, because the rest of the row is taken from the first.
             first, second = sorted((other, new), key=lambda candidate: STATUSES.index(candidate.row.status))
             names = dict.fromkeys((*first.row.submitters, *second.row.submitters))
@@ -366,7 +250,7 @@ def _join(rows: list[_Candidate], new: _Candidate) -> None:
     rows.append(new)
 
 
-def _conflicts(cells: Iterable[Sequence[_Candidate]]) -> list[Contradiction]:
+def _conflicts(cells: Iterable[Sequence[Candidate]]) -> list[Contradiction]:
     """Return the conflicts between rows of the same cell. Each pair of submissions is compared once."""
     pairs: dict[tuple[str, str], tuple[Checked, Checked]] = {}
     shared: dict[tuple[str, str], set[str]] = {}
@@ -401,17 +285,15 @@ def _as_run(submission: Checked) -> RunData:
     return RunData(Path(submission.result.folder), submission.cells, recorded.ids, recorded.groups, recorded.values)
 
 
-def _ranked_rows(rivals: Sequence[_Candidate]) -> list[Row]:
+def _ranked_rows(rivals: Sequence[Candidate]) -> list[Row]:
     """Return the rows of a question with their ranks."""
     ranked = _to_rank([candidate for candidate in rivals if candidate.row.status != CLAIMED and candidate.row.n])
     places: dict[str, Place] = {}
     if ranked:
-        contents, seed = [candidate.content for candidate in ranked], ranked[0].submission.result.setting.seed
-        places = cached_places([candidate.entry for candidate in ranked], contents, seed)
+        places = cached_places(ranked, ranked[0].submission.result.setting.seed)
     rows = []
-    scored = [candidate.scored for candidate in rivals]
     for candidate in rivals:
-        row = replace(candidate.row, same_as=tuple(other_names(candidate.scored, scored)))
+        row = replace(candidate.row, same_as=tuple(other_names(candidate, rivals)))
         if (place := places.get(candidate.key)) is None:
             why = TOO_MANY if row.status in (SCORED, CHECKED) and row.n else row.why or "it has no value"
             rows.append(replace(row, unranked=why, not_comparable=_not_comparable(candidate, rivals)))
@@ -422,19 +304,19 @@ def _ranked_rows(rivals: Sequence[_Candidate]) -> list[Row]:
     return rows
 
 
-def _to_rank(rows: list[_Candidate]) -> list[_Candidate]:
+def _to_rank(rows: list[Candidate]) -> list[Candidate]:
     """Return all rows that the board has run and `MOST_CHECKED` others, those of people who submit few rows first."""
     # Anyone can submit rows, and each is compared with each: a flood of one account must not displace other people's.
-    checked = [candidate for candidate in rows if candidate.row.status != RUN]
+    checked = [candidate for candidate in rows if not candidate.official]
     if len(checked) <= MOST_CHECKED:
         return rows
-    counts = Counter(candidate.row.submitters[0] for candidate in checked)
-    checked.sort(key=lambda candidate: (counts[candidate.row.submitters[0]], candidate.key))
+    counts = Counter(candidate.submitter for candidate in checked)
+    checked.sort(key=lambda candidate: (counts[candidate.submitter], candidate.key))
     left_out = {candidate.key for candidate in checked[MOST_CHECKED:]}
     return [candidate for candidate in rows if candidate.key not in left_out]
 
 
-def _not_comparable(candidate: _Candidate, rivals: Sequence[_Candidate]) -> str:
+def _not_comparable(candidate: Candidate, rivals: Sequence[Candidate]) -> str:
     """Return why a row can be compared with no other row; "" if it can."""
     if known_metric(candidate.row.cell) is None:
         return "its metric is not known here"

@@ -24,7 +24,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.checks import Checked, read_checked
 from saliency_bench.leaderboard.recorded import Recorded
 from saliency_bench.leaderboard.schema import Result
-from saliency_bench.leaderboard.standing import Entry, Place, places
+from saliency_bench.leaderboard.standing import Candidate, Place, places
 from saliency_bench.results.cell import as_json, read_cells
 from saliency_bench.results.summary import Outcome
 from saliency_bench.utils.bounded import bounded
@@ -107,11 +107,9 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def cached_places(entries: Sequence[Entry], contents: Sequence[str], seed: int) -> dict[str, Place]:
-    """Return `standing.places` of rows whose submissions have the hashes `contents` (`known.content_of`)."""
-    about = sorted(
-        (entry.key, content, entry.official, entry.submitter) for entry, content in zip(entries, contents, strict=True)
-    )
+def cached_places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
+    """Return `standing.places`, which follow from the files of the submissions and from who has submitted them."""
+    about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{_code()[:16]}.json"
     try:

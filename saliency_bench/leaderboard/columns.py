@@ -1,17 +1,15 @@
 """The columns of a board's table, in their order: the type of each, and how it follows from a row."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import datasets
 
+from saliency_bench.leaderboard.row import Row
 from saliency_bench.results.cell import rank_text
 
-if TYPE_CHECKING:
-    from saliency_bench.leaderboard.board import Row
-
 TEXT, NUMBER, COUNT, FLAG = (datasets.Value(kind) for kind in ("string", "float64", "int64", "bool"))
-Column = tuple[Any, Callable[["Row"], Any]]
+Column = tuple[Any, Callable[[Row], Any]]
 
 # Types are stated, because those of a column without a single value could not be told from the rows.
 COLUMNS: Final[dict[str, Column]] = {
@@ -58,6 +56,6 @@ COLUMNS: Final[dict[str, Column]] = {
 FEATURES: Final = datasets.Features({name: kind for name, (kind, _) in COLUMNS.items()})
 
 
-def columns_of(row: "Row") -> dict[str, Any]:
+def columns_of(row: Row) -> dict[str, Any]:
     """Return a row of a board as a row of its table."""
     return {name: value(row) for name, (_, value) in COLUMNS.items()}

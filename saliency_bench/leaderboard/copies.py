@@ -1,26 +1,12 @@
 """Find equal scores in two submissions: the same row twice, or a method under two names, as copied maps have."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
 from saliency_bench.analysis.differences import same
 from saliency_bench.leaderboard.checks import Checked, known_explainer
-from saliency_bench.leaderboard.standing import question_of
-from saliency_bench.results.cell import CellResult
-
-
-class ScoredCell(NamedTuple):
-    """A cell of a submission."""
-
-    submission: Checked
-    cell: CellResult
-
-    @property
-    def scores(self) -> np.ndarray:
-        """Its scores, in the order of the submission's ids."""
-        return self.submission.recorded.outcomes[self.cell.cell_id].scores
+from saliency_bench.leaderboard.standing import ScoredCell, question_of
 
 
 def covers(other: ScoredCell, cell: ScoredCell) -> bool:

@@ -55,7 +55,8 @@ TOLERANCE = 1e-4  # of a score, relative where it is above 1
 LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
 MATCH = "saliency_miou"
 SAMPLES = 16
-SIDE, MOST_PASSES = 224, 100_000  # pixels; forward passes of an image
+SIDE = 224  # pixels
+MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # forward passes of an image, for a cell and for all
 CHOSEN = "chosen_to_recompute"
 
 
@@ -183,6 +184,7 @@ def _named(listed: Any, submitted: Any) -> str:
 def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -> dict[str, list[CellResult]]:
     """Return {"explainer" or "maps": the cells to recompute from it}, and put into `further` why others cannot be."""
     ways: dict[str, list[CellResult]] = {}
+    passes_left = MOST_OF_SUBMISSION
     for cell in submission.cells:
         metric = known_metric(cell)
         if metric is None:
@@ -191,25 +193,32 @@ def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -
             further[cell.cell_id] = "networks are retrained for it, which is not done again"
         elif (passes := _passes(explainer := known_explainer(cell), metric)) > MOST_PASSES:
             further[cell.cell_id] = f"it needs {passes:,} passes per image, more than the {MOST_PASSES:,} that are run"
-        elif explainer is not None:
-            ways.setdefault("explainer", []).append(cell)
-        elif str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in maps:
-            ways.setdefault("maps", []).append(cell)
-        else:
+        elif explainer is None and not _has_maps(cell, maps):
             further[cell.cell_id] = "its method is not known here, and its maps were not submitted"
+        elif passes > passes_left:
+            further[cell.cell_id] = f"its submission needs more than the {MOST_OF_SUBMISSION:,} passes that are run"
+        else:
+            passes_left -= passes
+            ways.setdefault("maps" if explainer is None else "explainer", []).append(cell)
     return ways
+
+
+def _has_maps(cell: CellResult, maps: Collection[str]) -> bool:
+    """Return whether a cell is about maps that were submitted."""
+    return str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in maps
 
 
 def _passes(explainer: Explainer | None, metric: Metric) -> int:
     """Return how many passes a cell needs per image, at most; explainer None: maps are given.
 
     Options are the submitter's: rise:masks=1000000000 would keep the owner's machine busy for years. Where a metric
-    does not say what an option costs, a whole number of it counts as so many passes.
+    does not say what an option costs, its whole number, or the length of its list, counts as so many passes.
     """
     explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
     pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)
     options = (*metric.options, *(explainer.options if explainer is not None else ()))
     numbers = [abs(value) for _, value in options if type(value) is int]
+    numbers += [len(value) for _, value in options if isinstance(value, Sequence)]
     return max(explain * (1 + further_maps) + pictures, *numbers, 0)
 
 

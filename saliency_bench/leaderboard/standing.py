@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saliency_bench.leaderboard.checks import known_metric
+from saliency_bench.leaderboard.checks import Checked, known_metric
+from saliency_bench.leaderboard.known import RUN
+from saliency_bench.leaderboard.row import Row
 from saliency_bench.results.cell import BEST_FROM, CellKey, CellResult, RankSet
-from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.ranking import ALONE, UNRANKED, Contrast, Standing, compare
 from saliency_bench.utils.hashing import hash_of
@@ -23,23 +24,41 @@ NOT_RUN = "the board has not run its explainer"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A row as it is ranked.
+class ScoredCell:
+    """A cell of a submission, with its scores."""
+
+    submission: Checked
+    cell: CellResult
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Its scores, in the order of the submission's ids; NaN where there is none."""
+        return self.submission.recorded.outcomes[self.cell.cell_id].scores
+
+
+@dataclass(frozen=True)
+class Candidate(ScoredCell):
+    """A row of a board before it is ranked.
 
     Attributes:
+        row: all else that is known of it.
+        content: hash of the submission's files.
         key: unique on the board.
-        scores: of the samples `ids`, NaN where there is none.
-        official: whether the board has run its explainer.
-        submitter: who submitted it first.
     """
 
+    row: Row
+    content: str
     key: str
-    cell: CellResult
-    ids: Sequence[str]
-    groups: Sequence[str | None]
-    scores: np.ndarray
-    official: bool
-    submitter: str
+
+    @property
+    def official(self) -> bool:
+        """Return whether the board has run its explainer."""
+        return self.row.status == RUN
+
+    @property
+    def submitter(self) -> str:
+        """Return who submitted it first."""
+        return self.row.submitters[0]
 
 
 @dataclass(frozen=True)
@@ -71,7 +90,7 @@ def question_of(cell: CellKey, setting: Identity) -> str:
     return setting.cell_id(ANY, metric.identity, metric.inputs, cell.asked_for)
 
 
-def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:
+def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
     """Return {key: its place} of the rows of a question, all of which cover the same samples."""
     official = [entry for entry in entries if entry.official]
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
@@ -96,7 +115,7 @@ def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:
 
 
 def _against(
-    entry: Entry, baselines: Mapping[str, str], contrasts: Sequence[Contrast]
+    entry: Candidate, baselines: Mapping[str, str], contrasts: Sequence[Contrast]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (the baselines that a row beats, those that it does not), of those that it was tested against."""
     if entry.cell.baseline:
@@ -111,17 +130,15 @@ def _against(
     return tuple(sorted(set(sides[True]) - set(not_beaten))), not_beaten
 
 
-def _standings(entries: Sequence[Entry], seed: int) -> tuple[list[Contrast], Mapping[str, Standing]]:
+def _standings(entries: Sequence[Candidate], seed: int) -> tuple[list[Contrast], Mapping[str, Standing]]:
     """Return (each pair that was compared, {key: its standing})."""
     if not entries:
         return [], {}
-    first = entries[0]
-    positions = {image_id: index for index, image_id in enumerate(first.ids)}
+    question, first = entries[0].cell, entries[0].submission.recorded
     scores = {}
     for entry in entries:
         scores[entry.key] = column = np.full(len(first.ids), np.nan)
-        column[[positions[image_id] for image_id in entry.ids]] = entry.scores
-    question = first.cell
+        column[first.positions(entry.submission.recorded.ids)] = entry.scores
     # Texts may differ between submissions; rivals are those with the same text and version of the metric.
     keys = [
         entry.cell.model_copy(
@@ -135,4 +152,4 @@ def _standings(entries: Sequence[Entry], seed: int) -> tuple[list[Contrast], Map
     ]
     if question.aggregate:
         return [], {key.cell_id: Standing(None, UNRANKED, 1.0) for key in keys}
-    return compare(keys, scores, cluster_codes(first.ids, first.groups), seed)
+    return compare(keys, scores, first.codes, seed)

@@ -27,12 +27,13 @@ from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.copies import ScoredCell, covers
+from saliency_bench.leaderboard.copies import covers
 from saliency_bench.leaderboard.hub_table import NO_RESULT, ROWS, table_of
 from saliency_bench.leaderboard.published_maps import PUBLISHED, hashes_of, shards_in
 from saliency_bench.leaderboard.recorded import MOST_ROWS
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, SCHEMA, json_schema
 from saliency_bench.leaderboard.source import Source, asking
+from saliency_bench.leaderboard.standing import ScoredCell
 from saliency_bench.leaderboard.submission import Submission, of_run, too_much
 from saliency_bench.leaderboard.template import score_maps
 from saliency_bench.results import records

@@ -16,7 +16,9 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.agreement import iou
+from saliency_bench.studies.growing import grow, revised
 from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.practice import attempts, feedback, is_over, score
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
@@ -35,7 +37,9 @@ DEFAULTS = {"annotators": 3, "per_person": 0, "only_missing": False, "honeypots"
 LEAST = {"annotators": 1, "per_person": 0, "honeypots": 0, "honeypot_every": 2, "practice": 0, "practice_iou": 0}
 
 
-def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, **settings: Any) -> "Annotating":
+def open_study(
+    store: Store, name: str, images: StudyImages, fingerprint: str, *, growing: bool = False, **settings: Any
+) -> "Annotating":
     """Return the study of this name, over these images; it is made if there is none.
 
     Args:
@@ -43,6 +47,7 @@ def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, *
         name: of the study.
         images: to annotate.
         fingerprint: of the dataset.
+        growing: other settings or images than those of the study that is there are its next revision (`growing`).
         **settings: those that differ from `DEFAULTS`, or from the study that is there: annotators, people per image;
             per_person, most images of a person, 0 for all; only_missing, leave out images that have a mask; honeypots,
             how many, and honeypot_every, how many images apart; practice, how many images before the real ones, and
@@ -55,10 +60,20 @@ def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, *
         if settings.get(key, least) < least:
             raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
     known = store.get(name)
-    before = DEFAULTS if known is None or known.kind != KIND else known.configuration["settings"]
-    settings = {**before, **settings}
-    pots, practice = choose_known(images, settings["honeypots"], settings.get("practice", 0), settings["seed"])
-    configuration = {"settings": settings, "honeypots": pots} | ({"practice": practice} if practice else {})
+    if known is not None and known.kind == KIND:
+        study = revised(known)
+        settings = {**study.configuration["settings"], **settings}
+        different = ["configuration"] * (settings != study.configuration["settings"])
+        different += ["dataset"] * (fingerprint != study.dataset)
+        if different and not growing:
+            raise UserError(
+                f"{store.text} holds a study '{name}' with another {' and '.join(different)}; give the same settings "
+                "to resume it, --grow where it shall have more people or images, or another --name"
+            )
+        return Annotating(grow(study, images, fingerprint, settings) if different else study, images)
+    settings = {**DEFAULTS, **settings}
+    pots, practice = choose_known(images, settings["honeypots"], settings["practice"], settings["seed"])
+    configuration = {"settings": settings, "honeypots": pots, "practice": practice, "images": len(images.units)}
     seed = settings["seed"]
     return Annotating(store.study(KIND, name, dataset=fingerprint, configuration=configuration, seed=seed), images)
 
@@ -87,12 +102,14 @@ class Choice:
         without: people who do not count.
         accepted: only answers that a reviewer has accepted.
         honeypot_iou: leave out people whose mean IoU with the honeypots is below.
+        with_excluded: count people whom the owner has left out.
     """
 
     people: Sequence[str] = ()
     without: Sequence[str] = ()
     accepted: bool = False
     honeypot_iou: float = 0.0
+    with_excluded: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,7 +197,7 @@ class Annotating:
         """Return how many images this person will have done in the end, if nobody else joins."""
         units, most = self.units, self.settings["per_person"]
         assigned = set(self._given(person))
-        taken = self.study.takers(self.lease_hours)
+        taken = self.study.takers(self.lease_hours, excluded(self.study))
         left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
         whole = len(assigned) + left
         return min(whole, most) if most else whole
@@ -199,7 +216,8 @@ class Annotating:
                 self.study.assign(person, [pot])
             else:
                 self.study.draw(person, self.units, per_unit=self.settings["annotators"],
-                                open_units=len(waiting) + 1, lease_hours=self.lease_hours)  # fmt: skip
+                                open_units=len(waiting) + 1, lease_hours=self.lease_hours,
+                                without=excluded(self.study))  # fmt: skip
             given = self._given(person)
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
@@ -335,7 +353,8 @@ class Annotating:
         if choice.honeypot_iou:
             scores = self.honeypot_scores()
             without |= {person for person, ious in scores.items() if np.mean(ious) < choice.honeypot_iou}
-        return counted_answers(self.study, choice.people, without, accepted=choice.accepted)
+        options = {"accepted": choice.accepted, "with_excluded": choice.with_excluded}
+        return counted_answers(self.study, choice.people, without, **options)
 
     def _answerers(self) -> set[str]:
         """Return everybody who has answered; masks that were imported are those of people who have never joined."""
@@ -358,7 +377,12 @@ class Annotating:
 
 
 def counted_answers(
-    study: Study, people: Sequence[str] = (), without: Collection[str] = (), *, accepted: bool = False
+    study: Study,
+    people: Sequence[str] = (),
+    without: Collection[str] = (),
+    *,
+    accepted: bool = False,
+    with_excluded: bool = False,
 ) -> dict[str, list[Answer]]:
     """Return {unit: answers} that count: the last of each person, of the real images, unless skipped or rejected.
 
@@ -367,7 +391,9 @@ def counted_answers(
         people: of these only; (): of all.
         without: people who do not count.
         accepted: only answers that a reviewer has accepted.
+        with_excluded: count people whom the owner has left out.
     """
+    without = set(without) if with_excluded else {*without, *excluded(study)}
     by_unit: dict[str, list[Answer]] = {}
     verdicts = {answer: review.verdict for answer, review in study.reviews().items()}
     pots = {*study.configuration["honeypots"], *study.configuration.get("practice", [])}

@@ -100,13 +100,6 @@ class Imported:
     strange: list[str]
 
 
-def import_masks(annotating: Annotating, path: Path, format: str, person: str) -> tuple[int, list[str]]:
-    """Read masks and store them; return (how many images, names that fit none)."""
-    imported = read_masks(annotating.images, path, format, person)
-    store_masks(annotating, imported)
-    return len(imported.masks), imported.strange
-
-
 def read_masks(images: StudyImages, path: Path, format: str, person: str) -> Imported:
     """Return the masks of a person in a file; all of them where it names nobody.
 

@@ -2,7 +2,7 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
@@ -22,7 +22,7 @@ from saliency_bench.utils.seeds import seed_of
 LARGEST_PAYLOAD = 2**20  # characters of JSON
 LONGEST = 86_400.0  # seconds that one answer may have taken
 LONGEST_COMMENT = 2000  # characters
-ROLES = ("annotator", "reviewer")
+ROLES = ("annotator", "reviewer", "owner")
 MOST_PARAMETERS = 30  # of an address
 LEASE_HOURS = 1.0  # after which what was given to somebody who does nothing is given to others, too
 VERDICTS = ("accept", "reject")
@@ -208,7 +208,14 @@ class Study:
             return self.assignments(person)
 
     def draw(
-        self, person: str, units: Sequence[str], *, per_unit: int, open_units: int = 1, lease_hours: float = LEASE_HOURS
+        self,
+        person: str,
+        units: Sequence[str],
+        *,
+        per_unit: int,
+        open_units: int = 1,
+        lease_hours: float = LEASE_HOURS,
+        without: Collection[str] = (),
     ) -> list[Assignment]:
         """Return what a person is asked now: up to `open_units` assignments without an answer, the first of them first.
 
@@ -221,20 +228,21 @@ class Study:
             per_unit: people that a unit is given to at most.
             open_units: assignments without an answer.
             lease_hours: a person who has done nothing for so long counts only for what was answered.
+            without: people who do not count at all.
         """
         with self.store.writing() as connection:
             assigned, answered = self.assignments(person), set(self.answered(person))
             waiting = [assignment for assignment in assigned if assignment.unit not in answered]
             if missing := open_units - len(waiting):
                 given = {assignment.unit for assignment in assigned}
-                takers = self.takers(lease_hours)
+                takers = self.takers(lease_hours, without)
                 left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
                 left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
                 self._append(connection, person, left[: max(missing, 0)])
                 waiting = [assignment for assignment in self.assignments(person) if assignment.unit not in answered]
         return waiting
 
-    def takers(self, lease_hours: float = LEASE_HOURS) -> dict[str, int]:
+    def takers(self, lease_hours: float = LEASE_HOURS, without: Collection[str] = ()) -> dict[str, int]:
         """Return {unit: people who answered it, or hold it: they were given something or answered so lately}."""
         done, taken = (
             select(table.c.person, table.c.unit).where(table.c.study == self.id) for table in (answers, assignments)
@@ -242,7 +250,8 @@ class Study:
         with self.store.reading() as connection:
             answered, given = (connection.execute(query).tuples().all() for query in (done, taken))
         active, pairs = self.active(lease_hours), set(answered)
-        return Counter(unit for person, unit in given if person in active or (person, unit) in pairs)
+        taking = ((person, unit) for person, unit in given if person not in without)
+        return Counter(unit for person, unit in taking if person in active or (person, unit) in pairs)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
         """Return what a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.

@@ -271,3 +271,18 @@ def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(do
     path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
     with pytest.raises(UserError, match=r"no image of .*uneven\.csv is in the runs: it has nowhere, they have "):
         sb.analyse(done, "agreement", answers=path)
+
+
+def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_path):
+    lines = answers.read_text().splitlines()
+    fingerprint = done.summary["dataset"]["fingerprint"]
+
+    def of(dataset):
+        path = tmp_path / "named.csv"
+        path.write_text("\n".join([f"{lines[0]},dataset", *(f"{line},{dataset}" for line in lines[1:])]) + "\n")
+        return path
+
+    runs = [read_run(done.folder)]
+    assert agreement(runs, of(fingerprint)).data["people"] == agreement(runs, answers).data["people"]
+    with pytest.raises(UserError, match=r"is about other datasets than the runs: voc$"):
+        agreement(runs, of("voc"))

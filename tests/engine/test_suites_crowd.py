@@ -95,3 +95,17 @@ def test_drawn_people_judge_every_image_ten_times(run):
 def test_what_is_of_people_goes_with_people(keys):
     with pytest.raises(ValueError, match="go"):
         Value(**keys)
+
+
+def test_answers_that_name_their_dataset_count_for_it_alone(run, tmp_path):
+    """Image "a" of two datasets is two images."""
+    lines = ["image_id,explainer,exposure,person,right,dataset", "a,gradcam,0.2,p,true,pets", "a,gradcam,0.5,p,true,f9"]
+    (tmp_path / "answers.csv").write_text("\n".join(lines) + "\n")
+    answers = [read_answers(tmp_path / "answers.csv")]
+    for name, fingerprint, first in (("pets", "f1", 0.2), ("./voc", "f9", 0.5)):
+        run.summary["dataset"] = {"id": name, "fingerprint": fingerprint}
+        assert crowd_number(answers, run, "gradcam", Value(crowd=True)).value == pytest.approx(area(first))
+        assert crowd_number(answers, run, "gradcam", Value(crowd=True, count="person", bin="0 1")).n == 1
+    run.summary["dataset"] = {"id": "coco", "fingerprint": "f5"}
+    with pytest.raises(NoNumberError, match="no answers"):
+        crowd_number(answers, run, "gradcam", Value(crowd=True))

@@ -20,6 +20,7 @@ import saliency_bench as sb
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.columns import columns_of
 from saliency_bench.leaderboard.published_maps import maps_in, write_maps
 from saliency_bench.leaderboard.schema import read_result
 from saliency_bench.results import records
@@ -42,7 +43,7 @@ def world(tmp_path_factory):
     know(root)
     vouch(root, write(root, OTHERS))
     hostile = write(root / "aside", SCORES, "mallory")
-    honest = {row.cell.cell_id: row.as_dict() for row in sb.load_results(root).rows}
+    honest = {row.cell.cell_id: columns_of(row) for row in sb.load_results(root).rows}
     return root, hostile, honest
 
 
@@ -160,7 +161,7 @@ def check(world, root):
         assert "ada" not in one.folder.rpartition("/")[2]
     seen = set()
     for row in board.rows:
-        told = row.as_dict()
+        told = columns_of(row)
         if row.submitters[0] == "ada":
             seen.add(row.cell.cell_id)
             own = known[row.cell.cell_id]

@@ -22,6 +22,7 @@ import saliency_bench as sb
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard import recompute as recompute_module
 from saliency_bench.leaderboard import review as review_module
 from saliency_bench.leaderboard.checks import known_explainer, known_metric
 from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
@@ -437,6 +438,15 @@ def test_a_metric_that_takes_for_ever_is_not_run(metric):
     assert _passes(None, metrics["mine@1"]) > MOST_PASSES
     usual = known_metric(key_of(f"random {metric.partition(':')[0]}"))
     assert 0 < _passes(load_explainer("random"), usual) < MOST_PASSES
+
+
+def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
+    monkeypatch.setattr(recompute_module, "MOST_OF_SUBMISSION", 500)
+    names = [f"{name} saliency_insertion" for name in ("gradcam", "gradient", "random")]  # 226 passes each, and 1
+    cells = submission(dict.fromkeys(names, SCORES["gradcam"])).checked
+    further = {}
+    assert [cell.explainer for cell in _ways(cells, {}, further)["explainer"]] == ["gradcam", "gradient"]
+    assert list(further.values()) == ["its submission needs more than the 500 passes that are run"]
 
 
 def test_files_of_maps_are_those_that_the_result_states():

@@ -18,6 +18,8 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Pictures
 
+from saliency_bench.studies.exporting import read_masks, store_masks
+
 CHROMIUM = "/usr/bin/chromium"
 
 
@@ -132,3 +134,10 @@ def stroke(mask, points, diameter, value=True):
         for px, py in ((x0, y0), (x1, y1)):
             if 0 <= px < width and 0 <= py < height:
                 mask[int(py), int(px)] = value
+
+
+def import_masks(annotating, path, format, person):
+    """Read masks and store them, as `annotate --import` does: (how many images, names that fit none)."""
+    imported = read_masks(annotating.images, path, format, person)
+    store_masks(annotating, imported)
+    return len(imported.masks), imported.strange

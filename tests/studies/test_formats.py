@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pages import dataset
+from pages import dataset, import_masks
 from pycocotools import mask as reference
 from test_annotating import study_of
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.exporting import export, import_masks, module_of
+from saliency_bench.studies.exporting import export, module_of
 from saliency_bench.studies.formats import label_studio
 from saliency_bench.studies.formats.regions import FORMATS
 from saliency_bench.utils.pictures import values

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from pages import dataset
+from pages import dataset, import_masks
 from test_annotating import study_of
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.annotation_report import annotation_report
-from saliency_bench.studies.exporting import export, import_masks, module_of
+from saliency_bench.studies.exporting import export, module_of
 from saliency_bench.studies.formats.regions import FORMATS
 
 FILES = {"coco": "annotations.json", "label-studio": "tasks.json"}  # those of all people in one file

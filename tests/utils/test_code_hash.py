@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.utils.source_code import code_hash
+from saliency_bench.utils.source_code import code_hash, package_code
 
 
 def version(function):
@@ -283,7 +284,7 @@ def test_a_run_says_in_one_line_that_cells_cannot_be_continued(shapes, resnet, t
 
 SCRIPT = """
 import numpy as np, torch
-from saliency_bench.utils.source_code import code_hash
+from saliency_bench.utils.source_code import code_hash, package_code
 NAMES = {"a", "b", "c", ("d", 1), frozenset({"x", "y"})}
 class Mine:
     kinds = NAMES
@@ -319,3 +320,28 @@ def test_libraries_count_by_their_names():
 
     assert version(one) != version(other)
     assert as_explainer(one).version == version(one)
+
+
+def test_the_source_of_a_plugin_is_followed_within_its_package(tmp_path, monkeypatch):
+    package = tmp_path / "followed_package"
+    package.mkdir()
+    files = {
+        "__init__": "", "item": "from . import near\nfrom followed_package.near import level\nimport json\n",
+        "near": "def level():\n    from followed_package import far\n    return far.LEVEL\n", "far": "LEVEL = 1\n",
+        "other": "LEVEL = 1\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("followed_package.item")
+    before = package_code("followed_package.item")
+    assert re.fullmatch("[0-9a-f]{16}", before)
+    (package / "other.py").write_text("LEVEL = 2\n")
+    assert package_code("followed_package.item") == before
+    for name in ("item", "near", "far"):
+        (package / f"{name}.py").write_text(files[name] + "# Edited.\n")
+        assert package_code("followed_package.item") != before
+        (package / f"{name}.py").write_text(files[name])
+    assert package_code("followed_package.item") == before
+    for name in [name for name in sys.modules if name.startswith("followed_package")]:
+        del sys.modules[name]

@@ -1,7 +1,7 @@
 """Numbers of a table from people's answers: areas, accuracies at an exposure, hard images and able people.
 
 Table 3 and figures 5, 6 and 7 of P2. Answers come from the files of `--answers`, of one study or of several; those
-about images that a run does not have are left out.
+about images that a run does not have, or about another dataset where the file names one, are left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
         return _count(answers, run, value)
     firsts: dict[str, list[float]] = {}
     for source in answers:
-        for image_id, exposures in source.judgements.get(explainer, {}).items():
+        for image_id, exposures in source.about(run).judgements.get(explainer, {}).items():
             if image_id in run.position:
                 firsts.setdefault(image_id, []).extend(exposures)
     if not firsts:
@@ -83,7 +83,7 @@ def _grouped(answers: Sequence[Answers], run: RunData, by: str) -> Iterator[np.n
     """Yield the exposures of the first right answers, NaN for none, of each image or of each person."""
     groups: dict[tuple[int, str], list[float]] = {}
     for number, source in enumerate(answers):
-        for person, of_person in source.of_people.items():
+        for person, of_person in source.about(run).of_people.items():
             for image_id, exposures in of_person.items():
                 if image_id in run.position:  # people of several studies are several, images are not
                     key = (0, image_id) if by == "image" else (number, person)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saliency_bench.leaderboard.board import Row
+from saliency_bench.leaderboard.row import Row
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.overall import Scored
 from saliency_bench.leaderboard.view.rows import ShownRow

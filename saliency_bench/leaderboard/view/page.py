@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import saliency_bench
 from saliency_bench import registry
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.board import Row
+from saliency_bench.leaderboard.row import Row
 from saliency_bench.leaderboard.schema import LICENSE
 from saliency_bench.leaderboard.submit import SubmissionPlan
 from saliency_bench.leaderboard.view import export, plots

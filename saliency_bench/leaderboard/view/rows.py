@@ -10,7 +10,7 @@ from saliency_bench.results.cell import RankSet
 from saliency_bench.utils.hashing import hash_of
 
 if TYPE_CHECKING:  # which need torch
-    from saliency_bench.leaderboard.board import Row
+    from saliency_bench.leaderboard.row import Row
 
 # {family: what its metrics ask}, in the order of the page
 FAMILIES: Final = {

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from saliency_bench.leaderboard.board import Row
 from saliency_bench.leaderboard.known import CHECKED, RUN
+from saliency_bench.leaderboard.row import Row
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.core import Core, CoreCell, not_fixed
 from saliency_bench.leaderboard.view.overall import Overall, Scored, overall

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from saliency_bench.analysis.agreement import COLUMNS, crowd_auc
+from saliency_bench.analysis.agreement import COLUMNS, DATASET, crowd_auc
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.results.cell import rank_text
 from saliency_bench.results.clusters import Matched
@@ -23,6 +23,7 @@ from saliency_bench.results.paired_test import adjusted_p
 from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
 from saliency_bench.scoring.exposures import judgement_areas, right_by
 from saliency_bench.studies.attention_checks import dropped, note, nothing
+from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.peekaboom.chance import (
     LIKE_GUESSING,
     corrected,
@@ -120,6 +121,7 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
         UserError: No judgement that counts has ended, or nobody has a name of `exclude`.
     """
     answers = judged(study)
+    exclude = sorted({*exclude, *excluded(study)})
     without = dropped(answers.checks, study.people(), with_failed, exclude)
     kept = answers.without(without)
     if kept.empty:
@@ -287,7 +289,7 @@ def export(
     Raises:
         UserError: The suffix is another one, or nobody has a name of `exclude`.
     """
-    without = dropped(judged(study).checks, study.people(), with_failed, exclude)
+    without = dropped(judged(study).checks, study.people(), with_failed, {*exclude, *excluded(study)})
     exposures = len(study.configuration["exposures"])
     numbers: dict[tuple[str, str], int] = {}
     rows = []
@@ -297,7 +299,9 @@ def export(
             continue
         number = numbers[image, explainer] = numbers.get((image, explainer), 0) + 1
         name = person if people else str(number)
-        rows += [(image, explainer, step.payload["exposure"], name, step.payload["right"]) for step in steps]
+        rows += [
+            (image, explainer, step.payload["exposure"], name, step.payload["right"], study.dataset) for step in steps
+        ]
     if not people:
         rows.sort()
-    return write_rows(path, COLUMNS, rows)
+    return write_rows(path, (*COLUMNS, DATASET), rows)

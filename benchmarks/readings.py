@@ -1,0 +1,184 @@
+"""Compare readings of mIoU, pointing game and iAUC with what the Saliency-Bench paper prints for Pet-XAI.
+
+example:
+  python benchmarks/readings.py --source raw/oxford-iiit-pet --work readings --images 24
+
+The paper says neither where a map is cut nor what becomes of its sign, of the trimap's border and of the starting image
+of insertion. Here its six methods explain what EfficientNet-Lite0 (extra `demo`) predicts for some pets, at settings
+that cost little, and each reading of the three metrics is compared with the printed numbers of ResNet-18. Another
+network and other images: what is compared is whether a reading comes near all six numbers at once. Prints tables in
+Markdown; `--work` keeps the dataset and the maps.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from findings_page import iou, regions
+
+import saliency_bench as sb
+from saliency_bench import Classifier
+from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+from saliency_bench.scoring.samples import score_samples
+
+# Table 2 of the paper, Pet-XAI and ResNet-18: mIoU, pointing game, iAUC.
+PRINTED = {
+    "gradcam": (0.1564, 0.3215, 0.7596),
+    "gradcam_plus_plus": (0.1631, 0.3352, 0.7694),
+    "integrated_gradients": (0.1752, 0.2465, 0.5799),
+    "input_x_gradient": (0.1790, 0.3583, 0.5451),
+    "occlusion": (0.1820, 0.3675, 0.7894),
+    "rise": (0.1855, 0.3738, 0.7924),
+}
+OPTIONS = {"integrated_gradients": {"steps": 8}, "occlusion": {"window": 56, "stride": 56}, "rise": {"masks": 40}}
+BASELINES = ("random", "centre")
+NAMES = (*PRINTED, *BASELINES)
+CELLS = 7  # of a side of the network's last layer
+TOLERANCE = 15  # pixels around the mask that count as hits, in TorchRay
+SHOWN = 6  # readings in a table
+STARTS = ("black", "mean", "blur")
+Readings = dict[str, dict[str, float]]  # {reading: {explainer: mean}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="raw Oxford-IIIT Pet, or a part")
+    parser.add_argument("--work", type=Path, default=Path("readings"), metavar="DIR", help="dataset and maps")
+    parser.add_argument("--images", type=int, default=24, metavar="N", help="pets")
+    parser.add_argument("--inserted", type=int, default=12, metavar="N", help="pets for the readings of iAUC")
+    args = parser.parse_args()
+    classifier = sb.load_classifier(write_efficientnet_lite(args.work / "lite0"), device="cpu")
+    images, masks, labels = pets(classifier, args.source, args.work, args.images)
+    maps = maps_of(classifier, images, args.work / "maps.npz")
+    shares = {name: f"{of_border.mean():.2f}" for name, of_border in masks.items()}
+    print(f"{len(images)} pets; the mask's share of the frame: {shares}\n")
+    print(table("mIoU", 0, means(overlaps, maps, masks, labels)))
+    print(table("pointing game", 1, means(hits, maps, masks, labels)))
+    print(table("iAUC", 2, areas(classifier, images[: args.inserted], maps, args.inserted)))
+
+
+def pets(
+    classifier: Classifier, source: Path, work: Path, count: int
+) -> tuple[torch.Tensor, dict[str, np.ndarray], list[int]]:
+    """Return (images (B, 3, H, W), {border in or out: masks (B, H, W)}, labels), spread over the breeds."""
+    masks: dict[str, np.ndarray] = {}
+    for name, border in (("border out", False), ("border in", True)):
+        folder = work / f"pets-{name.replace(' ', '-')}"
+        if not folder.exists():
+            sb.build("pet-xai", folder, source, border=border, progress=False)
+        rows = [row for split in ("train", "validation", "test") for row in sb.load_dataset(str(folder), split=split)]
+        rows = sorted((row for row in rows if row["mask"] is not None), key=lambda row: row["image_id"])
+        batch = classifier.prepare(rows[:: max(len(rows) // count, 1)][:count])
+        masks[name] = batch.masks.numpy()
+    return batch.images, masks, list(batch.labels)
+
+
+def maps_of(classifier: Classifier, images: torch.Tensor, path: Path) -> dict[str, np.ndarray]:
+    """Return {explainer: maps (B, H, W)} of the predicted classes, computed once."""
+    maps = dict(np.load(path)) if path.exists() else {}
+    with torch.no_grad():
+        target = sb.targets.one_hot(classifier(images).argmax(dim=1).tolist(), 1000)
+    for name in NAMES:
+        if name not in maps:
+            explainer = sb.load_explainer(name, **OPTIONS.get(name, {}))
+            parts = [explainer(classifier, images[i : i + 8], target[i : i + 8]) for i in range(0, len(images), 8)]
+            maps[name] = torch.cat(parts).numpy()
+            np.savez(path, **maps)
+            print(name, flush=True)
+    return maps
+
+
+def means(
+    score: Callable[[np.ndarray, np.ndarray], Iterator[tuple[str, float]]],
+    maps: dict[str, np.ndarray], masks: dict[str, np.ndarray], labels: list[int],
+) -> Readings:  # fmt: skip
+    """Return the mean of each reading over images, and over the means of classes."""
+    readings: Readings = {}
+    for explainer, of_explainer in maps.items():
+        for border, of_border in masks.items():
+            scores: dict[str, list[float]] = {}
+            for values, mask in zip(of_explainer.astype(np.float64), of_border, strict=True):
+                for reading, value in score(values, mask):
+                    scores.setdefault(f"{reading}; {border}", []).append(value)
+            for reading, numbers in scores.items():
+                readings.setdefault(reading, {})[explainer] = float(np.mean(numbers))
+                readings.setdefault(f"{reading}; per class", {})[explainer] = per_class(numbers, labels)
+    return readings
+
+
+def per_class(scores: list[float], labels: list[int]) -> float:
+    """Return the mean of the means of classes."""
+    by_class: dict[int, list[float]] = {}
+    for score, label in zip(scores, labels, strict=True):
+        by_class.setdefault(label, []).append(score)
+    return float(np.mean([np.mean(of_class) for of_class in by_class.values()]))
+
+
+def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
+    """Yield the IoU of a map and a mask (H, W) by every reading."""
+    for size, scaled, inside in (("", values, mask), (f"; {CELLS} x {CELLS} cells", *in_cells(values, mask))):
+        for reading, region in regions(scaled).items():
+            foreground = iou(region, inside)
+            yield f"{reading}{size}", foreground
+            yield f"{reading}{size}; mean with the background", (foreground + iou(~region, ~inside)) / 2
+    soft = (values - values.min()) / max(np.ptp(values), 1e-12)
+    yield "sum of minima / sum of maxima", float(np.minimum(soft, mask).sum() / np.maximum(soft, mask).sum())
+
+
+def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (a map, a mask) at the size of the last layer: the mean of each cell, and whether most of it is mask."""
+    height, width = values.shape[0] // CELLS, values.shape[1] // CELLS
+    cells = (grid.reshape(CELLS, height, CELLS, width).mean(axis=(1, 3)) for grid in (values, mask.astype(np.float64)))
+    scaled, share = cells
+    return scaled, share > 0.5
+
+
+def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
+    """Yield whether the peak of a map lies in its mask, by every reading; of tied peaks the share."""
+    rows, columns = np.nonzero(mask)
+    for sign, kind in (("peak", values), ("peak of the absolute values", np.abs(values)), ("lowest point", -values)):
+        peaks = kind == kind.max()
+        yield sign, float(mask[peaks].mean())
+        yield f"{sign}, first in reading order", float(mask.ravel()[peaks.argmax()])
+        row, column = np.unravel_index(peaks.argmax(), peaks.shape)
+        squares = (rows - row) ** 2 + (columns - column) ** 2
+        yield f"{sign}, {TOLERANCE} pixels of tolerance", float(squares.min() < TOLERANCE**2)
+    scaled, inside = in_cells(values, mask)
+    yield f"peak of {CELLS} x {CELLS} cells", float(inside[scaled == scaled.max()].mean())
+
+
+def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarray], count: int) -> Readings:
+    """Return the area under the insertion curve from each starting image, as it is and over that of the whole image."""
+    with torch.no_grad():
+        p = torch.softmax(classifier(images), dim=1).amax(dim=1).numpy()
+    readings: Readings = {}
+    for start in STARTS:
+        for explainer in NAMES:
+            stored = torch.from_numpy(maps[explainer][:count])
+            scores = score_samples("saliency_insertion", images, classifier, lambda *_, maps=stored: maps,
+                                   batch_size=count, steps=8, reference=start)  # fmt: skip
+            readings.setdefault(start, {})[explainer] = float(np.mean(scores))
+            readings.setdefault(f"{start}, over p of the image", {})[explainer] = float(np.mean(scores / p))
+    return readings
+
+
+def table(title: str, column: int, readings: Readings) -> str:
+    """Return the readings nearest to what the paper prints, and how far the farthest of its six numbers is."""
+
+    def farthest(reading: str) -> float:
+        return max(abs(readings[reading][name] - numbers[column]) for name, numbers in PRINTED.items())
+
+    nearest = sorted(readings, key=farthest)[:SHOWN]
+    lines = [f"{title}: {len(readings)} readings", "", f"| reading | {' | '.join(NAMES)} | farthest |",
+             "|---|" + "---|" * (len(NAMES) + 1),
+             f"| printed | {' | '.join(f'{numbers[column]:.3f}' for numbers in PRINTED.values())} | | | |"]  # fmt: skip
+    for reading in nearest:
+        cells = " | ".join(f"{readings[reading][name]:.3f}" for name in NAMES)
+        lines.append(f"| {reading} | {cells} | {farthest(reading):.3f} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    main()
