@@ -104,7 +104,8 @@ def _maps(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, 
         given = {each.metric_text: run.values[each.cell_id][run.position[sample.name]]
                  for each in run.cells if each.explainer_text == str(explainer) and not each.aggregate}  # fmt: skip
         known = {name: float(value) if np.isfinite(value) else None for name, value in given.items()}
-        lines = [f"{name.removeprefix('saliency_')} {_number(value)}" for name, value in known.items()]
+        # Numbers first, as long names are cut at the panel's edge.
+        lines = [f"{_number(value)} {name.removeprefix('saliency_')}" for name, value in known.items()]
         row.append((Image.fromarray(cell.pixels), [str(explainer), *lines]))
         scores.append(_about(sample, explainer) | known)
     return [row], scores
