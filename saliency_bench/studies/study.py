@@ -291,12 +291,12 @@ class Study:
         """
         since = hours_ago(lease_hours)
         with self.store.writing() as connection:
-            held = {
+            taken = {
                 entry.unit
                 for entry in self.assignments()
                 if entry.person != person and entry.created >= since and (entry.person, entry.unit) not in done
             }
-            chosen = [unit for unit in units if unit not in held][:open_units]
+            chosen = [unit for unit in units if unit not in taken][:open_units]
             self._append(connection, person, chosen)
         return chosen
 
