@@ -13,13 +13,16 @@ from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import registered_metric
 from saliency_bench.displays import stacked, strip
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.suites.pictures import cell_of
 from saliency_bench.engine.suites.samples import Sample, loaded
+from saliency_bench.engine.suites.schema import View
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
 from saliency_bench.metrics import _bam
 from saliency_bench.push_scripts.draw import COUNT
 from saliency_bench.results.manifest import Manifest, read_manifest
+from saliency_bench.results.run_folder import read_run
 from saliency_bench.scoring.perturbation import fraction_counts
 from saliency_bench.target_weights import one_hot, probabilities
 from saliency_bench.types import Images, Target
@@ -27,10 +30,27 @@ from saliency_bench.utils.overlays import eight_bit, overlay
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the pixels that have entered
 OBJECT = "image_without_object"
-METRICS = {"insertion": ("saliency_insertion",), "classes": ("saliency_class_sensitivity",),
+METRICS = {"maps": (), "insertion": ("saliency_insertion",), "classes": ("saliency_class_sensitivity",),
            "models": ("saliency_mcr", "saliency_mcs"), "object": ("saliency_idr",)}  # fmt: skip
 Panel = tuple[Image.Image, list[str]]
 Rows = list[list[Panel]]
+
+
+def drawn_runs(
+    folders: Sequence[Path], panel: str, samples: Sequence[str] | None, explainers: Sequence[str] | None,
+    device: str | None,
+) -> tuple[Image.Image, list[dict[str, Any]]]:  # fmt: skip
+    """Return (the pictures of several runs below each other; their scores, with the run where there are several).
+
+    Raises:
+        UserError: A run cannot be loaded again, or does not have what is asked for.
+    """
+    pictures, scores = [], []
+    for folder in folders:
+        picture, about = drawn(folder, panel, samples, explainers, device)
+        pictures.append(picture)
+        scores += [({"run": folder.name} if len(folders) > 1 else {}) | row for row in about]
+    return stacked(pictures), scores
 
 
 def drawn(
@@ -65,6 +85,30 @@ def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
     """Return the metrics to draw; insertion with the options of the run's own, if it has any."""
     named = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
+
+
+def _maps(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+    """Return a row: the picture, its mask and the map of each explainer, with the scores that the run gave them."""
+    run = read_run(sample.context.out)
+    mask = cell_of(sample, sample.context.explainers[0], View(kind="mask")).pixels
+    assert mask is not None
+    row: list[Panel] = [
+        (sample.picture, [sample.name, sample.context.out.name]),
+        (Image.fromarray(mask), [sample.batch.left_out[0] or "mask"]),
+    ]
+    scores = []
+    for explainer in sample.context.explainers:
+        cell = cell_of(sample, explainer, View())
+        if cell.pixels is None:
+            raise UserError(f"{explainer}: {', '.join(cell.lines)}")
+        given = {each.metric_text: run.values[each.cell_id][run.position[sample.name]]
+                 for each in run.cells if each.explainer_text == str(explainer) and not each.aggregate}  # fmt: skip
+        known = {name: float(value) if np.isfinite(value) else None for name, value in given.items()}
+        # Numbers first, as long names are cut at the panel's edge.
+        lines = [f"{_number(value)} {name.removeprefix('saliency_')}" for name, value in known.items()]
+        row.append((Image.fromarray(cell.pixels), [str(explainer), *lines]))
+        scores.append(_about(sample, explainer) | known)
+    return [row], scores
 
 
 def _insertion(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
@@ -156,7 +200,7 @@ def _object(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str
     return rows, scores
 
 
-PANELS = {"insertion": _insertion, "classes": _classes, "models": _models, "object": _object}
+PANELS = {"maps": _maps, "insertion": _insertion, "classes": _classes, "models": _models, "object": _object}
 
 
 def _made(explainer: Explainer, explain: Callable[..., np.ndarray], images: Images, target: Target) -> np.ndarray:

@@ -52,6 +52,7 @@ def page_arguments(group: Any) -> None:
                        help="minutes after which what an idle person holds goes to others (default: 60)")  # fmt: skip
     group.add_argument("--completion-url", metavar="URL", help="where people who have finished are sent")
     group.add_argument("--completion-code", metavar="TEXT", help="shown to people who have finished")
+    group.add_argument("--owner", action="store_true", help="print the link of the owner's page, too")
     group.add_argument("--consent", metavar="FILE", help="Markdown that everybody has to agree to first")
     group.add_argument("--instructions", metavar="FILE", help="Markdown instead of the instructions of the page")
     group.add_argument("--sync-every", type=float, default=5, metavar="N", help="minutes between copies (default: 5)")
@@ -160,6 +161,8 @@ def serve(
         addresses = {name: address}
         if reviewer:
             addresses["review"] = f"{address}#key={study.join(role='reviewer').key}"
+        if args.owner:
+            addresses["owner"] = f"{address}owner#key={study.join(role='owner').key}"
         tokens = study.invite(args.invite)
         addresses |= {f"invite {number}": f"{address}#invite={token}" for number, token in enumerate(tokens, 1)}
         addresses |= {"sync": f"{address}sync"} if sync else {}

@@ -66,6 +66,11 @@ def _study_options(group: _ArgumentGroup) -> None:
     group.add_argument("--honeypots", type=int, metavar="N",
                        help="images with a known mask, shown to everybody as a check (default: 0)")  # fmt: skip
     group.add_argument("--honeypot-every", type=int, metavar="N", help="one among so many images (default: 10)")
+    group.add_argument("--grow", action="store_true",
+                       help="let the study that is there have more --annotators, --per-person or images")  # fmt: skip
+    group.add_argument("--reviewers", type=int, metavar="N", help="people who have to accept a mask (default: 1)")
+    group.add_argument("--protocol", choices=("p0",),
+                       help="settings of a paper; p0 (Saliency-Bench): --annotators 5 --reviewers 2")  # fmt: skip
     group.add_argument("--practice", type=int, metavar="N",
                        help="images with a known mask before the real ones, with feedback (default: 0)")  # fmt: skip
     group.add_argument("--practice-iou", type=float, metavar="X",
@@ -105,7 +110,7 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
-    from saliency_bench.studies.annotating import DEFAULTS, open_study
+    from saliency_bench.studies.annotating import DEFAULTS, PROTOCOLS, open_study
     from saliency_bench.studies.exporting import read_masks
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
@@ -121,9 +126,10 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     images = StudyImages(rows)
     imported = read_masks(images, Path(args.imported), args.format, args.person) if args.imported else None
     store = kept or Store(args.store)
-    given = {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
+    given = PROTOCOLS.get(args.protocol, {})
+    given = given | {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
     name = args.name or f"{source.text}, {split}"
-    annotating = open_study(store, name, images, fingerprint(rows), **given)
+    annotating = open_study(store, name, images, fingerprint(rows), growing=args.grow, **given)
     return replace(annotating, lease_hours=lease), imported
 
 

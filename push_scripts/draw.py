@@ -1,15 +1,17 @@
 """Draw the maps of chosen samples of a run as a metric sees them.
 
 example:
+  saliency-bench draw runs/first runs/second --what maps --out maps.png
   saliency-bench draw runs/first --what insertion --out insertion.png
   saliency-bench draw runs/first --what classes --samples cat-7 --out a.png
   saliency-bench draw runs/pairs --what models --explainers gradcam --out b.png
 
-insertion: the picture as the top pixels of each map enter it, with the probability of the class. classes: the maps of
-the most and of the least likely class. models: those of the run's model and of its other model, of one picture. object:
-those of the other model with and without the object (image_without_object). Below each: the score of the sample by
-saliency_insertion, saliency_class_sensitivity, saliency_mcr with saliency_mcs, or saliency_idr. Dataset and model of
-the run are loaded again, and the maps made anew.
+maps: the picture, its mask and the map of each explainer, with the scores that the run gave them. insertion: the
+picture as the top pixels of each map enter it, with the probability of the class. classes: the maps of the most and of
+the least likely class. models: those of the run's model and of its other model, of one picture. object: those of the
+other model with and without the object (image_without_object). Below the last four: the score of the sample by
+saliency_insertion, saliency_class_sensitivity, saliency_mcr with saliency_mcs, or saliency_idr. Several runs stand
+below each other. Dataset and model of a run are loaded again, and the maps made anew.
 """
 
 import json
@@ -19,14 +21,14 @@ from pathlib import Path
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-WHAT = ("insertion", "classes", "models", "object")
+WHAT = ("maps", "insertion", "classes", "models", "object")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 COUNT = 2
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options of the command."""
-    parser.add_argument("run", metavar="RUN", help="folder of a run (its --out)")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs (their --out)")
     parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
     about = f"ids of the samples (default: the first {COUNT} of the run)"
     parser.add_argument("--samples", nargs="+", metavar="ID", help=about)
@@ -39,11 +41,12 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> None:
     """Draw the maps and print the scores of the samples."""
     _check(args)  # before torch is imported
-    from saliency_bench.push_scripts._panels import drawn
+    from saliency_bench.push_scripts._panels import drawn_runs
     from saliency_bench.utils.files import write_with
 
     out = Path(args.out)
-    picture, scores = drawn(Path(args.run), args.what, args.samples, args.explainers, args.device)
+    runs = [Path(run) for run in args.runs]
+    picture, scores = drawn_runs(runs, args.what, args.samples, args.explainers, args.device)
     form = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
     write_with(out, lambda path: picture.save(path, format=form))
     if args.json:
@@ -69,7 +72,8 @@ def _check(args: Namespace) -> None:
     out = Path(args.out)
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    if not (Path(args.run) / "run.json").is_file():
-        raise UserError(f"{args.run} is not the folder of a run (no run.json); give the --out of a run")
+    for run in args.runs:
+        if not (Path(run) / "run.json").is_file():
+            raise UserError(f"{run} is not the folder of a run (no run.json); give the --out of a run")
     check_output_file(out)
     check_items("explainers", args.explainers)

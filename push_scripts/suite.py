@@ -35,6 +35,8 @@ def arguments(parser: ArgumentParser) -> None:
                         help="only these: dataset=, model=, explainer=, metric=")  # fmt: skip
     _shared.settings(parser, "limit", "device")
     _shared.setting(parser, "batch_size", default=None, text="samples per chunk of every run (default: 16)")
+    parser.add_argument("--device-table", metavar="FILE", help="CSV of measured throughputs, extended by those of this "
+                        "device: --plan says what each device takes and costs")  # fmt: skip
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--plan", action="store_true", help="only say what is there, what is missing and what it costs")
     ways.add_argument("--train-only", action="store_true", help="only train the networks, which one process does")
@@ -68,7 +70,7 @@ def main(args: Namespace) -> int:
 
     options = {
         key: getattr(args, key)
-        for key in ("out", "data", "select", "limit", "batch_size", "device", "smoke", "answers")
+        for key in ("out", "data", "select", "limit", "batch_size", "device", "smoke", "answers", "device_table")
     }
     if args.plan:
         plan = planned(args.name, **options)

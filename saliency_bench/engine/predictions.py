@@ -5,30 +5,25 @@ samples with what the networks say of them, is what explaining and scoring start
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.engine.classified import classified
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.reading import scalar_columns, stored
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.map_provider import reason_of
 from saliency_bench.results import records
 from saliency_bench.results.parts import POSITION, Part, PartFolder, Result
 from saliency_bench.scoring.partners import Predictions
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
-from saliency_bench.types import Batch, Chunk, Images
-from saliency_bench.utils.devices import is_out_of_memory
+from saliency_bench.types import Batch, Chunk
 from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.messages import complain
 
 GROUP = "predictions"  # the only group and key of the part files
-# What a network raises for a picture. A refusal in our own words, a UserError, which is a ValueError, ends the run.
-RAISED = (RuntimeError, ArithmeticError, AssertionError, LookupError, TypeError, AttributeError, MemoryError)
 BEST = 5  # classes that top-5 accuracy looks at
 
 
@@ -171,7 +166,7 @@ def predict(context: RunContext, number: int, chunk: Chunk) -> tuple[list[dict],
 
 def answers(context: RunContext, chunk: Chunk) -> list[dict]:
     """Return what the classifier says of the samples of a chunk, row by row, whatever has been written."""
-    chunk, logits = _classified(context, chunk)
+    chunk, logits = classified(context.classifier, chunk)
     index_of = {position: index for index, position in enumerate(chunk.readable)}
     rows, names = [], prediction_schema(context).names
     for position, about in enumerate(chunk.rows):
@@ -180,33 +175,6 @@ def answers(context: RunContext, chunk: Chunk) -> list[dict]:
             row |= _predicted(context, chunk.batch, index_of[position], logits, context.question.right(about))
         rows.append({name: row.get(name) for name in names})
     return rows
-
-
-def _classified(context: RunContext, chunk: Chunk) -> tuple[Chunk, torch.Tensor | None]:
-    """Return (the samples that the classifier takes, their logits); where it raises, it gets them one by one."""
-    if chunk.batch is None:
-        return chunk, None
-    with torch.no_grad(), suppress(RefusedImagesError, *RAISED):
-        return chunk, _logits(context, chunk.batch.images)
-    logits, faults = [], {}
-    for index, position in enumerate(chunk.readable):
-        try:
-            with torch.no_grad():
-                logits.append(context.classifier(chunk.batch.images[index : index + 1]).cpu())
-        except (RefusedImagesError, *RAISED) as error:
-            faults[position] = reason_of(error, "the model")
-    return chunk.without(faults), torch.cat(logits) if logits else None
-
-
-def _logits(context: RunContext, images: Images) -> torch.Tensor:
-    """Return the logits of a batch, or where it does not fit in memory those of its halves."""
-    try:
-        return context.classifier(images).cpu()
-    except (RuntimeError, MemoryError) as error:
-        if len(images) == 1 or not is_out_of_memory(error):
-            raise
-    complain(f"{len(images)} images do not fit in memory at once; trying half as many")
-    return torch.cat([_logits(context, half) for half in images.tensor_split(2)])
 
 
 def of_predicted(context: RunContext, chunk: Chunk, predicted: Sequence[Mapping]) -> Chunk:

@@ -46,8 +46,9 @@ from saliency_bench.leaderboard.source import asking, read_folder, source_at
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.manifest import differing_settings
-from saliency_bench.results.public_names import FOLDER
+from saliency_bench.results.public_names import FOLDER, public_name
 from saliency_bench.results.run_folder import RunData, read_run
+from saliency_bench.spec import PREDICTED_BY, TARGETS
 
 TOLERANCE = 1e-4  # of a score, relative where it is above 1
 # Maps that no known explainer makes: nearly the masks, or one map for all images.
@@ -225,7 +226,7 @@ def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about:
     """Recompute cells: from submitted maps if there are any, else with their explainers on randomly chosen samples."""
     setting = submission.result.setting
     settings: dict[str, Any] = {
-        "split": setting.split, "seed": setting.seed, "target": setting.target.partition(" ")[0],
+        "split": setting.split, "seed": setting.seed, "target": given.get("target") or target_of(submission.result),
         "label_column": setting.label_column, "activation": setting.activation, **_arithmetic(setting.precision),
         "metrics": list(dict.fromkeys(str(known_metric(cell)) for cell in cells)),
     } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
@@ -248,6 +249,26 @@ def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about:
             f"recomputed with another {other[0]} than {submission.result.folder}; give that of the submission"
         )
     return again
+
+
+def target_of(result: Result) -> str:
+    """Return the target rule of a submission as `run` takes it.
+
+    Of `predicted-by` and of a file, the setting holds a hash. The other model is then read from the submission's words
+    if it is one of the Hub or of torchvision; a folder of this machine is never taken because a stranger names it.
+
+    Raises:
+        UserError: The rule is a file, or names a model that only the submitter has.
+    """
+    rule = result.setting.target.partition(" ")[0]
+    if rule in TARGETS:
+        return rule
+    model = result.target.removeprefix(PREDICTED_BY)
+    if rule != PREDICTED_BY.rstrip(":") or model == result.target:
+        raise UserError(f"maps explain the classes of the file {result.target}; give --target FILE where you have it")
+    if model.startswith((FOLDER, "module:")) or public_name(model) != model:
+        raise UserError(f"the model {model} that names the targets is on no Hub; give --target {PREDICTED_BY}MODEL")
+    return result.target
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:

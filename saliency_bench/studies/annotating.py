@@ -8,7 +8,7 @@ Honeypots are images whose mask the dataset knows: everybody gets them, one amon
 place drawn for each person. They are no part of consensus and agreement.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,13 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.agreement import iou
+from saliency_bench.studies.growing import grow, revised
 from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.practice import attempts, feedback, is_over, score
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
-from saliency_bench.studies.study import LEASE_HOURS, Answer, Person, Study
+from saliency_bench.studies.study import LEASE_HOURS, Answer, Person, Review, Study
 from saliency_bench.utils.pictures import UnreadableError
 from saliency_bench.utils.seeds import seed_of
 
@@ -31,11 +33,22 @@ LONGEST_REASON = 500  # characters
 
 
 DEFAULTS = {"annotators": 3, "per_person": 0, "only_missing": False, "honeypots": 0, "honeypot_every": 10, "seed": 0,
-            "practice": 0, "practice_iou": 0.5}  # fmt: skip
-LEAST = {"annotators": 1, "per_person": 0, "honeypots": 0, "honeypot_every": 2, "practice": 0, "practice_iou": 0}
+            "practice": 0, "practice_iou": 0.5, "reviewers": 1}  # fmt: skip
+PROTOCOLS = {"p0": {"annotators": 5, "reviewers": 2}}  # Saliency-Bench: five annotators, several evaluators
+LEAST = {
+    "annotators": 1,
+    "per_person": 0,
+    "honeypots": 0,
+    "honeypot_every": 2,
+    "practice": 0,
+    "practice_iou": 0,
+    "reviewers": 1,
+}
 
 
-def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, **settings: Any) -> "Annotating":
+def open_study(
+    store: Store, name: str, images: StudyImages, fingerprint: str, *, growing: bool = False, **settings: Any
+) -> "Annotating":
     """Return the study of this name, over these images; it is made if there is none.
 
     Args:
@@ -43,10 +56,11 @@ def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, *
         name: of the study.
         images: to annotate.
         fingerprint: of the dataset.
+        growing: other settings or images than those of the study that is there are its next revision (`growing`).
         **settings: those that differ from `DEFAULTS`, or from the study that is there: annotators, people per image;
             per_person, most images of a person, 0 for all; only_missing, leave out images that have a mask; honeypots,
             how many, and honeypot_every, how many images apart; practice, how many images before the real ones, and
-            practice_iou, the IoU to reach in them; seed of the order.
+            practice_iou, the IoU to reach in them; reviewers, who have to accept an answer; seed of the order.
 
     Raises:
         UserError: Settings are invalid, or not those of the study that is there.
@@ -55,10 +69,20 @@ def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, *
         if settings.get(key, least) < least:
             raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
     known = store.get(name)
-    before = DEFAULTS if known is None or known.kind != KIND else known.configuration["settings"]
-    settings = {**before, **settings}
-    pots, practice = choose_known(images, settings["honeypots"], settings.get("practice", 0), settings["seed"])
-    configuration = {"settings": settings, "honeypots": pots} | ({"practice": practice} if practice else {})
+    if known is not None and known.kind == KIND:
+        study = revised(known)
+        settings = {**study.configuration["settings"], **settings}
+        different = ["configuration"] * (settings != study.configuration["settings"])
+        different += ["dataset"] * (fingerprint != study.dataset)
+        if different and not growing:
+            raise UserError(
+                f"{store.text} holds a study '{name}' with another {' and '.join(different)}; give the same settings "
+                "to resume it, --grow where it shall have more people or images, or another --name"
+            )
+        return Annotating(grow(study, images, fingerprint, settings) if different else study, images)
+    settings = {**DEFAULTS, **settings}
+    pots, practice = choose_known(images, settings["honeypots"], settings["practice"], settings["seed"])
+    configuration = {"settings": settings, "honeypots": pots, "practice": practice, "images": len(images.units)}
     seed = settings["seed"]
     return Annotating(store.study(KIND, name, dataset=fingerprint, configuration=configuration, seed=seed), images)
 
@@ -85,14 +109,16 @@ class Choice:
     Attributes:
         people: of these only; (): of all.
         without: people who do not count.
-        accepted: only answers that a reviewer has accepted.
+        accepted: only answers that all `reviewers` have accepted.
         honeypot_iou: leave out people whose mean IoU with the honeypots is below.
+        with_excluded: count people whom the owner has left out.
     """
 
     people: Sequence[str] = ()
     without: Sequence[str] = ()
     accepted: bool = False
     honeypot_iou: float = 0.0
+    with_excluded: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,7 +206,7 @@ class Annotating:
         """Return how many images this person will have done in the end, if nobody else joins."""
         units, most = self.units, self.settings["per_person"]
         assigned = set(self._given(person))
-        taken = self.study.takers(self.lease_hours)
+        taken = self.study.takers(self.lease_hours, excluded(self.study), self._sent_back())
         left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
         whole = len(assigned) + left
         return min(whole, most) if most else whole
@@ -199,7 +225,8 @@ class Annotating:
                 self.study.assign(person, [pot])
             else:
                 self.study.draw(person, self.units, per_unit=self.settings["annotators"],
-                                open_units=len(waiting) + 1, lease_hours=self.lease_hours)  # fmt: skip
+                                open_units=len(waiting) + 1, lease_hours=self.lease_hours,
+                                without=excluded(self.study), undone=self._sent_back())  # fmt: skip
             given = self._given(person)
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
@@ -215,15 +242,20 @@ class Annotating:
             return None
         return min(left, key=lambda unit: seed_of(self.study.seed, person, unit))
 
+    def _sent_back(self) -> set[tuple[str, str]]:
+        """Return (person, unit) of the last answers that a reviewer sent back; they go to others once the person left.
+
+        What the person still corrects counts again.
+        """
+        reviews = self.study.reviews()
+        last = self.study.answers(masks=False) if reviews else []
+        return {(answer.person, answer.unit) for answer in last if _verdict(reviews, answer) == "reject"}
+
     def _rejected(self, person: str) -> dict[str, str]:
         """Return {unit: comment} of this person's answers that a reviewer sent back."""
         reviews = self.study.reviews()
         last = self.study.answers(person, masks=False)
-        return {
-            answer.unit: reviews[answer.id].comment
-            for answer in last
-            if answer.id in reviews and reviews[answer.id].verdict == "reject"
-        }
+        return {answer.unit: reviews[answer.id].comment for answer in last if _verdict(reviews, answer) == "reject"}
 
     def _task(self, unit: str, person: str | None = None, comment: str | None = None) -> dict[str, Any]:
         """Return an image as the page gets to know it; of one that was sent back, also the answer and the comment."""
@@ -298,25 +330,39 @@ class Annotating:
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """Return the last answers, without masks, that nobody has reviewed yet, oldest first; no honeypots or skips."""
-        seen, pots = self.study.reviews(), {*self.honeypots, *self.practice}
-        last = self.study.answers(masks=False)
+        """Return the last answers, without masks, that need a review, oldest first; no honeypots or skips.
+
+        An answer needs one until it was sent back, or `reviewers` people have accepted it.
+        """
+        verdicts, names, pots = self.study.reviews(), self.study.reviewers(), {*self.honeypots, *self.practice}
+        needed, last = reviewers_needed(self.study), self.study.answers(masks=False)
         return [
             answer
             for answer in last
-            if answer.id not in seen and answer.unit not in pots and answer.payload["kind"] != "skip"
+            if len(names.get(answer.id, ())) < needed
+            and _verdict(verdicts, answer) != "reject"
+            and answer.unit not in pots
+            and answer.payload["kind"] != "skip"
         ]
 
-    def review_state(self) -> dict[str, Any]:
-        """Return what the page of a reviewer shows: the next answers, without the names of those who gave them."""
-        waiting = self.to_review()
-        done = len(self.study.reviews())
+    def review_state(self, reviewer: str) -> dict[str, Any]:
+        """Return what the page of a reviewer shows: the next answers, without the names of those who gave them.
+
+        They are this reviewer's alone until they are reviewed or the lease ends; nobody reviews an answer twice.
+        """
+        names = self.study.reviewers()
+        done = sum(reviewer in reviewed for reviewed in names.values())
+        waiting = {
+            f"review {answer.id}": answer for answer in self.to_review() if reviewer not in names.get(answer.id, ())
+        }
+        over = {(name, f"review {answer}") for answer, reviewed in names.items() for name in reviewed}
+        chosen = self.study.hold(reviewer, list(waiting), open_units=AHEAD, done=over, lease_hours=self.lease_hours)
         return {
             "done": done,
             "total": done + len(waiting),
             "tasks": [
                 self._task(answer.unit) | self.last_answer(answer.person, answer.unit) | {"answer": answer.id}
-                for answer in waiting[:AHEAD]
+                for answer in map(waiting.__getitem__, chosen)
             ],
         }
 
@@ -335,7 +381,8 @@ class Annotating:
         if choice.honeypot_iou:
             scores = self.honeypot_scores()
             without |= {person for person, ious in scores.items() if np.mean(ious) < choice.honeypot_iou}
-        return counted_answers(self.study, choice.people, without, accepted=choice.accepted)
+        options = {"accepted": choice.accepted, "with_excluded": choice.with_excluded}
+        return counted_answers(self.study, choice.people, without, **options)
 
     def _answerers(self) -> set[str]:
         """Return everybody who has answered; masks that were imported are those of people who have never joined."""
@@ -357,8 +404,23 @@ class Annotating:
         return np.zeros(self.images.size(answer.unit), bool) if pixels is None else pixels
 
 
+def reviewers_needed(study: Study) -> int:
+    """Return how many people have to accept an answer."""
+    return study.configuration["settings"].get("reviewers", 1)
+
+
+def _verdict(reviews: Mapping[int, Review], answer: Answer) -> str | None:
+    """Return the last verdict on an answer; None without a review."""
+    return reviews[answer.id].verdict if answer.id in reviews else None
+
+
 def counted_answers(
-    study: Study, people: Sequence[str] = (), without: Collection[str] = (), *, accepted: bool = False
+    study: Study,
+    people: Sequence[str] = (),
+    without: Collection[str] = (),
+    *,
+    accepted: bool = False,
+    with_excluded: bool = False,
 ) -> dict[str, list[Answer]]:
     """Return {unit: answers} that count: the last of each person, of the real images, unless skipped or rejected.
 
@@ -367,13 +429,16 @@ def counted_answers(
         people: of these only; (): of all.
         without: people who do not count.
         accepted: only answers that a reviewer has accepted.
+        with_excluded: count people whom the owner has left out.
     """
+    without = set(without) if with_excluded else {*without, *excluded(study)}
     by_unit: dict[str, list[Answer]] = {}
-    verdicts = {answer: review.verdict for answer, review in study.reviews().items()}
+    reviews, names, needed = study.reviews(), study.reviewers(), reviewers_needed(study)
     pots = {*study.configuration["honeypots"], *study.configuration.get("practice", [])}
     for answer in study.answers(masks=True):
-        verdict = verdicts.get(answer.id)
-        is_fit = verdict == "accept" if accepted else verdict != "reject"
+        verdict = _verdict(reviews, answer)
+        is_accepted = verdict == "accept" and len(names[answer.id]) >= needed
+        is_fit = is_accepted if accepted else verdict != "reject"
         is_chosen = (not people or answer.person in people) and answer.person not in without
         if answer.unit not in pots and answer.payload["kind"] != "skip" and is_fit and is_chosen:
             by_unit.setdefault(answer.unit, []).append(answer)

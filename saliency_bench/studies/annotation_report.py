@@ -1,6 +1,8 @@
 """The report of an annotation study: progress, agreement, checks by honeypots, reviews."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,10 @@ from saliency_bench.errors import one_line
 from saliency_bench.results.intervals import Estimate, bounded
 from saliency_bench.studies.agreement import study_agreement
 from saliency_bench.studies.annotating import Annotating, Choice
+from saliency_bench.studies.growing import protocol
+from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.practice import attempts, practice_report
+from saliency_bench.studies.study import Answer
 
 
 def annotation_report(annotating: Annotating, choice: Choice | None = None) -> dict[str, Any]:
@@ -21,11 +26,12 @@ def annotation_report(annotating: Annotating, choice: Choice | None = None) -> d
     """
     last = [entry for entry in annotating.study.answers(masks=False) if entry.unit not in annotating.practice]
     counted = annotating.counted(choice)
-    masks = ([annotating.pixels(entry) for entry in answers] for answers in counted.values() if len(answers) > 1)
+    left_out = excluded(annotating.study)
     verdicts = Counter(entry.verdict for entry in annotating.study.reviews().values())
     per_unit = annotating.settings["annotators"]
     return {
         "study": annotating.study.name,
+        "protocol": protocol(annotating.study),
         "images": len(annotating.units),
         "images complete": sum(len(answers) >= per_unit for answers in counted.values()),
         "images with an answer": len(counted),
@@ -34,12 +40,24 @@ def annotation_report(annotating: Annotating, choice: Choice | None = None) -> d
         "reasons to skip": dict(Counter(entry.payload["reason"] for entry in last if entry.payload["kind"] == "skip")),
         "median seconds": float(np.median([entry.seconds for entry in last])) if last else None,
         "reviews": {"accept": verdicts["accept"], "reject": verdicts["reject"], "open": len(annotating.to_review())},
-        "agreement": {name: _plain(entry) for name, entry in study_agreement(masks).items()},
+        "agreement": _agreement(annotating, counted),
+        "left out": left_out,
+        "agreement with everyone": (
+            _agreement(annotating, annotating.counted(replace(choice or Choice(), with_excluded=True)))
+            if left_out
+            else {}
+        ),
         "honeypots": {person: _plain(entry) for person, entry in honeypot_estimates(annotating).items()},
         "practice": practice_report(
             attempts(annotating.study, annotating.practice), annotating.settings.get("practice_iou", 0.0)
         ),
     }
+
+
+def _agreement(annotating: Annotating, counted: Mapping[str, Sequence[Answer]]) -> dict[str, Any]:
+    """Return the agreement of those who marked an image."""
+    masks = ([annotating.pixels(entry) for entry in answers] for answers in counted.values() if len(answers) > 1)
+    return {name: _plain(entry) for name, entry in study_agreement(masks).items()}
 
 
 def honeypot_estimates(annotating: Annotating) -> dict[str, Estimate]:
@@ -64,6 +82,15 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
     What people wrote is escaped, so that it forges no line.
     """
     rows = [["annotation study", report["study"]]]
+    if len(report["protocol"]) > 1:
+        rows += [
+            [
+                f"protocol {number}",
+                f"{revision['annotators']} people per image, {revision['images'] or '?'} images"
+                + (f", since {revision['since'][:16]}" if revision["since"] else ""),
+            ]
+            for number, revision in enumerate(report["protocol"], 1)
+        ]
     for name in ("images", "images with an answer", "images complete", "people"):
         rows.append([name, f"{report[name]:,}"])
     rows += [[f"answers: {kind}", f"{count:,}"] for kind, count in report["answers"].items()]
@@ -75,6 +102,11 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
         rows.append(["median time of an answer", f"{report['median seconds']:.0f} s"])
     rows += [[f"reviews: {verdict}", f"{count:,}"] for verdict, count in report["reviews"].items()]
     rows += [[f"agreement: {name}", _shown(estimate, "images")] for name, estimate in report["agreement"].items()]
+    rows += [[f"left out: {person}", reason or "no reason given"] for person, reason in report["left out"].items()]
+    rows += [
+        [f"agreement with everyone: {name}", _shown(estimate, "images")]
+        for name, estimate in report["agreement with everyone"].items()
+    ]
     rows += [
         [f"honeypots: {person}", f"IoU {_shown(estimate, 'images')}"]
         for person, estimate in report["honeypots"].items()

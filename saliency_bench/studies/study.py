@@ -2,7 +2,7 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
@@ -22,7 +22,7 @@ from saliency_bench.utils.seeds import seed_of
 LARGEST_PAYLOAD = 2**20  # characters of JSON
 LONGEST = 86_400.0  # seconds that one answer may have taken
 LONGEST_COMMENT = 2000  # characters
-ROLES = ("annotator", "reviewer")
+ROLES = ("annotator", "reviewer", "owner")
 MOST_PARAMETERS = 30  # of an address
 LEASE_HOURS = 1.0  # after which what was given to somebody who does nothing is given to others, too
 VERDICTS = ("accept", "reject")
@@ -208,7 +208,15 @@ class Study:
             return self.assignments(person)
 
     def draw(
-        self, person: str, units: Sequence[str], *, per_unit: int, open_units: int = 1, lease_hours: float = LEASE_HOURS
+        self,
+        person: str,
+        units: Sequence[str],
+        *,
+        per_unit: int,
+        open_units: int = 1,
+        lease_hours: float = LEASE_HOURS,
+        without: Collection[str] = (),
+        undone: Collection[tuple[str, str]] = (),
     ) -> list[Assignment]:
         """Return what a person is asked now: up to `open_units` assignments without an answer, the first of them first.
 
@@ -221,28 +229,36 @@ class Study:
             per_unit: people that a unit is given to at most.
             open_units: assignments without an answer.
             lease_hours: a person who has done nothing for so long counts only for what was answered.
+            without: people who do not count at all.
+            undone: (person, unit) whose answer counts only while the person is at work, as it was sent back.
         """
         with self.store.writing() as connection:
             assigned, answered = self.assignments(person), set(self.answered(person))
             waiting = [assignment for assignment in assigned if assignment.unit not in answered]
             if missing := open_units - len(waiting):
                 given = {assignment.unit for assignment in assigned}
-                takers = self.takers(lease_hours)
+                takers = self.takers(lease_hours, without, undone)
                 left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
                 left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
                 self._append(connection, person, left[: max(missing, 0)])
                 waiting = [assignment for assignment in self.assignments(person) if assignment.unit not in answered]
         return waiting
 
-    def takers(self, lease_hours: float = LEASE_HOURS) -> dict[str, int]:
+    def takers(
+        self,
+        lease_hours: float = LEASE_HOURS,
+        without: Collection[str] = (),
+        undone: Collection[tuple[str, str]] = (),
+    ) -> dict[str, int]:
         """Return {unit: people who answered it, or hold it: they were given something or answered so lately}."""
         done, taken = (
             select(table.c.person, table.c.unit).where(table.c.study == self.id) for table in (answers, assignments)
         )
         with self.store.reading() as connection:
             answered, given = (connection.execute(query).tuples().all() for query in (done, taken))
-        active, pairs = self.active(lease_hours), set(answered)
-        return Counter(unit for person, unit in given if person in active or (person, unit) in pairs)
+        active, pairs = self.active(lease_hours), set(answered) - set(undone)
+        taking = ((person, unit) for person, unit in given if person not in without)
+        return Counter(unit for person, unit in taking if person in active or (person, unit) in pairs)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
         """Return what a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
@@ -254,6 +270,35 @@ class Study:
             if not any(assignment.person == person for assignment in everyone):
                 self._append(connection, person, choose(everyone))
             return self.assignments(person)
+
+    def hold(
+        self,
+        person: str,
+        units: Sequence[str],
+        *,
+        open_units: int,
+        done: Collection[tuple[str, str]],
+        lease_hours: float = LEASE_HOURS,
+    ) -> list[str]:
+        """Return the first of these units that nobody else holds, which this person holds from now on.
+
+        Args:
+            person: the pseudonym.
+            units: that may be given.
+            open_units: how many, at most.
+            done: (person, unit) that are no longer held.
+            lease_hours: for how long a unit is held.
+        """
+        since = hours_ago(lease_hours)
+        with self.store.writing() as connection:
+            taken = {
+                entry.unit
+                for entry in self.assignments()
+                if entry.person != person and entry.created >= since and (entry.person, entry.unit) not in done
+            }
+            chosen = [unit for unit in units if unit not in taken][:open_units]
+            self._append(connection, person, chosen)
+        return chosen
 
     def assignments(self, person: str | None = None) -> list[Assignment]:
         """Return the assignments of a person in this person's order, or of all."""
@@ -405,6 +450,15 @@ class Study:
         same = and_(answers.c.study == self.id, answers.c.unit == reviewed.unit, answers.c.person == reviewed.person)
         if connection.scalar(select(func.max(answers.c.id)).where(same)) != answer:
             raise UserError("this answer was corrected in the meantime; review the new one")
+
+    def reviewers(self) -> dict[int, set[str]]:
+        """Return {id of an answer: those who have reviewed it}."""
+        rows = select(reviews.c.answer, reviews.c.reviewer).join(answers, answers.c.id == reviews.c.answer)
+        names: dict[int, set[str]] = {}
+        with self.store.reading() as connection:
+            for answer, reviewer in connection.execute(rows.where(answers.c.study == self.id)):
+                names.setdefault(answer, set()).add(reviewer)
+        return names
 
     def reviews(self) -> dict[int, Review]:
         """Return {id of an answer: its last review}."""

@@ -1,5 +1,7 @@
 """The device to compute on, and its memory."""
 
+import os
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,14 @@ def device_of(text: str | torch.device | None) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device '{text}' is not supported; use cpu, cuda or cuda:N")
     return device
+
+
+def device_name(text: str | torch.device | None) -> str:
+    """Return the name of a device that tells its speed: of a GPU its model, else the kind and number of cores."""
+    device = device_of(text)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu, {platform.machine()}, {os.cpu_count()} cores"
 
 
 def peak_memory(device: torch.device) -> int | None:

@@ -7,7 +7,7 @@ import { placeInstructions } from "./introduction.js";
 import { Mask } from "./mask.js";
 import { Outbox } from "./outbox.js";
 import { Pictures } from "./pictures.js";
-import { backoff, call, dropSecondClicks, kept, Refused, settled, showCompletion } from "./study.js";
+import { backoff, call, dropSecondClicks, kept, Refused, settled, showCompletion, stopped } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const tell = (text) => ($("live").textContent = text);
@@ -54,7 +54,7 @@ async function open() {
 const idOf = (one) => (one.answer ? `answer ${one.answer}` : one.unit);
 
 function update(state) {
-  about = { ...about, ...state };
+  about = { ...about, stopped: "", ...state };
   const sent = new Set(outbox.items.map((item) => (item.body.answer ? `answer ${item.body.answer}` : item.body.unit)));
   queue = state.tasks.filter((one) => !sent.has(idOf(one)) && !(task && idOf(task) === idOf(one)));
   showProgress();
@@ -86,11 +86,12 @@ function next() {
 // Without a next image: the end, or what the page waits for.
 function showFinished() {
   const waiting = outbox.items.length > 0;
-  $("finishedTitle").textContent = waiting ? (outbox.offline ? "Waiting for the server" : "One moment") : "All done";
+  $("finishedTitle").textContent = waiting ? (outbox.offline ? "Waiting for the server" : "One moment") : stopped(about)?.[0] ?? "All done";
   $("finishedText").textContent = waiting
     ? outbox.offline
       ? `${outbox.offline} The next image comes once they are sent. You can leave this tab open, or come back later in this browser.`
       : "Your last answers are being sent."
+    : stopped(about) ? stopped(about)[1]
     : reviewing()
       ? "There is nothing to review at the moment. Reload the page later."
       : about.done

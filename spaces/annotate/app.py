@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.responses import FileResponse, Response
 
@@ -19,9 +21,14 @@ from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, ending, refusal
 from saliency_bench.studies.annotating import Annotating
 from saliency_bench.studies.introduction import Introduction
+from saliency_bench.studies.overview import AnnotationOverview
+from saliency_bench.studies.owner_actions import excluded, stopped
 from saliency_bench.studies.study import Person
+from saliency_bench.utils.pictures import png
 
 LARGEST = 2**24  # bytes of one request, which may hold a mask
+STRENGTH, COLOUR = 0.75, (255, 64, 129)  # of what everybody has marked
+THUMBNAIL = 480  # pixels of the longer side, on the page of the owner
 PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundred KB each
 
 
@@ -43,7 +50,7 @@ def create_app(
     pages = Pages(annotating, assist, completion)
     get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels}
     post = {"answer": pages.answer, "review": pages.review}
-    return application(annotating.study, Path(__file__).parent, get, post, LARGEST, introduction)
+    return application(annotating.study, Path(__file__).parent, get, post, LARGEST, introduction, pages.for_owner())
 
 
 class Pages:
@@ -59,7 +66,11 @@ class Pages:
         """Return what the page shows a person now."""
         about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist}
         if person.role == "reviewer":
-            return about | self.annotating.review_state()
+            return about | self.annotating.review_state(person.name)
+        if stop := stopped(self.study, person.name):
+            nothing = {"tasks": [], "latest": None, "practice": False}
+            finished = stop["stopped"] == "closed" and stop["done"] > 0
+            return about | stop | nothing | ending(self.annotating.lease_hours, finished, self.completion)
         state = self.annotating.state(person.name)
         finished = not state["tasks"] and state["done"] > 0
         return about | state | ending(self.annotating.lease_hours, finished, self.completion)
@@ -108,6 +119,28 @@ class Pages:
         texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]
         self.study.review(sent.get("answer"), person.name, *texts)
         return self.state(person, {})
+
+    def for_owner(self) -> dict[str, Any]:
+        """Return what the page of the owner asks for: the state of the study, and the masks of an image."""
+        overview = AnnotationOverview(self.annotating)
+        return {"overview": lambda person, sent: overview(), "votes": self.votes}
+
+    def votes(self, person: Person, sent: dict[str, Any]) -> Response:
+        """Return a small picture of an image, the more colourful, the more people have marked a place."""
+        unit = str(sent.get("unit"))
+        if unit not in self.annotating.images.positions:
+            raise UserError("there is no such image")
+        left_out = excluded(self.study)
+        answers = [entry for entry in self.study.answers(unit=unit) if entry.person not in left_out]
+        with Image.open(self.annotating.images.shown(unit).path) as picture:
+            small = picture.convert("RGB")
+        marked = np.zeros(self.annotating.images.size(unit), np.float32)
+        for entry in answers:
+            marked += self.annotating.pixels(entry) / len(answers)
+        small.thumbnail((THUMBNAIL, THUMBNAIL))
+        shares = Image.fromarray((255 * STRENGTH * marked).astype(np.uint8)).resize(small.size)
+        small.paste(Image.new("RGB", small.size, COLOUR), mask=shares)
+        return Response(png(np.asarray(small)), media_type="image/png", headers=SAFE)
 
 
 class PictureFile(FileResponse):

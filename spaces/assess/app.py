@@ -13,7 +13,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, ending, whole_number
 from saliency_bench.studies.assess.protocol import Assess
+from saliency_bench.studies.assess.results import rated
 from saliency_bench.studies.introduction import Introduction
+from saliency_bench.studies.overview import overview
+from saliency_bench.studies.owner_actions import excluded, stopped
 from saliency_bench.studies.study import Person
 
 HERE = Path(__file__).parent
@@ -31,7 +34,11 @@ def create_app(
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        about, now = {"study": assess.study.name, "person": person.name}, assess.state(person.name)
+        about = {"study": assess.study.name, "person": person.name}
+        if stop := stopped(assess.study, person.name):
+            finished = stop["stopped"] == "closed" and stop["done"] > 0
+            return about | stop | {"maps": [], "scale": []} | ending(assess.lease_hours, finished, completion)
+        now = assess.state(person.name)
         finished = not now["maps"] and now["total"] > 0
         return about | now | ending(assess.lease_hours, finished, completion)
 
@@ -48,8 +55,17 @@ def create_app(
         assess.save(person.name, sent)
         return {}
 
+    def for_owner(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        stored, settings = rated(assess.study), assess.study.configuration
+        maps = len(settings["explainers"]) + settings["masks"]
+        wanted = settings["raters"] * len(settings["images"]) * maps
+        done = len(stored.without(set(excluded(assess.study))))
+        return overview(assess.study, min(done, wanted), wanted, stored.checks, assess.lease_hours)
+
     get = {"state": state, "map": picture(plain=False), "image": picture(plain=True)}
-    return application(assess.study, HERE, get, {"answer": answer}, introduction=introduction)
+    return application(
+        assess.study, HERE, get, {"answer": answer}, introduction=introduction, owner={"overview": for_owner}
+    )
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from starlette.types import Receive, Scope, Send
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
 from saliency_bench.studies.introduction import Introduction
+from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.study import Person, Study
 from saliency_bench.studies.sync import Sync
 from saliency_bench.utils.pictures import UnreadableError
 
 COMMON = Path(__file__).parent
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
-PICTURES = ("image", "picture", "map")  # methods whose answer is a picture
+PICTURES = ("image", "picture", "map", "votes")  # methods whose answer is a picture
 LARGEST = 2**16  # bytes of one request by default
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -50,6 +52,7 @@ def application(
     post: dict[str, Method],
     largest: int = LARGEST,
     introduction: Introduction | None = None,
+    owner: dict[str, Method] | None = None,
 ) -> Starlette:
     """Return the pages of a study as an application.
 
@@ -60,6 +63,7 @@ def application(
         post: as `get`, of what changes something.
         largest: bytes of one request.
         introduction: what people agree to and read first.
+        owner: as `get`, for the page of the owner alone; without any there is no such page.
     """
     introduction = introduction or Introduction()
     introduction.keep(study)
@@ -67,6 +71,9 @@ def application(
 
     def page(request: Request) -> Response:
         return FileResponse(folder / "page.html", media_type="text/html", headers=SAFE)
+
+    def owner_page(request: Request) -> Response:
+        return FileResponse(COMMON / "owner.html", media_type="text/html", headers=SAFE)
 
     def static(request: Request) -> Response:
         path = files.get(request.path_params["name"])
@@ -100,8 +107,13 @@ def application(
     routes = [Route("/", page), Route("/static/{name}", static), Route("/api/join", join, methods=["POST"])]
     routes += [Route("/api/about", about), Route("/about/{name}", example)]
     for name, method in (get | post).items():
-        endpoint = _endpoint(study, method, largest, introduction)
+        endpoint = _endpoint(study, _not_of_owner(method), largest, introduction)
         routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name in post else "GET"]))
+    if owner:
+        routes.append(Route("/owner", owner_page))
+        for name, method in (owner | {"act": partial(_act, study)}).items():
+            endpoint = _endpoint(study, _of_owner(method), largest, introduction)
+            routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name == "act" else "GET"]))
     return Starlette(routes=routes, middleware=[Middleware(OwnOrigins), Middleware(GZipTexts, minimum_size=2000)])
 
 
@@ -122,6 +134,32 @@ def _joined(study: Study, sent: dict[str, Any]) -> Person:
     person = study.join(sent.get("request"))
     study.keep_parameters(person.name, sent.get("parameters"))
     return person
+
+
+def _act(study: Study, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+    """Do what the owner wants."""
+    act(study, *(sent.get(name) for name in ("action", "request", "person", "reason")))
+    return {}
+
+
+def _of_owner(method: Method) -> Method:
+    """Return a method that is for the owner alone."""
+
+    def checked(person: Person, sent: dict[str, Any]) -> Any:
+        return method(person, sent) if person.role == "owner" else refusal(403, "this is for the owner of the study")
+
+    return checked
+
+
+def _not_of_owner(method: Method) -> Method:
+    """Return a method that the owner does not use, who is asked nothing."""
+
+    def checked(person: Person, sent: dict[str, Any]) -> Any:
+        if person.role == "owner":
+            return refusal(403, "the page of the owner is another one, /owner")
+        return method(person, sent)
+
+    return checked
 
 
 def refusal(status: int, text: str) -> JSONResponse:

@@ -133,6 +133,14 @@ export function showCompletion(element, completion) {
   element.hidden = !parts.length;
 }
 
+// [title, text] that whoever is given nothing reads; null where the study goes on.
+export const stopped = (state) =>
+  ({
+    paused: ["Paused", "The study is paused. Your answers are stored; come back later."],
+    closed: ["Thank you", "The study has ended. Your answers are stored."],
+    excluded: ["Thank you", "There is nothing more for you in this study. Your answers are stored."],
+  })[state.stopped] ?? null;
+
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 // Where one click answers, the second of a double click must not answer the next question, which nobody has seen yet:

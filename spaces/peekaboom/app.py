@@ -13,7 +13,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, ending, whole_number
 from saliency_bench.studies.introduction import Introduction
+from saliency_bench.studies.overview import overview
+from saliency_bench.studies.owner_actions import excluded, stopped
 from saliency_bench.studies.peekaboom.protocol import Peekaboom
+from saliency_bench.studies.peekaboom.results import judged
 from saliency_bench.studies.study import Person
 
 HERE = Path(__file__).parent
@@ -32,6 +35,9 @@ def create_app(
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         about = {"study": peekaboom.study.name, "person": person.name}
+        if stop := stopped(peekaboom.study, person.name):
+            finished = stop["stopped"] == "closed" and stop["done"] > 0
+            return about | stop | {"place": None} | ending(peekaboom.lease_hours, finished, completion)
         now = peekaboom.state(person.name)
         finished = now["place"] is None and now["total"] > 0
         return about | now | ending(peekaboom.lease_hours, finished, completion)
@@ -45,8 +51,16 @@ def create_app(
     def answer(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         return peekaboom.save(person.name, sent) | {"state": state(person, {})}
 
+    def for_owner(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        stored, settings = judged(peekaboom.study), peekaboom.study.configuration
+        wanted = settings["judgements"] * len(settings["images"]) * len(settings["explainers"])
+        done = len(stored.without(set(excluded(peekaboom.study))))
+        return overview(peekaboom.study, min(done, wanted), wanted, stored.checks, peekaboom.lease_hours)
+
     get = {"state": state, "picture": picture}
-    return application(peekaboom.study, HERE, get, {"answer": answer}, introduction=introduction)
+    return application(
+        peekaboom.study, HERE, get, {"answer": answer}, introduction=introduction, owner={"overview": for_owner}
+    )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-import { Server, dropSecondClicks, kept, settled, showCompletion } from "./study.js";
+import { Server, dropSecondClicks, kept, settled, showCompletion, stopped } from "./study.js";
 import { placeInstructions } from "./introduction.js";
 
 const $ = (id) => document.getElementById(id);
@@ -85,10 +85,10 @@ async function draw(blob) {
 function finish() {
   wait(true);
   $("count").textContent = `${state.total} of ${state.total}`;
-  $("finishedTitle").textContent = state.total ? "All done. Thank you!" : "Nothing to do right now";
-  $("finishedText").textContent = state.total
+  $("finishedTitle").textContent = stopped(state)?.[0] ?? (state.total ? "All done. Thank you!" : "Nothing to do right now");
+  $("finishedText").textContent = stopped(state)?.[1] ?? (state.total
     ? "Your answers are stored. You can close this page."
-    : `All images are with other people. What they leave is given out again; come back in ${state.lease}.`;
+    : `All images are with other people. What they leave is given out again; come back in ${state.lease}.`);
   showCompletion($("completion"), state.completion);
 }
 

@@ -6,6 +6,7 @@ import torch
 from transformers import ResNetConfig, ResNetForImageClassification
 
 import saliency_bench as sb
+from saliency_bench.engine.loading import predicted_by
 from saliency_bench.errors import UserError
 from saliency_bench.targets.label_maps import same_classes
 
@@ -74,6 +75,32 @@ def test_the_scores_are_those_of_a_file_of_the_same_classes(world):
 def test_what_a_model_names_for_itself_is_its_prediction(world):
     itself = run(world, "itself", target=f"predicted-by:{world[2]}", limit=4, explainers=["random"])
     assert itself.summary["target"] == "predicted"
+
+
+@pytest.mark.slow
+def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, monkeypatch):
+    """As a run of it would predict: halves where memory is short, and one by one where it raises."""
+    expected = run(world, "all-at-once", target=f"predicted-by:{world[3]}", limit=8, explainers=["gradcam"])
+    for name, error in (("halves", MemoryError("out of memory")), ("one-by-one", RuntimeError("one, please"))):
+        sizes = []
+
+        def load(path, error=error, sizes=sizes, **options):
+            classifier = sb.load_classifier(path, **options)
+            forward = classifier.forward
+
+            def picky(images):
+                sizes.append(len(images))
+                if len(images) > 1:
+                    raise error
+                return forward(images)
+
+            classifier.forward = picky
+            return classifier
+
+        monkeypatch.setattr(predicted_by, "load_classifier", load)
+        got = run(world, name, target=f"predicted-by:{world[3]}", limit=8, explainers=["gradcam"])
+        assert {1, 4} <= set(sizes)
+        assert values(got) == values(expected)
 
 
 def test_a_run_of_other_or_of_fewer_images_is_refused(world, tmp_path):

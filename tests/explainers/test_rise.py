@@ -113,3 +113,5 @@ def test_bad_options(options):
     classifier = load_classifier(network(), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match="rise needs"):
         load_explainer("rise", **options)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))
+    least = load_explainer("rise", masks=1, cells=1, p=1.0)
+    assert least(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3)).shape == (1, 8, 8)

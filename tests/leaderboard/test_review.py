@@ -16,6 +16,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from local_hub import FOUNDER, VISITOR
 from submissions import key_of, know, submission, write
 from test_submitting import other_run
+from transformers import ResNetForImageClassification
 
 import saliency_bench as sb
 from saliency_bench.bound_explainer import load_explainer
@@ -33,6 +34,7 @@ from saliency_bench.leaderboard.recompute import (
     _passes,
     _ways,
     recompute,
+    target_of,
     vouch,
 )
 from saliency_bench.leaderboard.review import _other_maps, comment, merge, review
@@ -268,6 +270,49 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     rows = sb.load_results(tmp_path).rows
     assert [row.status for row in rows] == ["run by the board"] * 4
     assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "taken"),
+    [
+        ("label", "label", "label"),
+        ("contrast:second 0f3a", "contrast:second", "contrast:second"),
+        ("predicted-by 0f3a", "predicted-by:google/vit-base-patch16-224", "predicted-by:google/vit-base-patch16-224"),
+        ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
+        ("predicted-by 0f3a", "predicted-by:folder:vit", "folder:vit .* on no Hub; give --target predicted-by:MODEL"),
+        ("predicted-by 0f3a", "predicted-by:..", "on no Hub"),  # a folder of the owner's machine
+        ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give --target FILE"),
+        ("0f3a", "predicted-by:google/vit-base-patch16-224", "give --target FILE"),
+    ],
+)
+def test_the_target_is_that_of_the_submission(rule, words, taken):
+    setting = SimpleNamespace(target=rule)
+    result = SimpleNamespace(setting=setting, target=words)
+    if taken.startswith(rule.partition(" ")[0]):
+        assert target_of(result) == taken
+    else:
+        with pytest.raises(UserError, match=taken):
+            target_of(result)
+
+
+@pytest.mark.slow
+def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_path):
+    other = shutil.copytree(resnet, tmp_path / "other")
+    network = ResNetForImageClassification.from_pretrained(other)
+    network.classifier[1].weight.data.neg_()
+    network.save_pretrained(other)
+    named = sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["gradcam"], metrics=["saliency_insertion:steps=8"],
+        target=f"predicted-by:{other}", out=tmp_path / "named", device="cpu", progress=False,
+    ).folder  # fmt: skip
+    folder = of_run(named, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 4, "progress": False}
+    with pytest.raises(UserError, match="give --target predicted-by:MODEL"):
+        recompute(tmp_path / "board", folder, **given)
+    status, *_ = recompute(tmp_path / "board", folder, target=f"predicted-by:{other}", **given)
+    assert (status.refused, len(status.cells)) == (None, 1)
+    with pytest.raises(UserError, match="another target"):
+        recompute(tmp_path / "board", folder, target="predicted", **given)
 
 
 @pytest.mark.slow

@@ -112,6 +112,39 @@ def preprocessed(values):
     return (clipped - clipped.min()) / (clipped.max() - clipped.min())
 
 
+def test_maps_shows_mask_and_maps_of_several_runs_with_all_their_scores(
+    folder, rows, classifiers, name, shapes, models, tmp_path, capsys
+):
+    sb.run(dataset=str(shapes), model=models[1], label_column="scene", explainers=["edges", "random"],
+           metrics=["saliency_miou", "saliency_pointing_game"], device="cpu", progress=False,
+           out=tmp_path / "second")  # fmt: skip
+    words = ["--samples", name, "--explainers", "edges", "random"]
+    out = tmp_path / "maps.png"
+    line = ["draw", str(tmp_path / "second"), str(folder), "--what", "maps", "--out", str(out), "--device", "cpu"]
+    assert main([*line, "--json", *words]) == 0
+    scores = {(row["run"], row["explainer"]): row for row in json.loads(capsys.readouterr().out)["scores"]}
+    picture = Image.open(out).convert("RGB")
+    assert picture.width == MARGIN + 4 * (SIDE + MARGIN)
+    for row, (classifier, label) in enumerate(zip(classifiers[::-1], ("scene", "label"), strict=True)):
+        batch = classifier.prepare([rows[name]])
+        top = row * (ROW + LINE)  # of the first run three lines, of a name and two scores
+        shown = picture.crop((0, top, picture.width, picture.height))
+        mask = batch.masks[0].numpy()
+        pixels = eight_bit(batch.images[0])
+        check_panel(shown, 0, 0, Image.fromarray(pixels))
+        check_panel(shown, 0, 1, Image.fromarray(np.where(mask[..., None], pixels, pixels // 4)))
+        for column, text in ((2, "edges"), (3, "random")):
+            values = map_of(text, classifier, batch.images, rows[name][label], name)
+            check_panel(shown, 0, column, with_border(over(batch.images, values), mask))
+    for text in ("edges", "random"):
+        for metric in ("saliency_miou", "saliency_pointing_game"):
+            assert scores["second", text][metric] == pytest.approx(recorded(tmp_path / "second", name, text, metric))
+    # That run was not asked for edges.
+    assert set(scores["run", "edges"]) == {"run", "sample", "explainer"}
+    expected = recorded(folder, name, "random", "saliency_insertion")
+    assert scores["run", "random"]["saliency_insertion:reference=mean,steps=8"] == pytest.approx(expected)
+
+
 def test_insertion_shows_the_pixels_that_have_entered_and_what_the_network_says(
     folder, rows, classifiers, name, tmp_path, capsys
 ):

@@ -202,6 +202,16 @@ def test_what_follows_from_a_cell(changes, ranks, few, approximate):
 
 
 @pytest.mark.parametrize(
+    ("changes", "small"), [({"clusters": 19}, True), ({"clusters": 20}, False), ({"n": 1, "clusters": 1}, True),
+                           ({"n": 0, "clusters": 0, "value": None, "low": None, "high": None}, False)],
+)  # fmt: skip
+def test_a_value_of_few_clusters_is_small(changes, small):
+    """Also where the interval is missing: the number of samples then stands beside the value."""
+    (cell,) = read_cells([RESULT | changes])
+    assert cell.small == small
+
+
+@pytest.mark.parametrize(
     ("cells", "marked"),
     [
         ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.95), "random": ([3, 3], 1.0)}, "ab"),

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import torch
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.engine.classified import classified
 from saliency_bench.engine.loading.table import Table
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
@@ -70,9 +70,9 @@ def _of_model(other: Classifier, spec: RunSpec, table: Table) -> Predicted:
     ordered, size = table.samples, spec.batch_size
     for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))
-        if (batch := read_chunk(ordered, other, positions, spec.strict).batch) is not None:
-            with torch.no_grad():
-                yield from zip(batch.ids, other.eval()(batch.images).cpu().tolist(), strict=True)
+        chunk, logits = classified(other, read_chunk(ordered, other, positions, spec.strict))
+        if chunk.batch is not None and logits is not None:
+            yield from zip(chunk.batch.ids, logits.tolist(), strict=True)
 
 
 def _of_run(folder: Path, spec: RunSpec, table: Table) -> tuple[list[str] | None, str, str, Predicted]:

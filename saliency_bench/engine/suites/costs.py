@@ -29,6 +29,7 @@ from saliency_bench.engine.retraining.networks import Task
 from saliency_bench.engine.suites.jobs import Job, Network
 from saliency_bench.engine.training import new_classifier
 from saliency_bench.errors import UserError
+from saliency_bench.results.public_names import public_name
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import Protocol
 from saliency_bench.types import Images
@@ -37,6 +38,7 @@ from saliency_bench.utils.devices import peak_memory
 SIDE = 224  # of images whose size is not known before the network is there
 ROUNDS = 5
 CLASSES = 8  # of a network that is only timed
+Key = tuple[str, int, int]  # what its speed depends on: where it starts from, side of its images, batch
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Cost:
     steps: int = 0
     networks: int = 0
     retrained: int = 0
+
+    def __bool__(self) -> bool:
+        return self != Cost()
 
     def __add__(self, other: Self) -> "Cost":
         return Cost(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
@@ -85,10 +90,15 @@ def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
     for text in dict.fromkeys(explainer for explainer, _ in pairs):
         of_map = cost_of_map(as_explainer(text), side)
         total += of_map
-        for metric in (as_metric(name) for other, name in pairs if other == text):
-            pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
-            total += Cost(forward=pictures) + of_map.times(maps)
+        total = sum((cost_of_score(of_map, name, side) for other, name in pairs if other == text), total)
     return total
+
+
+def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
+    """Return what scoring a map costs by a metric, given as text; `of_map` is what each further map costs."""
+    metric = as_metric(name)
+    pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
+    return Cost(forward=pictures) + of_map.times(maps)
 
 
 def cost_of_map(explainer: Explainer, side: int = SIDE) -> Cost:
@@ -130,6 +140,12 @@ def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation:
         total += Cost(forward=protocol.epochs * validation + 2 * test, trained=protocol.epochs * count,
                       steps=protocol.epochs * ceil(count / protocol.batch_size), retrained=1)  # fmt: skip
     return total
+
+
+def speed_key(job: Job) -> Key:
+    """Return what the speed of a run's network depends on."""
+    start = job.networks[0].start if job.networks else str(job.spec.model)
+    return public_name(start), job.networks[0].recipe.size if job.networks else SIDE, job.spec.batch_size
 
 
 def network_like(job: Job, device: str | None) -> Classifier | None:

@@ -22,9 +22,9 @@ from saliency_bench.engine.suites.tables import (
     figure_of,
     interval_of,
     keys_of,
+    number_of,
     rests_on_few,
 )
-from saliency_bench.reports import words
 from saliency_bench.reports.plots import STYLE, svg_text
 from saliency_bench.reports.templates import render
 from saliency_bench.utils.files import write_text
@@ -77,10 +77,10 @@ def section_of(table: SuiteTable) -> Section:
     nothing = {"text": "", "interval": "", "best": False, "figure": "", "why": ""}
     shown = {
         place: {
-            "text": words.number(record["value"]) + FEW * rests_on_few(record),
+            "text": number_of(table, record) + FEW * rests_on_few(record),
             "interval": interval_of(record),
             "best": record["best"],
-            "figure": figure_of(record, table.compare),
+            "figure": figure_of(table, record),
             "why": record["missing"],
         }
         for place, record in table.cells.items()

@@ -43,6 +43,7 @@ class Choice:
         batch_size: Samples per chunk of all runs.
         smoke: Whether drawn pictures and small networks take the place of datasets and models.
         answers: Answers of people, for values with `crowd`.
+        device_table: File of measured throughputs, which is extended by what is timed; None for none.
     """
 
     out: Path
@@ -53,6 +54,7 @@ class Choice:
     batch_size: int | None = None
     smoke: bool = False
     answers: Sequence[Answers] = ()
+    device_table: Path | None = None
 
     def takes(self, axis: str, text: str) -> bool:
         """Return whether a name is selected; one with options, `rise:masks=1000`, also by its bare name."""
@@ -158,6 +160,7 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
     jobs = []
     for name, run in suite.runs.items():
         items = [suite.items[table] for table in tables if name in suite.items[table].runs]
+        items = [item for item in items if item.needs_runs]
         if not items:
             continue
         metrics = [text for text in metrics_of(suite, tables, name) if choice.takes("metric", text)]
@@ -170,7 +173,7 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
                     spec, networks = _spec(suite, choice, run, dataset, model, explainers, metrics)
                     build = _build_command(suite.datasets[dataset], choice)
                     jobs.append(Job(name, dataset, model, spec, networks, build, transforms))
-    if not jobs:
+    if not jobs and any(suite.items[table].needs_runs for table in tables):
         raise UserError("--select leaves nothing of these tables; see the names with --plan")
     # Runs whose targets another run predicts come after it.
     return sorted((_named(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)

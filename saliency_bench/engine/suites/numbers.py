@@ -20,8 +20,9 @@ from saliency_bench.analysis.agreement import Answers
 from saliency_bench.analysis.correlations import FEWEST, over_points, pearson
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
+from saliency_bench.engine.suites.counts import counts_of
 from saliency_bench.engine.suites.crowd import crowd_number, drawn_answers
-from saliency_bench.engine.suites.jobs import Choice, Job, smoke_text
+from saliency_bench.engine.suites.jobs import Choice, Job, data_of, smoke_text
 from saliency_bench.engine.suites.number import NoNumberError, Number, number_of
 from saliency_bench.engine.suites.schema import CROWD, Suite, Table, Value, fill, matching_parts
 from saliency_bench.engine.suites.transforms import accuracies_of
@@ -99,6 +100,8 @@ class Results:
             NoNumberError: It is missing.
         """
         value, variant = table.values[place["value"]], table.variants.get(place["variant"], {})
+        if value.size:
+            return Number(float(self._counts(place["dataset"])[value.size]))
         # What has no explainer depends on it only where the table has that axis, as different runs may have them.
         has_explainer = value.has_explainer or "explainer" in table.axes
         job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
@@ -122,6 +125,17 @@ class Results:
                     return job, run
                 raise NoNumberError(run)
         raise NoNumberError(NOT_RUN)
+
+    def _counts(self, dataset: str) -> dict[str, int]:
+        """Return the counts of a dataset of the suite; NoNumberError if it is not there."""
+        if dataset not in self._counted:
+            self._counted[dataset] = counts_of(data_of(self.suite.datasets[dataset], dataset, self.choice))
+        return self._counted[dataset]
+
+    @cached_property
+    def _counted(self) -> dict[str, dict[str, int]]:
+        """Counts of datasets that were looked at."""
+        return {}
 
     def _answers(self, job: Job, run: RunData) -> Sequence[Answers]:
         """Return the answers of people; drawn ones at smoke size, unless some are given."""

@@ -113,8 +113,8 @@ def _cells(results: Results, picture: Picture, job: Job, run: RunData) -> Iterat
         for (text, explainer), (view_name, view) in product(
             zip(explainers, context.explainers, strict=True), picture.views.items()
         ):
-            cell = _cell(sample, explainer, view)
-            below = [_score(run, image_id, explainer, metric, name) for name, metric in scores.items()]
+            cell = cell_of(sample, explainer, view)
+            below = [score_line(run, image_id, explainer, metric, name) for name, metric in scores.items()]
             lines = (*cell.lines, *filter(None, below if view.has_scores else ()))
             yield (job.dataset, job.model, image_id, text, view_name), Cell(cell.pixels, lines)
 
@@ -169,7 +169,7 @@ def _listed(path: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _score(run: RunData, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
+def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
     """Return the score of a sample as a line: "IoU 0.312"; "" without a cell."""
     for cell in run.cells:
         if (cell.explainer_text, cell.metric_text) == (explainer_text(str(explainer)), metric):
@@ -177,7 +177,7 @@ def _score(run: RunData, image_id: str, explainer: Explainer, metric: str, name:
     return ""
 
 
-def _cell(sample: Sample, explainer: Explainer, view: View) -> Cell:
+def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
     """Draw one view of a sample; a target or a column that it does not have is said in the cell."""
     images = sample.images
     if view.without:

@@ -6,10 +6,11 @@ reports; the range is that of a few rounds of timing. A network that several run
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
@@ -17,11 +18,15 @@ from saliency_bench.data.loading import find
 from saliency_bench.engine.preflight import check_model, check_start
 from saliency_bench.engine.suites.costs import (
     Cost,
+    Key,
     Speed,
     cost_of_image,
+    cost_of_map,
     cost_of_retraining,
+    cost_of_score,
     cost_of_training,
     network_like,
+    speed_key,
     speed_of,
 )
 from saliency_bench.engine.suites.jobs import Choice, Job
@@ -49,6 +54,9 @@ class Step:
         seconds: How long that takes here: at the least, probably, at the most.
         memory: Bytes of memory that a batch of it took, at the most.
         missing: Sources that are not there, each with how to get it.
+        left: (explainer, metric) of the cells that are not there.
+        speed: How long its network takes, if that is known.
+        trainings: {folder of a network: what its training costs}, a part of `cost`.
     """
 
     job: Job
@@ -61,6 +69,34 @@ class Step:
     seconds: tuple[float, float, float] | None = None
     memory: int | None = None
     missing: tuple[str, ...] = ()
+    left: Sequence[tuple[str, str]] = ()
+    speed: Speed | None = None
+    trainings: Mapping[Path, Cost] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        """What the speed of its network depends on."""
+        return speed_key(self.job)
+
+    @property
+    def by_cell(self) -> list[dict[str, Any]]:
+        """What each cell that is not there costs, and before it, with the metric None, what its maps cost.
+
+        Not in it are predictions, trainings and retrainings.
+        """
+        costs: list[tuple[str, str | None, Cost]] = []
+        for explainer in dict.fromkeys(explainer for explainer, _ in self.left):
+            of_map = cost_of_map(as_explainer(explainer))
+            costs.append((explainer, None, of_map))
+            costs += [(explainer, name, cost_of_score(of_map, name)) for other, name in self.left if other == explainer]
+        images = self.images or 0
+        return [
+            {"explainer": explainer, "metric": metric, "forward": images * cost.forward,
+             "gradient": images * cost.gradient,
+             "seconds": None if self.speed is None else self.speed.seconds(cost.times(images)),
+             "megabytes": 0 if metric is None else images * BYTES / 1e6}
+            for explainer, metric, cost in costs
+        ]  # fmt: skip
 
     @property
     def passes(self) -> int | None:
@@ -79,10 +115,20 @@ class Step:
         return None if self.images is None else self.images * self.cells * BYTES / 1e6
 
 
-def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[Step]:
-    """Return a step per run; `measured` says whether networks are loaded, or made untrained, and timed."""
-    # The caches live as long as this plan: a training or a build may change both before the next one.
-    dataset, speeds, trained = cache(_dataset), dict[tuple, Speed | None](), set[Path]()
+def plan_of(
+    jobs: Sequence[Job], choice: Choice, measured: bool = True, speeds: dict[Key, Speed | None] | None = None
+) -> list[Step]:
+    """Return a step per run.
+
+    Args:
+        jobs: The runs.
+        choice: What was chosen of the suite.
+        measured: Whether networks are loaded, or made untrained, and timed.
+        speeds: Those that are known, to which others are added as they are timed.
+    """
+    speeds = {} if speeds is None else speeds
+    # The cache lives as long as this plan: a build may change it before the next one.
+    dataset, trained = cache(_dataset), set[Path]()
     steps = []
     for job in jobs:
         about, sizes, missing = dataset(str(job.spec.dataset), job.spec.split, job.build)
@@ -92,9 +138,10 @@ def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[
         pairs = [(str(explainer), str(metric)) for explainer in job.spec.explainers for metric in job.spec.metrics]
         done = _cells_done(job, images)
         left = [pair for pair in pairs if (str(as_explainer(pair[0])), str(as_metric(pair[1]))) not in done]
-        cost = None if images is None else _cost(job, left, images, sizes, dataset, trained)
+        trainings = {} if images is None else _trainings(job, dataset, trained)
+        cost = None if images is None else sum(trainings.values(), _cost(left, images, sizes))
         missing_model = _missing_model(job)
-        key = job.networks[0].recipe.size if job.networks else None, job.model, job.spec.batch_size
+        key = speed_key(job)
         if measured and cost not in (None, Cost()) and not missing_model and key not in speeds:
             network = network_like(job, choice.device)
             speeds[key] = None if network is None else speed_of(network, job.spec.batch_size)
@@ -103,33 +150,41 @@ def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[
         steps.append(Step(
             job, about, "missing" if missing_model else _model(job), images, len(pairs), len(pairs) - len(left), cost,
             seconds, None if speed is None else speed.memory, tuple(filter(None, (missing, missing_model))),
+            left, speed, trainings,
         ))  # fmt: skip
     return steps
 
 
-def _cost(
-    job: Job, left: Sequence[tuple[str, str]], images: int, sizes: Mapping[str, int],
-    dataset: Callable[[str, str, str], tuple[str, dict[str, int], str]], trained: set[Path],
-) -> Cost:  # fmt: skip
-    """Return what the missing cells of a run cost, with the trainings of networks that are not in `trained` yet.
+def _cost(left: Sequence[tuple[str, str]], images: int, sizes: Mapping[str, int]) -> Cost:
+    """Return what the missing cells of a run cost, without trainings of its networks.
 
     Args:
-        job: The run.
         left: (explainer, metric) of the missing cells.
         images: Images of the run.
         sizes: {split of its dataset: images}.
+    """
+    total = cost_of_image(left).times(images)
+    return total + cost_of_retraining(left, sizes.get("train", 0), sizes.get("validation", 0), images)
+
+
+def _trainings(
+    job: Job, dataset: Callable[[str, str, str], tuple[str, dict[str, int], str]], trained: set[Path]
+) -> dict[Path, Cost]:
+    """Return {folder: cost} of the trainings of a run's networks.
+
+    Args:
+        job: The run.
         dataset: As `_dataset`, for what networks are trained on.
         trained: Networks that are counted already; those of this run are added.
     """
-    total = cost_of_image(left).times(images)
-    total += cost_of_retraining(left, sizes.get("train", 0), sizes.get("validation", 0), images)
+    costs = {}
     for network in job.networks:
         if not network.is_done and network.out not in trained:
             trained.add(network.out)
             _, of_network, _ = dataset(network.dataset, "test", "")
             train, validation, test = (of_network.get(split, 0) for split in SPLITS)
-            total += cost_of_training(network, train, validation, test)
-    return total
+            costs[network.out] = cost_of_training(network, train, validation, test)
+    return costs
 
 
 def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:

@@ -109,7 +109,7 @@ class RunEntry(Strict):
 
 
 class Value(Strict):
-    """A quantity that a table shows: the score of a metric, an accuracy, or an area measured with people.
+    """A quantity that a table shows: the score of a metric, an accuracy, an area measured with people, or a count.
 
     Attributes:
         metric: The metric whose mean score is shown.
@@ -122,6 +122,7 @@ class Value(Strict):
         judgements: The area that so many judgements per image would give, drawn from all of them.
         count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
         bin: Two exposures, as in "0.1 0.2".
+        size: Number of classes, images or masks of the dataset, over all its splits; such a table needs no run.
         transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
         run: The run of the table that holds the value, where not all do.
         scale: Factor that turns the value into the paper's unit.
@@ -137,6 +138,7 @@ class Value(Strict):
     judgements: str = ""
     count: Literal["", "image", "person"] = ""
     bin: str = ""
+    size: Literal["", "classes", "images", "masks"] = ""
     transform: str = ""
     run: str = ""
     scale: float = 1.0
@@ -144,8 +146,9 @@ class Value(Strict):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Check that it is exactly one kind of quantity."""
-        if sum(map(bool, (self.metric, self.accuracy, self.crowd))) != 1 or (self.against and not self.metric):
-            raise ValueError("a value needs either metric (with against, for a correlation), accuracy or crowd")
+        kinds = self.metric, self.accuracy, self.crowd, self.size
+        if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
+            raise ValueError("a value needs either metric (with against, for a correlation), accuracy, crowd or size")
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
             raise ValueError("exposure, judgements and count go with crowd")
         if bool(self.count) != bool(self.bin):
@@ -159,7 +162,12 @@ class Value(Strict):
     @property
     def has_explainer(self) -> bool:
         """Return whether it depends on the explainer."""
-        return not (self.accuracy or self.count)
+        return not (self.accuracy or self.count or self.size)
+
+    @property
+    def is_count(self) -> bool:
+        """Return whether it is a whole number."""
+        return bool(self.count or self.size)
 
 
 class Note(Strict):
@@ -243,6 +251,11 @@ class Table(Strict):
     def needs(self, **names: str) -> bool:
         """Return whether the runs with these names are needed; a table needs all of its runs."""
         return True
+
+    @property
+    def needs_runs(self) -> bool:
+        """Return whether it shows anything but the sizes of datasets."""
+        return not all(value.size for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
         """Return whether the paper's table has this name on an axis; the others are added by the suite."""
@@ -335,6 +348,11 @@ class Picture(Strict):
     def axes(self) -> tuple[PictureAxis, ...]:
         """Return the axes that its cells have."""
         return self.rows + self.columns
+
+    @property
+    def needs_runs(self) -> bool:
+        """Return True: its images are those of runs."""
+        return True
 
     def needs(self, **names: str) -> bool:
         """Return whether the picture shows what a run has with these names, {axis: name}."""
@@ -432,11 +450,12 @@ class Suite(Strict):
     def _check_places(self, where: str, item: Table | Picture) -> None:
         """Check that each number or cell has one place, and that its runs have something to compute."""
         runs = [self.runs[run] for run in item.runs]
-        for axis in ("dataset", "model", "explainer") if item.has_explainer else ("dataset", "model"):
+        of_runs = ("model", "explainer") if item.has_explainer else ("model",)
+        for axis in ("dataset", *of_runs) if item.needs_runs else ("dataset",):
             names = {text for run in runs for text in getattr(run, f"{axis}s") if item.needs(**{axis: text})}
             if len(names) > 1 and axis not in item.axes:
                 raise ValueError(f"{where}: its runs have {len(names)} names of {axis}; give {item.places} that axis")
-        if not any(value.metric for value in item.values.values()):
+        if item.needs_runs and not any(value.metric for value in item.values.values()):
             for run in item.runs:
                 if not self.runs[run].metrics:
                     raise ValueError(f"{where} asks for no metric, so runs.{run} needs metrics of its own")

@@ -20,7 +20,7 @@ SILENT = "says nothing"
 
 def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
     """Return the list for these tables of a suite."""
-    runs = {run for table in tables for run in suite.items[table].runs}
+    runs = {run for table in tables if suite.items[table].needs_runs for run in suite.items[table].runs}
     rows = [_row(suite, *entry) for entry in _entries(suite, runs)]
     rows += [("", entry.paper, entry.run) for entry in suite.decisions if not entry.about]
     return Printed(HEADER, list(rows), f"{name}.settings")

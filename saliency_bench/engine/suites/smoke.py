@@ -1,24 +1,30 @@
 """What takes the place of datasets and models under --smoke: drawn pictures and networks of a few thousand weights."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from saliency_bench.data.building import build
-from saliency_bench.engine.suites.jobs import DRAWINGS, Choice, Job, smoke_config
+from saliency_bench.engine.suites.jobs import DRAWINGS, Choice, data_of, smoke_config
 from saliency_bench.engine.suites.schema import Suite
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.seeds import seed_of
 
 
-def prepare(suite: Suite, jobs: list[Job], choice: Choice) -> None:
+def prepare(suite: Suite, tables: Iterable[str], choice: Choice) -> None:
     """Draw the datasets and write the networks' configs, unless they are there."""
     for model, entry in suite.models.items():
         path = smoke_config(choice, model)
         if not path.is_file():
             write_text(path, json.dumps(_config(entry.family, suite.smoke.size), indent=2) + "\n")
-    folders = dict.fromkeys((job.dataset, str(job.spec.dataset), suite.smoke.count) for job in jobs)
-    for dataset, folder, count in [*folders, (DRAWINGS, str(choice.out / "data" / DRAWINGS), suite.smoke.drawings)]:
+    runs = {run for table in tables for run in suite.items[table].runs}
+    names = [name for name in suite.datasets if any(name in suite.runs[run].datasets for run in runs)]
+    folders = [(name, data_of(suite.datasets[name], name, choice), suite.smoke.count) for name in names
+               if choice.takes("dataset", name)]  # fmt: skip
+    if any(suite.items[table].needs_runs for table in tables):  # networks to train
+        folders.append((DRAWINGS, str(choice.out / "data" / DRAWINGS), suite.smoke.drawings))
+    for dataset, folder, count in folders:
         if not Path(folder).exists():
             seed = seed_of("smoke", dataset) % 1000
             build("shapes-xai", folder, size=suite.smoke.size, count=count, seed=seed, progress=False)

@@ -16,6 +16,14 @@ from saliency_bench.analysis.agreement import read_answers
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import start
 from saliency_bench.engine.suites import smoke as smoke_data
+from saliency_bench.engine.suites.device_table import (
+    Measured,
+    device_rows,
+    extend_devices,
+    hours_on,
+    read_devices,
+    speeds_on,
+)
 from saliency_bench.engine.suites.drawing import Section, section_of, write_page
 from saliency_bench.engine.suites.jobs import Choice, Job, Network, jobs_of, selection
 from saliency_bench.engine.suites.numbers import Results
@@ -25,6 +33,7 @@ from saliency_bench.engine.suites.schema import Suite, find_suite
 from saliency_bench.engine.suites.settings import settings_table
 from saliency_bench.engine.suites.t_tests import remarks, t_tests
 from saliency_bench.engine.suites.tables import SuiteTable, check_figures, make_table
+from saliency_bench.engine.suites.time_left import TimeLeft
 from saliency_bench.engine.suites.transforms import measure
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError, described
@@ -32,6 +41,7 @@ from saliency_bench.reports import words
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.results.summary import aligned
 from saliency_bench.spec import PREDICTED_BY
+from saliency_bench.utils.devices import device_name
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
@@ -74,9 +84,10 @@ class SuiteResult:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a suite would do: a step per run."""
+    """What a suite would do: a step per run, and the devices of --device-table."""
 
     steps: list[Step]
+    devices: Sequence[Measured] = ()
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return the plan as the command prints it."""
@@ -84,12 +95,14 @@ class Plan:
                  "missing")  # fmt: skip
         return [
             {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
-            | {"cost": None if step.cost is None else vars(step.cost)}
+            | {"cost": None if step.cost is None else vars(step.cost), "left": step.by_cell}
+            | ({"hours_on": hours_on(step, self.devices)} if self.devices else {})
             for step in self.steps
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        return "\n".join([aligned(plan_rows(self.steps)), "", *plan_notes(self.steps)])
+        devices = ["", aligned(device_rows(self.steps, self.devices))] if self.devices else []
+        return "\n".join([aligned(plan_rows(self.steps)), "", *plan_notes(self.steps), *devices])
 
     __repr__ = __str__
 
@@ -97,7 +110,17 @@ class Plan:
 def planned(name: str, **options: Any) -> Plan:
     """Return what `suite` would do with these options, and what it costs; nothing is trained or run."""
     _, _, _, choice, jobs = _choose(name, **options)
-    return Plan(plan_of(jobs, choice))
+    return Plan(*timed_plan(jobs, choice))
+
+
+def timed_plan(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> tuple[list[Step], list[Measured]]:
+    """Return the plan and the devices of the table; what is timed is added to the table."""
+    if choice.device_table is None:
+        return plan_of(jobs, choice, measured), []
+    device = device_name(choice.device)
+    speeds = speeds_on(read_devices(choice.device_table), device)
+    steps = plan_of(jobs, choice, measured, speeds)
+    return steps, extend_devices(choice.device_table, device, speeds)
 
 
 def suite(
@@ -111,6 +134,7 @@ def suite(
     device: str | None = None,
     smoke: bool = False,
     answers: str | Path | Iterable[str | Path] = (),
+    device_table: str | Path | None = None,
     compare: bool = False,
     train_only: bool = False,
     progress: bool = True,
@@ -129,6 +153,7 @@ def suite(
         device: Device of all runs.
         smoke: Make the same tables in minutes, on drawn pictures with small networks.
         answers: Files with answers of people (`peekaboom export`), for tables that show what they make of the maps.
+        device_table: File of measured throughputs, by which the time left is shown; networks that it lacks are timed.
         compare: Show the paper's figures and the differences.
         train_only: Leave out the runs.
         progress: Show progress.
@@ -138,11 +163,11 @@ def suite(
     """
     path, content, tables, choice, jobs = _choose(
         name, out=out, data=data, select=select, limit=limit, batch_size=batch_size, device=device, smoke=smoke,
-        answers=answers,
+        answers=answers, device_table=device_table,
     )  # fmt: skip
-    steps = plan_of(jobs, choice, measured=False)
-    check_sources(steps)
     is_main = accelerator_on(device).is_main_process
+    steps = timed_plan(jobs, choice)[0] if device_table and is_main else plan_of(jobs, choice, measured=False)
+    check_sources(steps)
     say = step if is_main and progress else lambda line: None
     for line in plan_notes(steps):
         say(line)
@@ -169,19 +194,22 @@ def _choose(
     data: str | Path = ".",
     select: str | Iterable[str] = (),
     answers: str | Path | Iterable[str | Path] = (),
+    device_table: str | Path | None = None,
     **settings: Any,
 ) -> tuple[Path, Suite, tuple[str, ...], Choice, list[Job]]:
     """Return the suite's file, its content, the selected tables, the choice and the runs; --smoke makes the sources."""
     path, content, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
     files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
-    choice = Choice(Path(out), Path(data), conditions, answers=[read_answers(file) for file in files], **settings)
+    settings |= {"answers": [read_answers(file) for file in files]}
+    choice = Choice(Path(out), Path(data), conditions, device_table=Path(device_table) if device_table else None,
+                    **settings)  # fmt: skip
     if not choice.data.is_dir():
         raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
     check_figures(content, tables)
     jobs = jobs_of(content, tables, choice)
     if choice.smoke:
-        smoke_data.prepare(content, jobs, choice)
+        smoke_data.prepare(content, tables, choice)
     return path, content, tables, choice, jobs
 
 
@@ -214,25 +242,32 @@ def work(
             "--train-only and without torchrun or accelerate launch"
         )
     failed: dict[Path, str] = {}
+    left = TimeLeft.of_plan(steps)
+    if train_only:
+        left.keep(networks)
     for number, network in enumerate(untrained, 1):
-        say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}")
+        say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}{left}")
         if (start := Path(network.start)) in failed:
             failed[network.out] = f"its start {start.name} was not trained"
             continue
         _attempt(partial(_train, network, choice, progress), network.out, failed)
+        left.finish(network.out)
     if train_only:
         return failed
     shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
     group: Group = Alone(accelerator.device) if shares else accelerator
     if shares:
         say(f"{accelerator.num_processes} processes make whole runs side by side")
-    for number in shares[accelerator.process_index] if shares else range(len(jobs)):
+    numbers = shares[accelerator.process_index] if shares else range(len(jobs))
+    left.keep({jobs[number].folder for number in numbers})
+    for number in numbers:
         job = jobs[number]
-        say(f"run {number + 1} of {len(jobs)}: {job.folder.name}")
+        say(f"run {number + 1} of {len(jobs)}: {job.folder.name}{left}")
         if without := [network.out.name for network in job.networks if network.out in failed]:
             failed[job.folder] = f"its network {without[0]} was not trained"
             continue
         _attempt(partial(_run, job, progress and accelerator.is_local_main_process, group), job.folder, failed)
+        left.finish(job.folder)
     wait_for_all(accelerator)
     return dict(gather_object(list(failed.items()))) if shares else failed
 
@@ -284,7 +319,7 @@ def write_tables(
     results = Results(content, jobs, choice, failed)
     written = []
     for name in (name for name in tables if name in content.tables):
-        about = _remarks(content, results, content.tables[name].runs)
+        about = _remarks(content, results, content.tables[name].runs) if content.tables[name].needs_runs else []
         if content.tables[name].t_test:
             compared = t_tests(results, name)
             about += remarks(compared)

@@ -87,12 +87,16 @@ class SuiteTable:
         """Return names as the paper has them."""
         return [self.names.get(name, name) for name in key]
 
+    def is_count(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a number is a whole one."""
+        return self.table.values[record.get(QUANTITY, next(iter(self.table.values)))].is_count
+
     @property
     def printed(self) -> Printed:
         """The table as people read it: each number with its interval, the paper's figure and the difference."""
         cells = self.cells
         lines: list[tuple[Value, ...]] = [
-            (*self.called(row), *(text_of(cells.get((row, column)), self.compare) for column in self.columns))
+            (*self.called(row), *(text_of(self, cells.get((row, column))) for column in self.columns))
             for row in self.rows
         ]
         header = (*self.table.rows, *(JOIN.join(self.called(column)) for column in self.columns))
@@ -209,14 +213,20 @@ def rests_on_few(record: Mapping[str, Any]) -> bool:
     return record["value"] is not None and record["least"] is not None and record["least"] < INTERVAL_FROM
 
 
-def text_of(record: Mapping[str, Any] | None, compare: bool) -> str:
+def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
     """Return a number as text: 0.312 [0.288, 0.337]*, with the paper's figure and the difference if compared."""
     if record is None:
         return ""
-    interval, figure = interval_of(record), figure_of(record, compare)
-    text = words.number(record["value"]) + f" {interval}" * bool(interval)
+    interval, figure = interval_of(record), figure_of(table, record)
+    text = number_of(table, record) + f" {interval}" * bool(interval)
     text += BEST * record["best"] + FEW * rests_on_few(record)
     return text + f" ({figure})" * bool(figure)
+
+
+def number_of(table: SuiteTable, record: Mapping[str, Any], column: str = "value") -> str:
+    """Return the number in a column of a record as text, 0.312 or of a count 4,318."""
+    value = record[column]
+    return f"{value:,.0f}" if table.is_count(record) and value is not None else words.number(value)
 
 
 def interval_of(record: Mapping[str, Any]) -> str:
@@ -224,9 +234,12 @@ def interval_of(record: Mapping[str, Any]) -> str:
     return "" if record["low"] is None else f"[{words.number(record['low'])}, {words.number(record['high'])}]"
 
 
-def figure_of(record: Mapping[str, Any], compare: bool) -> str:
+def figure_of(table: SuiteTable, record: Mapping[str, Any]) -> str:
     """Return "paper 0.300, +0.012", or "" if nothing is compared."""
-    if not compare or record["paper"] is None:
+    if not table.compare or record["paper"] is None:
         return ""
-    difference = "" if record["difference"] is None else f", {words.signed(record['difference'])}"
-    return f"paper {words.number(record['paper'])}{difference}"
+    text, difference = f"paper {number_of(table, record, 'paper')}", record["difference"]
+    if difference is None:
+        return text
+    signed = f"{difference:+,.0f}".replace("-", words.MINUS) if table.is_count(record) else words.signed(difference)
+    return f"{text}, {signed}"

@@ -19,6 +19,7 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.studies.assess.questions import CLASS
 from saliency_bench.studies.attention_checks import insert_checks
+from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.run_images import HUMAN, RunImages, pair_of, unit_of
 from saliency_bench.studies.study import LEASE_HOURS, Assignment, Study
 from saliency_bench.utils.overlays import overlay
@@ -122,7 +123,8 @@ class Assess:
     def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
         """Return maps of the images that the fewest people rate, none by more than `raters`, and of the checks."""
         settings, seed = self.study.configuration, self.study.seed
-        active = self.study.active(self.lease_hours)
+        active, without = self.study.active(self.lease_hours), excluded(self.study)
+        everyone = [entry for entry in everyone if entry.person not in without]
         rated = {(entry.person, entry.unit) for entry in self.study.answers(masks=False)}
         raters: dict[str, int] = dict.fromkeys(settings["images"], 0)
         by_image = groupby(everyone, key=lambda entry: (entry.person, pair_of(entry.unit)[0]))

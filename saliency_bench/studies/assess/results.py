@@ -12,6 +12,7 @@ import pandas as pd
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.results.intervals import cluster_bootstrap, interval
 from saliency_bench.studies.attention_checks import dropped, note, nothing
+from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.result_rows import codes_of, numbered, write_rows
 from saliency_bench.studies.run_images import HUMAN, pair_of
 from saliency_bench.studies.study import Study
@@ -74,6 +75,7 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
         UserError: There is no rating that counts, or nobody has a name of `exclude`.
     """
     stored = rated(study)
+    exclude = sorted({*exclude, *excluded(study)})
     without = dropped(stored.checks, study.people(), with_failed, exclude)
     kept = stored.without(without)
     if kept.empty:
@@ -179,7 +181,7 @@ def export(
         UserError: The suffix is another one, or nobody has a name of `exclude`.
     """
     stored = rated(study)
-    ratings = stored.without(dropped(stored.checks, study.people(), with_failed, exclude))
+    ratings = stored.without(dropped(stored.checks, study.people(), with_failed, {*exclude, *excluded(study)}))
     if not people:
         numbers = ratings.groupby(["image_id", "explainer"]).cumcount() + 1
         ratings = ratings.assign(person=numbers.astype(str), place=None)

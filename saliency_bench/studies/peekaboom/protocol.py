@@ -20,6 +20,7 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
 from saliency_bench.scoring.exposures import SHOWN
+from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.peekaboom.assignment import Pair, leftovers, sheets, with_checks
 from saliency_bench.studies.run_images import RunImages, pair_of, unit_of
 from saliency_bench.studies.study import LEASE_HOURS, Answer, Assignment, Study
@@ -159,7 +160,10 @@ class Peekaboom:
         missing = {
             (image, name): settings["judgements"] for image in settings["images"] for name in settings["explainers"]
         }
+        without = excluded(self.study)
         for assignment in everyone:
+            if assignment.person in without:
+                continue
             image, explainer = pair_of(assignment.unit)
             if explainer is not None and (assignment.person in active or (assignment.person, assignment.unit) in ended):
                 missing[image, explainer] -= 1

@@ -23,6 +23,7 @@ from saliency_bench.results.paired_test import adjusted_p
 from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
 from saliency_bench.scoring.exposures import judgement_areas, right_by
 from saliency_bench.studies.attention_checks import dropped, note, nothing
+from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.peekaboom.chance import (
     LIKE_GUESSING,
     corrected,
@@ -120,6 +121,7 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
         UserError: No judgement that counts has ended, or nobody has a name of `exclude`.
     """
     answers = judged(study)
+    exclude = sorted({*exclude, *excluded(study)})
     without = dropped(answers.checks, study.people(), with_failed, exclude)
     kept = answers.without(without)
     if kept.empty:
@@ -287,7 +289,7 @@ def export(
     Raises:
         UserError: The suffix is another one, or nobody has a name of `exclude`.
     """
-    without = dropped(judged(study).checks, study.people(), with_failed, exclude)
+    without = dropped(judged(study).checks, study.people(), with_failed, {*exclude, *excluded(study)})
     exposures = len(study.configuration["exposures"])
     numbers: dict[tuple[str, str], int] = {}
     rows = []

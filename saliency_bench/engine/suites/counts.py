@@ -1,0 +1,41 @@
+"""Counts of built datasets over all their splits, which a table shows beside the paper's."""
+
+from saliency_bench.data.loading import find
+from saliency_bench.engine.suites.number import NoNumberError
+from saliency_bench.errors import UserError
+
+SPLITS = ("train", "validation", "test")
+
+
+def counts_of(name: str) -> dict[str, int]:
+    """Return the classes, images and masks of a dataset that is on this machine.
+
+    Args:
+        name: What `--dataset` takes.
+
+    Returns:
+        {"classes": those that an image may have, "images": of all splits, "masks": images with one}.
+
+    Raises:
+        NoNumberError: The dataset is not on this machine.
+    """
+    try:
+        source = find(name)
+    except UserError as error:
+        raise NoNumberError("the dataset is not built") from error
+    if source.commit is not None:
+        raise NoNumberError("the dataset is on the Hub and not on this machine")
+    splits = []
+    for split in SPLITS:
+        try:
+            splits.append(source.load(split))
+        except UserError:  # not every dataset has all splits
+            continue
+    if not splits:
+        raise NoNumberError("the dataset has no split")
+    images = sum(len(rows) for rows in splits)
+    names = getattr(splits[0].features.get("label"), "names", None)
+    classes = len(names) if names is not None else len({label for rows in splits for label in rows["label"]})
+    # The column of Arrow knows which masks are null; no picture is decoded.
+    columns = [rows.with_format("arrow")["mask"][:] for rows in splits if "mask" in rows.features]
+    return {"classes": classes, "images": images, "masks": sum(len(masks) - masks.null_count for masks in columns)}

@@ -1,0 +1,81 @@
+"""A study of annotation that grows: more people per image, or more images, under the same name.
+
+What a study was made with is a row that never changes. Each growth is an event with the settings from then on, a
+revision of the protocol: the last one holds, and the report names all of them.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import select
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.events import add_event, events_of
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.study import Study
+from saliency_bench.studies.tables import studies
+
+MAY_GROW = ("annotators", "per_person")
+
+
+def revised(study: Study) -> Study:
+    """Return a study with the settings and the dataset of its last revision."""
+    revisions = events_of(study, "protocol")
+    if not revisions:
+        return study
+    last = revisions[-1].payload
+    return replace(study, dataset=last["dataset"], configuration=study.configuration | {"settings": last["settings"]})
+
+
+def protocol(study: Study) -> list[dict[str, Any]]:
+    """Return the revisions of a study, the first as it was made: since when, people per image, images."""
+    with study.store.reading() as connection:
+        made = connection.scalars(select(studies.c.configuration).where(studies.c.id == study.id)).one()
+    rows = [
+        {
+            "since": None,
+            "annotators": made["settings"]["annotators"],
+            "images": made.get("images"),
+        }
+    ]
+    for event in events_of(study, "protocol"):
+        settings = event.payload["settings"]
+        rows.append({"since": event.created, "annotators": settings["annotators"], "images": event.payload["images"]})
+    return rows
+
+
+def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str, Any]) -> Study:
+    """Store a revision, and return the study as it is from now on.
+
+    Args:
+        study: as it was until now.
+        images: of the dataset from now on, which has all images that were ever given to somebody.
+        fingerprint: of the dataset.
+        settings: from now on; none of them is less than before.
+
+    Raises:
+        UserError: Something else has changed, or an image is missing or is another one.
+    """
+    before = study.configuration["settings"]
+    for name, value in settings.items():
+        most = float("inf") if name == "per_person" else 0
+        is_less = name in MAY_GROW and (value or most) < (before[name] or most)
+        if value != before.get(name) and (name not in MAY_GROW or is_less):
+            raise UserError(f"--{name.replace('_', '-')} was {before.get(name)}; a study grows by more annotators, "
+                            "more images per person or a larger dataset, and by nothing else")  # fmt: skip
+    _check_images(study, images)
+    revisions = events_of(study, "protocol")
+    payload = {"settings": settings, "dataset": fingerprint, "images": len(images.units)}
+    add_event(study, "protocol", payload, request=f"{len(revisions)} {fingerprint} {sorted(settings.items())}")
+    return revised(study)
+
+
+def _check_images(study: Study, images: StudyImages) -> None:
+    """Raise UserError where an image that somebody was given is missing, or is not the one that was drawn on."""
+    people = study.people("annotator")
+    given = {entry.unit for entry in study.assignments() if entry.person in people}
+    if missing := sorted(given - set(images.positions)):
+        raise UserError(f"the dataset lacks the image {missing[0]}, which people were given; a study only grows")
+    for answer in study.answers(masks=False):
+        if answer.image_sha256 is not None and images.shown(answer.unit).sha256 != answer.image_sha256:
+            raise UserError(f"the image {answer.unit} is another one than people have drawn on; give it another name")

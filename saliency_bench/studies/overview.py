@@ -1,0 +1,191 @@
+"""What the owner of a study sees while it runs: progress, speed, and the people and images to look at.
+
+A person is
+    quick      the median time of an answer is below a third of the median of all people
+    careless   fewer than half of the checks are right, or the agreement with others is below half of the median
+    stuck      has been given something, and has done nothing for longer than the lease
+Quick and careless by agreement need at least `ENOUGH` answers of the person and `ENOUGH` people. These are hints for
+somebody who looks; nobody is left out by them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.studies.agreement import iou
+from saliency_bench.studies.annotating import Annotating
+from saliency_bench.studies.database import hours_ago
+from saliency_bench.studies.events import events_of
+from saliency_bench.studies.owner_actions import OF_PEOPLE, STATUS, excluded, status
+from saliency_bench.studies.study import Answer, Study
+
+ENOUGH = 3
+QUICK, CARELESS_CHECKS, CARELESS_AGREEMENT = 1 / 3, 0.5, 0.5
+LOW_IOU = 0.5  # of an image, below which it is to be looked at again
+DAY = 24.0  # hours of which the speed is
+
+
+def overview(
+    study: Study,
+    done: int,
+    wanted: int,
+    checks: Mapping[str, Sequence[bool]],
+    lease_hours: float,
+    agreement: Mapping[str, tuple[float, int]] | None = None,
+) -> dict[str, Any]:
+    """Return the state of a study of any protocol, as plain data.
+
+    Args:
+        study: the study.
+        done: answers that count so far.
+        wanted: answers that it needs.
+        checks: {person: whether each check was right}.
+        lease_hours: after which who holds something and does nothing is stuck.
+        agreement: {person: (mean agreement with others, images)}; None where the protocol knows none.
+    """
+    answers = study.answers(last=False, masks=False)
+    lately = sum(answer.created >= hours_ago(DAY) for answer in answers if answer.revision == 1)
+    left = max(wanted - done, 0)
+    return {
+        "study": study.name,
+        "kind": study.kind,
+        "status": status(study),
+        "done": done,
+        "wanted": wanted,
+        "last day": lately,
+        "days left": round(left / lately, 1) if lately and left else None,
+        "by day": dict(sorted(Counter(answer.created[:10] for answer in answers).items())[-30:]),
+        "people": _people(study, answers, checks, lease_hours, agreement or {}),
+        "actions": [
+            {"action": event.kind, "person": event.person, "reason": event.payload["reason"], "when": event.created}
+            for event in events_of(study, *STATUS, *OF_PEOPLE)
+        ],
+    }
+
+
+def _people(
+    study: Study,
+    answers: Sequence[Answer],
+    checks: Mapping[str, Sequence[bool]],
+    lease_hours: float,
+    agreement: Mapping[str, tuple[float, int]],
+) -> list[dict[str, Any]]:
+    """Return a row for each person, those to look at first."""
+    seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in study.people("annotator")}
+    last: dict[str, str] = {}
+    for answer in answers:
+        seconds.setdefault(answer.person, defaultdict(float))[answer.unit] += answer.seconds
+        last[answer.person] = answer.created
+    waiting: Counter[str] = Counter()
+    for entry in study.assignments():
+        waiting[entry.person] += entry.unit not in seconds.get(entry.person, {})
+        last[entry.person] = max(last.get(entry.person, ""), entry.created)
+    without, idle = excluded(study), hours_ago(lease_hours)
+    rows = []
+    for person, times in seconds.items():
+        mean, images = agreement.get(person, (None, 0))
+        row: dict[str, Any] = {
+            "person": person,
+            "answers": len(times),
+            "seconds": float(np.median(list(times.values()))) if times else None,
+            "open": waiting[person],
+            "last": last.get(person),
+            "checks right": int(sum(checks.get(person, []))),
+            "checks": len(checks.get(person, [])),
+            "agreement": mean,
+            "shared": images,
+            "excluded": without.get(person),
+        }
+        row["stuck"] = bool(waiting[person] and last[person] < idle)
+        rows.append(row)
+    _mark(rows)
+    return sorted(rows, key=lambda row: (row["excluded"] is not None, -len(row["marks"]), -row["answers"]))
+
+
+def _mark(rows: Sequence[dict[str, Any]]) -> None:
+    """Add `marks` to the rows of people: "quick", "careless", "stuck"."""
+    usual = _median(row["seconds"] for row in rows if row["answers"] >= ENOUGH)
+    agreeing = _median(row["agreement"] for row in rows if row["shared"] >= ENOUGH)
+    for row in rows:
+        quick = usual is not None and row["answers"] >= ENOUGH and row["seconds"] < QUICK * usual
+        failed = row["checks"] > 0 and row["checks right"] < CARELESS_CHECKS * row["checks"]
+        alone = agreeing is not None and row["shared"] >= ENOUGH and row["agreement"] < CARELESS_AGREEMENT * agreeing
+        marks = {"quick": quick, "careless": failed or alone, "stuck": row.pop("stuck")}
+        row["marks"] = [name for name, holds in marks.items() if holds]
+
+
+def _median(values: Any) -> float | None:
+    """Return the median; None of fewer than `ENOUGH` values."""
+    values = list(values)
+    return float(np.median(values)) if len(values) >= ENOUGH else None
+
+
+@dataclass
+class AnnotationOverview:
+    """The overview of a study of annotation, with its images. IoUs of an image are computed once for its answers."""
+
+    annotating: Annotating
+    known: dict[str, tuple[tuple[int, ...], dict[tuple[str, str], float]]] = field(default_factory=dict)
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the state of the study."""
+        annotating = self.annotating
+        without = excluded(annotating.study)
+        answers: dict[str, list[Answer]] = {unit: [] for unit in annotating.units}
+        for answer in annotating.study.answers(masks=False):
+            if answer.unit in answers and answer.person not in without:
+                answers[answer.unit].append(answer)
+        per_unit = annotating.settings["annotators"]
+        images = [self._image(unit, given) for unit, given in answers.items() if given]
+        checks = {person: [value >= LOW_IOU for value in ious] for person, ious in annotating.honeypot_scores().items()}
+        done = sum(min(len(given), per_unit) for given in answers.values())
+        about = overview(
+            annotating.study, done, per_unit * len(answers), checks, annotating.lease_hours, self._agreement(answers)
+        )
+        images.sort(key=lambda image: (-len(image["marks"]), 2.0 if image["iou"] is None else image["iou"]))
+        return about | {"images": images, "annotators": per_unit}
+
+    def _image(self, unit: str, given: Sequence[Answer]) -> dict[str, Any]:
+        """Return the row of an image: who answered how, how far they agree, and why it is to be looked at again."""
+        pairs = self._pairs(unit, given)
+        kinds = Counter(answer.payload["kind"] for answer in given)
+        mean = float(np.mean(list(pairs.values()))) if pairs else None
+        marks = {
+            "low agreement": mean is not None and mean < LOW_IOU,
+            "skipped": kinds["skip"] > 0,
+            "region or none": kinds["mask"] > 0 and kinds["no_region"] > 0,
+        }
+        return {
+            "unit": unit,
+            "label": self.annotating.images.label(unit),
+            "people": len(given),
+            "iou": mean,
+            "marks": [name for name, holds in marks.items() if holds],
+        }
+
+    def _pairs(self, unit: str, given: Sequence[Answer]) -> dict[tuple[str, str], float]:
+        """Return {pair of people: IoU of what they marked}."""
+        drawn = [answer for answer in given if answer.payload["kind"] != "skip"]
+        ids = tuple(answer.id for answer in drawn)
+        if unit not in self.known or self.known[unit][0] != ids:
+            answers = [answer for answer in self.annotating.study.answers(unit=unit) if answer.id in ids]
+            masks = {answer.person: self.annotating.pixels(answer) for answer in answers} if len(ids) > 1 else {}
+            pairs = {(person, other): iou(masks[person], masks[other]) for person, other in combinations(masks, 2)}
+            self.known[unit] = ids, pairs
+        return self.known[unit][1]
+
+    def _agreement(self, answers: Mapping[str, Sequence[Answer]]) -> dict[str, tuple[float, int]]:
+        """Return {person: (mean IoU with others, number of images)}."""
+        ious: dict[str, list[float]] = defaultdict(list)
+        for unit, given in answers.items():
+            of_unit: dict[str, list[float]] = defaultdict(list)
+            for pair, value in self._pairs(unit, given).items():
+                for person in pair:
+                    of_unit[person].append(value)
+            for person, values in of_unit.items():
+                ious[person].append(float(np.mean(values)))
+        return {person: (float(np.mean(values)), len(values)) for person, values in ious.items()}

@@ -1,0 +1,182 @@
+// The page of the owner: what a study has, and what its owner does.
+
+import { backoff, call, keyOfAddress, randomId, Refused } from "./study.js";
+
+const $ = (id) => document.getElementById(id);
+const key = keyOfAddress("owner-");
+const EVERY = 15000; // milliseconds between two looks
+const MOST = 100; // images in the table
+let state = null;
+let timer = 0;
+
+const number = (value, digits = 0) => (value === null ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits }));
+const ago = (time) => {
+  if (!time) return "–";
+  const minutes = (Date.now() - new Date(time)) / 60000;
+  return minutes < 1 ? "now" : minutes < 90 ? `${Math.round(minutes)} min` : minutes < 2880 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} days`;
+};
+
+function element(name, text = "", kind = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  made.className = kind;
+  return made;
+}
+
+function button(text, run, label = text) {
+  const made = element("button", text);
+  made.type = "button";
+  made.setAttribute("aria-label", label);
+  made.addEventListener("click", run);
+  return made;
+}
+
+// rows: of texts or elements.
+function table(place, header, rows) {
+  const head = element("tr");
+  head.append(...header.map((text) => Object.assign(element("th", text), { scope: "col" })));
+  const body = rows.map((cells) => {
+    const row = element("tr");
+    row.append(...cells.map((cell) => {
+      const made = element("td");
+      made.append(cell);
+      return made;
+    }));
+    return row;
+  });
+  place.replaceChildren(head, ...body);
+}
+
+function marks(row) {
+  const made = element("span");
+  made.append(...row.marks.map((text) => element("span", text, "mark")));
+  if (row.excluded !== null && row.excluded !== undefined) made.append(element("span", "left out", "mark out"));
+  return made;
+}
+
+function show(found) {
+  state = found;
+  document.title = `${state.study} – owner`;
+  $("name").textContent = state.study;
+  $("state").textContent = state.status;
+  $("state").dataset.state = state.status;
+  $("pause").hidden = state.status === "closed";
+  $("pause").textContent = state.status === "paused" ? "Go on" : "Pause";
+  $("close").hidden = false;
+  $("close").textContent = state.status === "closed" ? "Open again" : "Close…";
+  $("board").hidden = false;
+  $("amount").textContent = `${number(state.done)} of ${number(state.wanted)} answers (${number((100 * state.done) / Math.max(1, state.wanted))} %)`;
+  $("bar").max = Math.max(1, state.wanted);
+  $("bar").value = state.done;
+  const left = state["days left"] === null ? "" : `; at this speed ${number(state["days left"], 1)} days are left`;
+  $("speed").textContent = `${number(state["last day"])} in the last 24 hours${left}`;
+  showDays();
+  showPeople();
+  showImages();
+  $("actions").replaceChildren(...state.actions.toReversed().map((one) => {
+    const who = one.person ? ` ${one.person}` : "";
+    return element("li", `${one.when.slice(0, 16).replace("T", " ")}  ${one.action}${who}${one.reason ? `: ${one.reason}` : ""}`);
+  }));
+  if (!state.actions.length) $("actions").append(element("li", "Nothing yet.", "quiet"));
+}
+
+function showDays() {
+  const days = Object.entries(state["by day"]);
+  const most = Math.max(1, ...days.map(([, count]) => count));
+  $("daysText").textContent = days.length ? `Answers by day, ${days[0][0]} to ${days.at(-1)[0]}, at most ${number(most)}` : "";
+  $("days").replaceChildren(...days.map(([day, count]) => {
+    const item = element("li");
+    const stick = element("span", "", "stick");
+    stick.style.height = `${Math.max(4, (100 * count) / most)}%`;
+    item.title = `${day}: ${count}`;
+    item.setAttribute("aria-label", item.title);
+    item.append(stick);
+    return item;
+  }));
+}
+
+function showPeople() {
+  const agrees = state.people.some((one) => one.agreement !== null);
+  const header = ["Person", "", "Answers", "Seconds", "Checks", ...(agrees ? ["Agreement"] : []), "Open", "Last", ""];
+  table($("people"), header, state.people.map((one) => [
+    element("strong", one.person), marks(one), number(one.answers), number(one.seconds),
+    one.checks ? `${one["checks right"]} of ${one.checks}` : "–",
+    ...(agrees ? [one.agreement === null ? "–" : `${number(one.agreement, 2)} (${one.shared})`] : []),
+    number(one.open), ago(one.last),
+    one.excluded === null
+      ? button("Leave out…", () => ask("exclude", one.person), `Leave out ${one.person}`)
+      : button("Take in", () => act("include", one.person), `Take in ${one.person}`),
+  ]));
+  if (!state.people.length) $("people").append(element("caption", "Nobody has come yet."));
+}
+
+function showImages() {
+  const images = state.images ?? [];
+  $("imagesSection").hidden = !images.length;
+  const again = images.filter((one) => one.marks.length).length;
+  $("imagesText").textContent = `${number(images.length)} with an answer, ${number(again)} to look at again` +
+    (images.length > MOST ? `; the first ${MOST} are shown.` : ".");
+  table($("images"), ["Image", "", "Class", "People", "IoU", ""], images.slice(0, MOST).map((one) => [
+    element("strong", one.unit), marks(one), one.label, `${one.people} of ${state.annotators}`, number(one.iou, 2),
+    button("Show", () => showPicture(one), `Show ${one.unit}`),
+  ]));
+}
+
+async function showPicture(image) {
+  const blob = await call(`api/votes?unit=${encodeURIComponent(image.unit)}`, { key, as: "blob" });
+  URL.revokeObjectURL($("picture").src);
+  $("picture").src = URL.createObjectURL(blob);
+  $("picture").alt = `What ${image.people} people marked of ${image.unit}`;
+  $("caption").textContent = `${image.unit}: the stronger the colour, the more of ${image.people} people marked it.`;
+  $("pictureDialog").showModal();
+}
+
+const WORDS = {
+  exclude: ["Leave out", "Their answers stay stored and count no longer; results say so, and their images go to others. They are given nothing new. You can take them in again.", "Leave out"],
+  close: ["Close the study?", "Nobody is given anything new. What people still send is stored. You can open it again.", "Close"],
+};
+
+function ask(action, person = null) {
+  const [title, text, confirm] = WORDS[action];
+  $("reasonTitle").textContent = person ? `${title} ${person}?` : title;
+  $("reasonText").textContent = text;
+  $("confirm").textContent = confirm;
+  $("reason").value = "";
+  $("reasonDialog").returnValue = "";
+  $("reasonDialog").onclose = () => $("reasonDialog").returnValue === "yes" && act(action, person, $("reason").value.trim());
+  $("reasonDialog").showModal();
+}
+
+async function act(action, person = null, reason = "") {
+  try {
+    await call("api/act", { key, body: { action, person, reason, request: randomId() } });
+  } catch (error) {
+    return say(error.message);
+  }
+  look();
+}
+
+function say(text) {
+  $("offline").textContent = text;
+  $("offline").hidden = !text;
+}
+
+async function look(tries = 0) {
+  clearTimeout(timer);
+  try {
+    show(await call("api/overview", { key: key ?? "" }));
+    say("");
+    timer = setTimeout(look, EVERY);
+  } catch (error) {
+    if (error instanceof Refused && [401, 403].includes(error.status)) return say("This is not the link of the owner: saliency-bench prints it with --owner.");
+    say(`The study does not answer (${error.message}). Trying again.`);
+    timer = setTimeout(() => look(tries + 1), backoff(tries));
+  }
+}
+
+$("pause").addEventListener("click", () => act(state.status === "paused" ? "open" : "pause"));
+$("close").addEventListener("click", () => (state.status === "closed" ? act("open") : ask("close")));
+$("cancel").addEventListener("click", () => $("reasonDialog").close());
+$("closePicture").addEventListener("click", () => $("pictureDialog").close());
+document.addEventListener("visibilitychange", () => document.hidden ? clearTimeout(timer) : look());
+look();

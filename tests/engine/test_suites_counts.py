@@ -1,0 +1,83 @@
+"""Tables of the sizes of datasets: counted over all splits, beside the paper's, without a run."""
+
+import numpy as np
+import pytest
+import yaml
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from PIL import Image as Pictures
+
+from saliency_bench.engine.suites.counts import counts_of
+from saliency_bench.engine.suites.jobs import Choice, jobs_of
+from saliency_bench.engine.suites.number import NoNumberError
+from saliency_bench.engine.suites.schema import find_suite
+from saliency_bench.engine.suites.suite import suite
+from saliency_bench.errors import UserError
+
+FEATURES = Features(
+    {"image_id": Value("string"), "image": Image(), "mask": Image(), "label": ClassLabel(names=["cat", "cow", "dog"])}
+)
+
+
+def split(name, masked):
+    picture = Pictures.fromarray(np.zeros((8, 8, 3), np.uint8))
+    rows = [
+        {"image_id": f"{name}{number}", "image": picture, "mask": picture.convert("L") if there else None, "label": 0}
+        for number, there in enumerate(masked)
+    ]
+    return Dataset.from_list(rows, features=FEATURES)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Five pictures in two splits, three of them with a mask, of three classes of which one is there."""
+    splits = {"train": split("a", [True, False, True]), "test": split("b", [False, True])}
+    DatasetDict(splits).save_to_disk(tmp_path / "data" / "pets")
+    return tmp_path / "data"
+
+
+def test_all_splits_are_counted(data):
+    assert counts_of(str(data / "pets")) == {"classes": 3, "images": 5, "masks": 3}
+    with pytest.raises(NoNumberError, match="not built"):
+        counts_of(str(data / "cows"))
+
+
+def test_a_table_of_sizes_needs_no_run(data, tmp_path):
+    content = {
+        "paper": "Own",
+        "datasets": {name: {"name": name, "folder": name} for name in ("pets", "cows")},
+        "models": {name: {"name": name, "family": "resnet", "train": {}} for name in ("small", "wide")},
+        "runs": {"all": {"datasets": ["pets", "cows"], "models": ["small", "wide"], "explainers": ["random"]}},
+        "tables": {"sizes": {
+            "title": "Sizes", "runs": ["all"], "rows": ["dataset"], "columns": ["value"], "plot": "",
+            "values": {name: {"size": name} for name in ("classes", "images", "masks")},
+            "figures": [[3, 5000, None], [2, 7, 7]],
+        }},
+    }  # fmt: skip
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    done = suite(str(path), out=tmp_path / "out", data=data, compare=True, device="cpu", progress=False)
+    assert (done.jobs, done.failed) == ([], {})
+    (table,) = done.tables
+    assert table.printed.texts()[1:] == [
+        ["pets", "3 (paper 3, +0)", "5 (paper 5,000, −4,995)", "3"],
+        ["cows", "– (paper 2)", "– (paper 7)", "– (paper 7)"],
+    ]
+    assert "3 of 6 numbers are missing: the dataset is not built." in table.notes
+    assert "5,000" in done.page.read_text()
+
+
+def test_the_size_of_a_dataset_is_no_other_quantity(tmp_path):
+    path = tmp_path / "own.yaml"
+    text = (
+        find_suite("p0")[0].read_text().replace("classes: {size: classes}", "classes: {size: classes, accuracy: top1}")
+    )
+    path.write_text(text)
+    with pytest.raises(UserError, match="accuracy, crowd or size"):
+        find_suite(str(path))
+
+
+def test_the_sizes_of_a_paper_start_no_run_where_other_tables_do(tmp_path):
+    _, content, _ = find_suite("p0")
+    both = jobs_of(content, ["p0-table1", "p0-table4"], Choice(tmp_path))
+    assert both == jobs_of(content, ["p0-table4"], Choice(tmp_path))
+    assert jobs_of(content, ["p0-table1"], Choice(tmp_path)) == []

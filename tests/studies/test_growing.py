@@ -1,0 +1,79 @@
+"""A study that grows: more people, more images, as a revision that the report names."""
+
+import pytest
+from pages import dataset
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "study.db")
+
+
+def opened(store, images=4, fingerprint="four", **options):
+    return open_study(store, "noise", StudyImages(dataset(images, masks=2)), fingerprint, **options)
+
+
+def finish(annotating, letter):
+    person = annotating.study.join(letter * 32).name
+    count = 0
+    while tasks := annotating.state(person)["tasks"]:
+        answer = {"unit": tasks[0]["unit"], "kind": "no_region", "request": f"{letter} {tasks[0]['unit']} answer"}
+        annotating.save(person, answer)
+        count += 1
+    return count
+
+
+def test_a_grown_study_asks_more_people_about_more_images(store):
+    before = opened(store, annotators=1, honeypots=1, honeypot_every=2)
+    assert [finish(before, letter) for letter in "ab"] == [4, 1], "the second one gets the honeypot alone"
+    grown = opened(store, 7, "seven", annotators=2, growing=True)
+    assert grown.honeypots == before.honeypots, "known masks stay those that people have seen"
+    assert len(grown.units) == 6
+    assert [finish(grown, letter) for letter in "ab"] == [3, 6]
+    again = opened(store, 7, "seven")
+    assert (again.settings, again.units) == (grown.settings, grown.units)
+    rows = annotation_report(again)["protocol"]
+    assert [(row["annotators"], row["images"]) for row in rows] == [(1, 4), (2, 7)]
+    assert ["protocol 1", "1 people per image, 4 images"] in report_rows(annotation_report(again))
+
+
+def test_nothing_grows_unless_it_is_said(store):
+    opened(store, annotators=2)
+    for options in ({"annotators": 3}, {"images": 5, "fingerprint": "five"}):
+        with pytest.raises(UserError, match="--grow where it shall have more"):
+            opened(store, **options)
+    opened(store, annotators=3, growing=True)
+    with pytest.raises(UserError, match="another configuration"):
+        opened(store, annotators=2)
+    assert len(annotation_report(opened(store, annotators=3, growing=True))["protocol"]) == 2, "once however often"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"annotators": 1}, "--annotators was 2"),
+        ({"per_person": 3}, "--per-person was 0"),
+        ({"seed": 1}, "--seed was 0"),
+        ({"honeypots": 1}, "--honeypots was 0"),
+    ],
+)
+def test_a_study_only_grows(store, options, words):
+    opened(store, annotators=2)
+    with pytest.raises(UserError, match=words):
+        opened(store, growing=True, **options)
+
+
+def test_images_that_people_were_given_stay_the_same(store):
+    annotating = opened(store)
+    finish(annotating, "a")
+    with pytest.raises(UserError, match="lacks the image image-003"):
+        opened(store, 3, "three", growing=True)
+    others = StudyImages(dataset(5, seed=1))
+    with pytest.raises(UserError, match="is another one than people have drawn on"):
+        open_study(store, "noise", others, "others", growing=True)

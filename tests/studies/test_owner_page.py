@@ -1,0 +1,194 @@
+"""The page of the owner: what it says of people and images, and what pausing, closing and leaving somebody out do."""
+
+import shutil
+
+import numpy as np
+import pytest
+from pages import chromium, dataset, serving
+from starlette.testclient import TestClient
+
+from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.spaces.peekaboom.app import create_app as create_peekaboom
+from saliency_bench.studies.annotating import Choice, open_study
+from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.overview import AnnotationOverview
+from saliency_bench.studies.owner_actions import act, excluded, status
+from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
+from saliency_bench.studies.peekaboom.results import results
+from saliency_bench.studies.runs import runs_of
+from saliency_bench.studies.store import Store
+
+from .crowd import Clicker, Worker, run_images, work
+
+MASK = np.zeros((60, 80), bool)
+MASK[10:30, 5:25] = True
+OTHER = np.zeros((60, 80), bool)
+OTHER[40:, 50:] = True
+
+
+@pytest.fixture
+def annotating(tmp_path):
+    return open_study(
+        Store(tmp_path / "study.db"), "noise", StudyImages(dataset(5, masks=1)), "print", honeypots=1, honeypot_every=2
+    )
+
+
+@pytest.fixture
+def client(annotating):
+    return TestClient(create_app(annotating), raise_server_exceptions=False)
+
+
+@pytest.fixture
+def owner(annotating):
+    return {"X-Key": annotating.study.join(role="owner").key}
+
+
+def draw(annotating, mask, seconds, units=4, letter="a"):
+    """A person who draws the same on each image; returns the pseudonym."""
+    person = annotating.study.join(letter * 32).name
+    for number in range(units):
+        (task, *_) = annotating.state(person)["tasks"]
+        answer = {"unit": task["unit"], "kind": "mask", "runs": runs_of(mask), "seconds": seconds}
+        annotating.save(person, answer | {"request": f"answer {number} of {letter}"})
+    return person
+
+
+def crowd(annotating):
+    """Two good people, and one who is quick and draws elsewhere; each on all 4 images and the honeypot."""
+    people = [draw(annotating, MASK, seconds, 5, letter) for letter, seconds in (("a", 30), ("b", 40))]
+    return [*people, draw(annotating, OTHER, 2, 5, "c")]
+
+
+def test_people_and_images_to_look_at_come_first(annotating):
+    good, other, careless = crowd(annotating)
+    idle = annotating.study.join("d" * 32).name
+    annotating.study.assign(idle, annotating.units[:1])
+    seen = AnnotationOverview(annotating)()
+    people = {row["person"]: row for row in seen["people"]}
+    assert seen["people"][0]["person"] == careless
+    assert people[careless]["marks"] == ["quick", "careless"]
+    assert people[good]["marks"] == people[other]["marks"] == people[idle]["marks"] == []
+    assert (people[good]["checks right"], people[careless]["checks right"], people[good]["checks"]) == (1, 0, 1)
+    assert people[good]["agreement"] == pytest.approx(0.5), "1 with the other good one, 0 with the careless one"
+    assert people[careless]["agreement"] == 0
+    assert (seen["done"], seen["wanted"], seen["last day"]) == (12, 12, 15)
+    assert [(row["people"], row["iou"]) for row in seen["images"]] == [(3, pytest.approx(1 / 3))] * 4
+    assert all(row["marks"] == ["low agreement"] for row in seen["images"])
+
+
+def test_who_holds_something_and_does_nothing_is_stuck(annotating):
+    idle = annotating.study.join("d" * 32).name
+    annotating.study.assign(idle, annotating.units[:1])
+    from dataclasses import replace
+
+    (row,) = AnnotationOverview(replace(annotating, lease_hours=-1.0))()["people"]
+    assert (row["marks"], row["open"]) == (["stuck"], 1)
+
+
+def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, client, owner):
+    careless = crowd(annotating)[-1]
+    body = {"action": "exclude", "person": careless, "reason": "scribbles", "request": "first"}
+    assert client.post("/api/act", json=body, headers=owner).json() == {}
+    assert excluded(annotating.study) == {careless: "scribbles"}
+    report = annotation_report(annotating)
+    assert report["left out"] == {careless: "scribbles"}
+    assert report["agreement"]["IoU"]["value"] == 1
+    assert report["agreement with everyone"]["IoU"]["value"] == pytest.approx(1 / 3)
+    assert [f"left out: {careless}", "scribbles"] in report_rows(report)
+    assert all(len(answers) == 2 for answers in annotating.counted().values())
+    assert all(len(answers) == 3 for answers in annotating.counted(Choice(with_excluded=True)).values())
+    assert len(annotating.state(annotating.study.join("n" * 32).name)["tasks"]) == 2, "their images go to others"
+    state = client.get("/api/state", headers={"X-Key": annotating.study.join("c" * 32).key}).json()
+    assert (state["stopped"], state["tasks"], state["completion"]) == ("excluded", [], None)
+    client.post("/api/act", json=body | {"action": "include", "request": "second"}, headers=owner)
+    assert excluded(annotating.study) == annotation_report(annotating)["left out"] == {}
+    assert [one["action"] for one in AnnotationOverview(annotating)()["actions"]] == ["exclude", "include"]
+
+
+def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client, owner):
+    key = {"X-Key": client.post("/api/join", json={"request": "r" * 32}).json()["key"]}
+    unit = client.get("/api/state", headers=key).json()["tasks"][0]["unit"]
+    client.post("/api/act", json={"action": "pause", "request": "p"}, headers=owner)
+    body = {"unit": unit, "kind": "mask", "runs": runs_of(MASK), "request": "r" * 16, "seconds": 3}
+    state = client.post("/api/answer", json=body, headers=key).json()
+    assert (state["revision"], state["stopped"], state["tasks"], state["done"]) == (1, "paused", [], 1)
+    client.post("/api/act", json={"action": "close", "request": "c"}, headers=owner)
+    assert client.get("/api/state", headers=key).json()["stopped"] == "closed"
+    client.post("/api/act", json={"action": "pause", "request": "p"}, headers=owner)
+    assert status(annotating.study) == "closed", "a repeated request does nothing"
+    client.post("/api/act", json={"action": "open", "request": "o"}, headers=owner)
+    assert len(client.get("/api/state", headers=key).json()["tasks"]) == 2
+
+
+def test_the_page_is_for_the_owner_alone_who_is_asked_nothing(annotating, client, owner):
+    key = {"X-Key": client.post("/api/join", json={"request": "r" * 32}).json()["key"]}
+    for other in (key, {"X-Key": annotating.study.join(role="reviewer").key}):
+        assert client.get("/api/overview", headers=other).status_code == 403
+        assert client.get("/api/votes?unit=image-001", headers=other).status_code == 403
+        assert client.post("/api/act", json={"action": "pause", "request": "x"}, headers=other).status_code == 403
+    assert client.get("/api/overview").status_code == 401
+    assert client.get("/api/state", headers=owner).status_code == 403
+    assert annotating.study.assignments() == []
+    for body in ({"action": "delete"}, {"action": "exclude", "person": "nobody"}, {"action": ["pause"]}, {}):
+        assert client.post("/api/act", json=body | {"request": "x"}, headers=owner).status_code == 400
+    assert status(annotating.study) == "open"
+
+
+def test_the_owner_sees_what_people_marked(annotating, client, owner):
+    crowd(annotating)
+    unit = annotating.units[0]
+    reply = client.get("/api/votes", params={"unit": unit}, headers=owner)
+    assert (reply.status_code, reply.headers["content-type"]) == (200, "image/png")
+    assert client.get("/api/votes", params={"unit": annotating.units[1]}, headers=owner).content != reply.content
+    assert client.get("/api/votes", params={"unit": "nothing"}, headers=owner).status_code == 400
+
+
+def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
+    images = run_images(6)
+    store = Store(tmp_path / "study.db")
+    settings = configuration(images, judgements=2, pairs=6, checks=0, limit=6)
+    peekaboom = Peekaboom(store.study(KIND, "colours", configuration=settings), images)
+    count = len(peekaboom._sheets)
+    people = [work(peekaboom, Worker(f"w{number}", noise=0.0)) for number in range(count - 1)]
+    people.append(work(peekaboom, Clicker("bot")))
+    by_name = results(peekaboom.study, exclude=people[-1:])
+    assert results(peekaboom.study).data["crowd"] != by_name.data["crowd"]
+    client = TestClient(create_peekaboom(peekaboom))
+    owner = {"X-Key": peekaboom.study.join(role="owner").key}
+    before = client.get("/api/overview", headers=owner).json()
+    assert before["done"] == before["wanted"] == 2 * 6 * 4
+    act(peekaboom.study, "exclude", "a request", people[-1])
+    found = results(peekaboom.study)
+    assert found.data["crowd"] == by_name.data["crowd"], "with everyone in the last column"
+    assert f"Excluded by name: {people[-1]}." in found.notes
+    missing = before["done"] - client.get("/api/overview", headers=owner).json()["done"]
+    assert missing == 6
+    work(peekaboom, Worker("next", noise=0.0))
+    assert client.get("/api/overview", headers=owner).json()["done"] == before["wanted"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [1280, 375])
+def test_an_owner_at_work(annotating, width):
+    careless = crowd(annotating)[-1]
+    key = annotating.study.join(role="owner").key
+    with serving(create_app(annotating)) as url, chromium() as browser:
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.goto(f"{url}owner#key={key}")
+        page.locator("#amount", has_text="12 of 12 answers (100 %)").wait_for()
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        assert page.locator("#people tr").nth(1).inner_text().startswith(careless)
+        page.get_by_role("button", name=f"Leave out {careless}").click()
+        page.locator("#reason").fill("<b>scribbles</b>")
+        page.locator("#confirm").click()
+        page.locator("#actions", has_text=f"exclude {careless}: <b>scribbles</b>").wait_for()
+        page.get_by_role("button", name=f"Take in {careless}").click()
+        page.get_by_role("button", name=f"Leave out {careless}").wait_for()
+        page.get_by_role("button", name="Show").first.click()
+        page.locator("#picture").wait_for()
+        page.locator("#closePicture").click()
+        page.get_by_role("button", name="Pause").click()
+        page.locator("#state", has_text="paused").wait_for()
+    assert status(annotating.study) == "paused"
