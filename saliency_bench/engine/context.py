@@ -40,7 +40,7 @@ TRAINED_ON, INITIAL = "set of training images", "initial weights"  # in the ids 
 
 @dataclass(frozen=True)
 class Cell:
-    """Hold one explainer scored by one metric: a number of the leaderboard.
+    """One explainer scored by one metric: a number of the leaderboard.
 
     Attributes:
         id: a hash of everything that its scores depend on.
@@ -308,7 +308,7 @@ class RunContext:
 
     @cached_property
     def _loaded(self) -> dict[tuple[int, ...], PartnerSamples]:
-        """Return a place to keep the last partners in."""
+        """The partners that were read last, by their positions; filled by `partner_samples`."""
         return {}
 
 

@@ -15,7 +15,7 @@ from saliency_bench.map_sources.map_provider import halving, not_finite, reason_
 from saliency_bench.reasons import NOT_FINITE
 from saliency_bench.types import Batch, Maps, Target
 
-# Of the norm of the maps. All explainers of this package stay below 1e-6: batches of another size have other last bits,
+# Of the norm of the maps. All explainers of this package stay below 1e-6: the size of a batch changes the last bits,
 # which a tie (max pooling) can make large at single pixels.
 BATCH_TOLERANCE = 1e-3
 

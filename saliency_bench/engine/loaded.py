@@ -41,8 +41,8 @@ class Question:
     def right(self, row: Mapping) -> np.ndarray | None:
         """Return bool (K,), the classes that are right for a sample; None where no label is known.
 
-        These are the classes of its label, none of a sample without; of an image with several labels, those of all of
-        them for a softmax, which can name only one.
+        These are the classes of its label, and none without a label. Of an image with several labels, the classes of
+        all of them are right for a softmax, which can name only one.
         """
         if self.members is None:
             return None

@@ -1,4 +1,4 @@
-"""Part files become records.parquet and predictions.parquet: the same bytes whatever way they were computed."""
+"""Part files become records.parquet and predictions.parquet: the same bytes, however the parts were computed."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

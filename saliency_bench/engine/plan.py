@@ -55,7 +55,7 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Store
     todo: dict[int, Stored] = {
         number: {} for number in context.chunks if any(number not in chunks for chunks in predicted)
     }
-    # Parts say which samples they hold, so a wider limit or another --only asks for the rest of a chunk alone.
+    # Parts say which samples they hold, so another --only asks for the rest of a chunk alone.
     stored = stored_samples(parts, [output.id for output in context.outputs], *chosen.shape)
     for output in context.outputs:
         for number in np.flatnonzero((chosen & ~stored[output.id]).any(axis=1)).tolist():

@@ -1,4 +1,4 @@
-"""Return whether the network still answers as it did at the start of the run.
+"""A probe: does the network still answer as it did at the start of the run?
 
 All scores of a run rest on one network. An explainer or metric may change it by accident: a weight, a hook that stays,
 a plain attribute that `forward` reads, a function of torch. What was changed is hard to see, what follows from it is

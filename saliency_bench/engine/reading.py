@@ -268,7 +268,7 @@ def stored(name: str) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """Hold which samples `--only` lets be explained: those that meet all conditions.
+    """The samples that `--only` lets through: those that meet all conditions.
 
     Attributes:
         correct: whether the classifier must have them right.

@@ -1,11 +1,12 @@
 """A run: every explainer and metric over a dataset, as a folder of cells. This file is the pipeline.
 
     load     what the settings name: dataset, network, explainers, metrics (`loading/`), as a `RunContext`
-    plan     the chunks of which something is missing, from the cells and from what the folder holds (`plan.py`)
+    plan     the chunks that lack something, from the cells and from what the folder holds (`plan.py`)
     retrain  the networks that retraining metrics ask for (`retraining/stage.py`), if there are such metrics
     predict  what the network says of each chunk (`predictions.py`); of all samples first where metrics ask for partners
-    explain  the maps of a chunk by one explainer (`explain.py`)       both are `work.py`, which writes no file; a
-    score    the maps by all metrics (`score.py`)                      probe (`probe.py`) then tries the network again
+    explain  the maps of a chunk by one explainer (`explain.py`)
+    score    these maps by all metrics (`score.py`)
+             Both are called by `work.py`, which writes no file and then tries the network again (`probe.py`).
     store    results of about half a minute as part files, while the next chunks are computed (`store.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
 
@@ -19,10 +20,10 @@
     OUT/summary.json  timings.json  report.html
     OUT/written.json       what tables, summary, examples and page were made of
 
-The unit of work is a chunk: `batch_size` consecutive samples, computed whole by one explainer and scored by all its
-metrics. Results are written as part files (`results/parts.py`), each once, under a temporary name and then renamed, so
+The unit of work is a chunk: `batch_size` consecutive samples, explained by one explainer and scored by all metrics that
+lack them. Results are written as part files (`results/parts.py`), each once, under a temporary name and then renamed, so
 that every file is complete; its name has a hash of its bytes. A start deletes what is damaged, ignores what is not of
-this run, and computes what is missing, which after a kill is the work of half a minute. Adding an explainer or a metric
+this run, and computes what is missing: after a kill, about half a minute of work or the chunk that was under way. Adding an explainer or a metric
 adds cells and redoes none. What a run makes per explainer and chunk is an `Output` (`context.py`), a cell or kept maps:
 a new kind of output is planned and resumed like the others.
 """
@@ -87,7 +88,7 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
     Started again with the same `out`, it computes what is missing.
 
     Raises:
-        UserError: Anything the caller can fix; `out` then holds nothing new but complete chunks.
+        UserError: Anything the caller can fix; what was computed until then stays in `out`, complete.
     """
     with modes_kept(settings):
         return start(*describe(settings), progress=progress)

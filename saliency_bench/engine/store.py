@@ -2,8 +2,8 @@
 
 Nothing else writes `chunks/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` of a run's folder;
 `merging.py` makes tables of them, and `plan.py` asks what is there and deletes what is damaged. Parts are written once,
-by each process its own: what about half a minute of work has given, as one file. So a kill loses that half minute, and
-nothing is ever rewritten.
+by each process its own: what about half a minute of work has given, as one file. So a kill loses that half minute, or
+the chunk that was under way if that takes longer; what is complete is never written again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor

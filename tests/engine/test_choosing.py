@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -256,3 +257,11 @@ def test_the_whole_resumes_to_the_same_bytes_and_extends(pictures, tmp_path):
     assert first == second
     records = [folder / "run" / "records.parquet" for folder in (choice.folder, again.folder)]
     assert records[0].read_bytes() == records[1].read_bytes()
+
+
+def test_several_processes_are_refused_before_anything_is_loaded(monkeypatch, tmp_path):
+    monkeypatch.setattr("saliency_bench.engine.choosing.choose.accelerator_on",
+                        lambda device: SimpleNamespace(num_processes=2))  # fmt: skip
+    with pytest.raises(UserError, match="choose runs in one process"):
+        sb.choose(dataset="shapes-xai", model="torchvision:resnet18", out=tmp_path / "choice")
+    assert not list(tmp_path.iterdir())

@@ -34,6 +34,7 @@ from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images
 from saliency_bench.utils.files import read_json, write_json, write_text
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.progress import without_bars
 from saliency_bench.utils.provenance import provenance
 
@@ -184,6 +185,9 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     given = dict(settings) | {"explainers": request.explainers or ["random"], "metrics": decisive}
     check_settings({key: value for key, value in given.items() if value is not None})
     spec, objects = describe(given)
+    # What is dropped follows from measured seconds, of which each process has its own.
+    if accelerator_on(spec.device).num_processes > 1:
+        raise UserError("choose runs in one process; start it without torchrun or accelerate launch")
     folder = Path(spec.out)
     _check_folder(folder)
     with without_bars(not progress):
@@ -281,7 +285,7 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
 
 
 def _listed(given: Any) -> list[Any]:
-    """Return what was given as a list."""
+    """Return a list of names or functions, whether none, one or several were given."""
     if given is None:
         return []
     return [given] if isinstance(given, str) or callable(given) else list(given)

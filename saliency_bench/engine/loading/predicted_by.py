@@ -1,4 +1,4 @@
-"""The target rule `predicted-by:MODEL`: maps explain the class that another model names, here by a TargetRule.
+"""The target rule `predicted-by:MODEL`: maps explain the class that another model names.
 
 MODEL is a model, which then predicts the samples of the run first, or the folder of a run of it with the same data,
 whose predictions are read. Both give the same cells: their identity holds the other model's weights, geometry and

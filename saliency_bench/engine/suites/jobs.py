@@ -116,7 +116,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run."""
+        """The folder that the run is written to."""
         return Path(self.spec.out)
 
     @property

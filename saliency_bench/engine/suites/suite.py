@@ -293,7 +293,7 @@ def _covers(folder: Path, limit: int | None) -> bool:
 
 
 def _train(network: Network, choice: Choice, progress: bool) -> None:
-    """Train a network."""
+    """Train a network by the recipe of its suite; a training that was stopped goes on."""
     recipe = network.recipe.model_dump()
     train(dataset=network.dataset, model=network.start, out=network.out, label_column=network.label,
           device=choice.device, progress=progress, **recipe)  # fmt: skip
