@@ -21,11 +21,11 @@
     OUT/written.json       what tables, summary, examples and page were made of
 
 The unit of work is a chunk: `batch_size` consecutive samples, explained by one explainer and scored by all metrics that
-lack them. Results are written as part files (`results/parts.py`), each once, under a temporary name and then renamed, so
-that every file is complete; its name has a hash of its bytes. A start deletes what is damaged, ignores what is not of
-this run, and computes what is missing: after a kill, about half a minute of work or the chunk that was under way. Adding an explainer or a metric
-adds cells and redoes none. What a run makes per explainer and chunk is an `Output` (`context.py`), a cell or kept maps:
-a new kind of output is planned and resumed like the others.
+lack them. Results are written as part files (`results/parts.py`), each once, under a temporary name and then renamed,
+so that every file is complete; its name has a hash of its bytes. A start deletes what is damaged, ignores what is not
+of this run, and computes what is missing: after a kill, about half a minute of work or the chunk that was under way.
+Adding an explainer or a metric adds cells and redoes none. What a run makes per explainer and chunk is an `Output`
+(`context.py`), a cell or kept maps: a new kind of output is planned and resumed like the others.
 """
 
 from contextlib import ExitStack
