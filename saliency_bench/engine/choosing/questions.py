@@ -18,7 +18,7 @@ class Question:
         silent: what the answer does not say.
         complement: the question that says it, if there is one.
         masks: whether the metrics need masks.
-        baselines: whether a method must beat the baselines; not where maps that ignore the network score best by design.
+        baselines: whether a method must beat the baselines, which it need not where they score best by design.
     """
 
     name: str
