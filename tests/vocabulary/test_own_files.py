@@ -212,7 +212,7 @@ tables:
     rows: [explainer]
     columns: [value]
     values: {inside: {metric: "./mine.py:inside"}}
-smoke: {count: 60, limit: 4}
+smoke: {count: 60, limit: 4, drawings: 60, passes: 1}
 """)
     done = suite("own.yaml", out=folder / "out", smoke=True, device="cpu", progress=False)
     (table,) = done.tables
