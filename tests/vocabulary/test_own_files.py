@@ -197,6 +197,7 @@ def test_a_submission_names_no_folder_of_the_machine(folder, shapes, resnet):
     assert str(folder) not in public.command()
 
 
+@pytest.mark.slow
 def test_suites_take_files(folder, tmp_path):
     from saliency_bench.engine.suites.suite import suite
 
