@@ -51,8 +51,8 @@ def page(work: Path, images: int, sampled: int) -> str:
     parts = [accuracies(runs)]
     parts += [section(TITLES[name], run) for name, run in of_masks.items()]
     parts += [section(f"{TITLES[name]}: with sampling methods, and faithfulness", run) for name, run in of_all.items()]
-    everything = [*of_masks.values(), *of_all.values()]
-    parts += [baselines(of_masks), agreement(everything), sanity(runs), second(runs)]
+    parts += [baselines(of_masks), ahead(of_masks), agreement([*of_masks.values()], [*of_all.values()])]
+    parts += [sanity(runs), second(runs)]
     parts += [readings(work, of_all or of_masks), costs(of_all or of_masks)]
     return PAGE.format(sections="\n\n".join(filter(None, parts)), images=images, sampled=sampled,
                        settings=SETTINGS if of_all else FAST_ONLY)  # fmt: skip
@@ -142,15 +142,42 @@ def named(cells: Sequence[CellResult]) -> str:
     )
 
 
-def agreement(runs: Sequence[Run]) -> str:
-    """Rank correlation of every two metrics over the explainers, with intervals."""
+def ahead(runs: dict[str, Run]) -> str:
+    """Return who stands before every baseline by the ranks that the paired tests leave open, for who has to choose."""
+    lines, nowhere = [], []
+    for metric in dict.fromkeys(cell.metric for run in runs.values() for cell in run.cells):
+        leading = {name: leaders([cell for cell in run.cells if cell.metric == metric]) for name, run in runs.items()}
+        if not any(leading.values()):
+            nowhere.append(short(metric))
+            continue
+        places = [f"{name}: {', '.join(names) or 'none'}" for name, names in leading.items()]
+        lines.append(f"- {short(metric)}: {'; '.join(places)}.")
+    if nowhere:
+        lines.append(f"- {', '.join(nowhere)}: none on any set; so few photographs cannot tell an explainer from a "
+                     "picture that ignores the network.")  # fmt: skip
+    about = "Explainers whose ranks all come before those of `centre`, `edges` and `random`, on each set:"
+    return "\n".join(["## Who is ahead of every baseline", "", about, "", *lines]) if lines else ""
+
+
+def leaders(cells: Sequence[CellResult]) -> list[str]:
+    first = min((cell.rank[0] for cell in cells if cell.baseline and cell.rank), default=0)
+    return [cell.explainer for cell in cells if not cell.baseline and cell.rank and cell.rank[1] < first]
+
+
+def agreement(runs: Sequence[Run], small: Sequence[Run]) -> str:
+    """Rank correlation of every two metrics over the explainers; of small runs, how many say anything."""
     lines = ["| photographs | metric | other | Spearman | explainers | n |", "|---|---|---|---|---|---|"]
     for run in runs:
         for entry in rank([read_run(run.folder)]).data["pairs"]:
             ends = interval(entry["spearman"], entry["spearman low"], entry["spearman high"])
-            cells = run.folder.name, entry["metric"], entry["other"], ends, entry["explainers"], entry["n"]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
+            names = run.folder.name.removeprefix("lite0-"), short(entry["metric"]), short(entry["other"])
+            lines.append(f"| {' | '.join(map(str, (*names, ends, entry['explainers'], entry['n'])))} |")
     about = "1: both metrics put the explainers, baselines included, in the same order; higher is better for all."
+    few = [entry for run in small for entry in rank([read_run(run.folder)]).data["pairs"]]
+    telling = [entry for entry in few if not entry["spearman low"] <= 0 <= entry["spearman high"]]
+    if few:
+        about += (f" With sampling methods and faithfulness there are {len(few)} more pairs, on fewer photographs; the "
+                  f"intervals of {len(telling)} of them leave out 0.")  # fmt: skip
     return "\n".join(["## Which metrics agree", "", about, "", *lines]) if len(lines) > 2 else ""
 
 
