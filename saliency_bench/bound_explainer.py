@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from saliency_bench import displays, options, own_files, registry
-from saliency_bench.declarations import ExplainerDeclaration, check_call, declaration_of
+from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration, check_call, declaration_of
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target_weights import expand
 from saliency_bench.types import Images, Maps, Target
@@ -206,8 +206,10 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
     _refuse_peer(explainer)
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
+    if isinstance(declaration := declaration_of(explainer), MetricDeclaration):
+        raise UserError(f"{getattr(explainer, 'name', name_of(explainer))} is a metric; give it as one of the metrics")
     check_call(name := name_of(explainer), explainer)
-    bound, declaration = tuple(sorted(options.defaults(explainer).items())), declaration_of(explainer)
+    bound = tuple(sorted(options.defaults(explainer).items()))
     if not isinstance(declaration, ExplainerDeclaration):
         declaration = ExplainerDeclaration()
     return Explainer(name, explainer, bound, code_hash(explainer).version, declaration, first_line(explainer))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench import displays, options, own_files, registry
-from saliency_bench.declarations import MetricDeclaration, Range, declaration_of, inputs_of
+from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration, Range, declaration_of, inputs_of
 from saliency_bench.errors import UserError, described, no_exit
 from saliency_bench.maps import mean_of_parts, read_array
 from saliency_bench.target_weights import PLAIN_CONTRAST, TargetRange, activation_of
@@ -326,6 +326,8 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
             f"a metric is a name, a function such as f(maps, masks), or what load_metric gives; got {given!r}"
         )
     name, declaration = name_of(given), declaration_of(given)
+    if isinstance(declaration, ExplainerDeclaration):
+        raise UserError(f"{getattr(given, 'name', name)} is an explainer; give it as one of the explainers")
     if not isinstance(declaration, MetricDeclaration):
         declaration = MetricDeclaration()
     declaration.check_function(name, given)

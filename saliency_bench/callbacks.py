@@ -10,19 +10,24 @@ and Biases. The scores are those of `sb.run` on the first process; training goes
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
 
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.classifiers.model_objects import HOW_TO_GIVE
 from saliency_bench.engine.preflight import check_dataset
-from saliency_bench.engine.python_objects import describe
+from saliency_bench.engine.python_objects import describe, modes_kept
 from saliency_bench.engine.run import run
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.options import check_names
+from saliency_bench.spec import RunSpec
 
 EXPLAINERS = ("gradcam", "random")
 METRICS = ("saliency_miou", "saliency_insertion")
+LOAD = [name for name in signature(load_classifier).parameters if name != "model"]  # what `load` may hold
 
 
 def scores_of(
@@ -50,17 +55,12 @@ def scores_of(
     Raises:
         UserError: `run` or `load_classifier` refuses something.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
+    with modes_kept({"model": model}), TemporaryDirectory() as folder:
         classifier = load_classifier(model, **load or {})
-        with TemporaryDirectory() as folder:
-            done = run(
-                dataset=dataset, model=classifier, explainers=explainers, metrics=metrics, limit=limit, out=folder,
-                progress=False, **settings,
-            )  # fmt: skip
-    finally:
-        for module, mode in modes:
-            module.training = mode
+        done = run(
+            dataset=dataset, model=classifier, explainers=explainers, metrics=metrics, limit=limit, out=folder,
+            progress=False, **settings,
+        )  # fmt: skip
     return {
         f"saliency/{cell.metric_text}/{cell.explainer_text}": cell.value
         for cell in done.cells
@@ -74,10 +74,31 @@ def _check(dataset: Any, options: dict[str, Any]) -> None:
         if name in options:
             raise UserError(f"{name} is given by the callback; leave it out")
     settings = {"explainers": EXPLAINERS, "metrics": METRICS} | options
-    settings.pop("load", None)
+    load = settings.pop("load", None) or {}
+    if not isinstance(load, dict):
+        raise UserError(f'load is a dict, such as {{"mean": 0.5, "std": 0.25}}; got {load!r}')
+    check_names("load", load, LOAD)
+    for name in options:
+        if name in LOAD and name not in RunSpec.model_fields:
+            raise UserError(f'{name} is how the model is loaded, no argument of a run; give load={{"{name}": ...}}')
     describe({"dataset": dataset, "model": "as it is after the epoch", "out": "a temporary folder", **settings})
     if isinstance(dataset, str):
         check_dataset(dataset)
+
+
+def _check_model(model: Any, load: dict[str, Any] | None, how_to_give: str) -> None:
+    """Raise UserError for a model that `scores_of` would refuse after the first epoch.
+
+    Args:
+        model: the network before its training.
+        load: as for `scores_of`.
+        how_to_give: what to write where mean and std are missing.
+    """
+    try:
+        with modes_kept({"model": model}):
+            load_classifier(model, **load or {})
+    except UserError as error:
+        raise UserError(str(error).replace(HOW_TO_GIVE, f"give the callback {how_to_give}")) from error
 
 
 def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
@@ -89,9 +110,10 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
         **options: of `scores_of`.
 
     Raises:
-        UserError: `run` would refuse the dataset or an option.
+        UserError: `run` would refuse the dataset or an option, or `load_classifier` the model.
     """
     _check(dataset, options)
+    _check_model(trainer.model, options.get("load"), 'load={"mean": ..., "std": ...}')
     from transformers import TrainerCallback
 
     class SaliencyCallback(TrainerCallback):
@@ -119,6 +141,17 @@ def _lightning() -> Any:
     raise UserError("Lightning is not installed: pip install lightning")
 
 
+def _network_of(module: Any, name: str) -> Any:
+    """Return the attribute of a module that holds its network, or with "" the module itself.
+
+    Raises:
+        UserError: It has no such attribute.
+    """
+    if name and not hasattr(module, name):
+        raise unknown("network", name, [child for child, _ in module.named_children()], owner=type(module).__name__)
+    return getattr(module, name) if name else module
+
+
 def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> Any:
     """Return a callback for Lightning that logs `scores_of` the module after each epoch of training.
 
@@ -128,19 +161,25 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
         **options: of `scores_of`; `mean` and `std` are short for `load`.
 
     Raises:
-        UserError: Lightning is not installed, or `run` would refuse the dataset or an option.
+        UserError: Lightning is not installed, or `run` would refuse the dataset or an option; when training begins, the
+            module has no such network, or `load_classifier` refuses it.
     """
-    load = {key: options.pop(key) for key in ("mean", "std") if key in options} | options.pop("load", {})
+    short = {key: options.pop(key) for key in ("mean", "std") if key in options}
     _check(dataset, options)
+    load = short | (options.pop("load", None) or {})
     Callback: Any = _lightning().Callback  # noqa: N806
 
     class SaliencyCallback(Callback):
         """Logs scores of saliency maps after each epoch."""
 
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            """Raise UserError for what would be refused after the first epoch."""
+            _check_model(_network_of(pl_module, network), load, "mean=..., std=...")
+
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             """Score the network and log it, on the first process."""
             if trainer.is_global_zero:
-                model = getattr(pl_module, network) if network else pl_module
+                model = _network_of(pl_module, network)
                 pl_module.log_dict(scores_of(model, dataset, load=load, **options), rank_zero_only=True)
 
     return SaliencyCallback()

@@ -278,7 +278,9 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
     try:
         bind(*given, **{"seeds": []} if "seeds" in takes.parameters else {})
     except TypeError as error:
-        raise UserError(f"{must}; it takes {takes}: {error}") from error
+        is_metric = SCORED & set(takes.parameters)
+        fix = "give a metric as one of the metrics" if is_metric else error
+        raise UserError(f"{must}; it takes {takes}: {fix}") from error
 
 
 def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
@@ -307,7 +309,10 @@ def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
         raise UserError(f"metric {name} asks for {names}; its parameters name what it needs: {', '.join(INPUTS)}")
     named = tuple(p.name for p in inputs)
     if not SCORED & set(named):
-        raise UserError(f"metric {name} asks for {', '.join(named)} alone; it must look at maps, curves or explain")
+        fix = "; give an explainer as one of the explainers" * (named == ("classifier", "images", "target"))
+        raise UserError(
+            f"metric {name} asks for {', '.join(named)} alone; it must look at maps, curves or explain{fix}"
+        )
     return named
 
 

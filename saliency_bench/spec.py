@@ -26,6 +26,7 @@ ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
 IN_FILE = "function in a file"  # the kind of FILE.py:NAME, which is its name: no reader of a spec imports the file
 SHOWN = 60  # characters of a refused value
 TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file, or
+MAP_FORMS = "a folder of .npy, .npz, .pt or grey .png files, or one .npy, .npz, .pt or Parquet file (image_id, map)"
 PREDICTED_BY = "predicted-by:"  # with a model, or the folder of a run of one
 # Good first choices, for those who leave a list out.
 FIRST = {

@@ -25,6 +25,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import code_hash
 
+HOW_TO_GIVE = "load_classifier(model, mean=..., std=...) takes them"  # mean and std
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torchao", "bitsandbytes")
 Values = float | Sequence[float]  # one for all channels, or one per channel
 
@@ -208,7 +209,7 @@ def _unknown_normalisation(model: nn.Module, name: str) -> str:
     """Return the message for a model whose mean and std are neither given nor known."""
     line = (
         f"the mean and standard deviation that {name} was trained with are not known: "
-        "load_classifier(model, mean=..., std=...) takes them (mean=0, std=1 if it takes images in [0, 1])"
+        f"{HOW_TO_GIVE} (mean=0, std=1 if it takes images in [0, 1])"
     )
     if type(model).__module__.startswith("torchvision.models"):
         return f"{line}; torchvision's own weights take mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=224"

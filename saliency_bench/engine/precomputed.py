@@ -19,6 +19,7 @@ from saliency_bench.engine.preflight import check_method_name
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_files import read_maps_of
 from saliency_bench.reasons import NO_MAP, PRECOMPUTED
+from saliency_bench.spec import MAP_FORMS
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import seed_of
 
@@ -99,7 +100,7 @@ def explainer_of(
             copy.write(values.tobytes())
         copy.flush()
         if not places:
-            raise UserError(f"{where} holds no map; give a folder of .npy files, or a Parquet file (image_id, map)")
+            raise UserError(f"{where} holds no map; give {MAP_FORMS}")
         if missing := [image_id for image_id in needed if image_id not in places]:
             raise UserError(
                 f"{where} has no map of image {missing[0]} ({len(missing)} of {len(needed)} are missing); {fix}"

@@ -17,7 +17,7 @@ from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.results import MANIFEST, has_parts
 from saliency_bench.results.public_names import public_label
-from saliency_bench.spec import PREDICTED_BY, TARGETS, about, flag
+from saliency_bench.spec import MAP_FORMS, PREDICTED_BY, TARGETS, about, flag
 from saliency_bench.utils.files import near_folders, parse_json, read_bytes
 
 OTHER = ("other_model", "other_label")
@@ -70,7 +70,7 @@ def check_maps(entries: Iterable[str]) -> None:
             raise UserError(f"{path} is not a regular file or folder of maps")
         if not place.exists():
             near = " or ".join(near_folders(place))
-            fix = f"did you mean {near}?" if near else "give a folder of .npy files, or one Parquet or .npy file"
+            fix = f"did you mean {near}?" if near else f"give {MAP_FORMS}"
             raise UserError(f"there are no maps {path}; {fix}")
         if name in names:
             raise UserError(f"two maps are called {name}; give each its own name")

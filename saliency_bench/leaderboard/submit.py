@@ -422,8 +422,8 @@ def submit(
     about 0.4 kB each.
 
     Args:
-        run: a finished run or its folder; or precomputed maps, which are scored first: a filled-in template, a folder
-            of .npy files or a Parquet file.
+        run: a finished run or its folder; or precomputed maps, which are scored first: a filled-in template, or a
+            folder or file of maps as `maps` of `run` takes it.
         namespace: of the board.
         name: of your method, for precomputed maps.
         private: make a repository private if it is created now, which happens in your own namespaces only.

@@ -242,7 +242,7 @@ def score_maps(
 
     Args:
         maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder
-            of .npy files or a Parquet file (`engine.precomputed`).
+            or file of maps (`map_sources.map_files`).
         name: of the method.
         template: folder of the template, if the maps are elsewhere.
         metrics: that score the maps; default: all that need only one map per image.

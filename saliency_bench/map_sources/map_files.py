@@ -23,6 +23,7 @@ from PIL import Image
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.maps import read_array
+from saliency_bench.spec import MAP_FORMS
 from saliency_bench.utils.files import check_readable, check_regular, load_arrays, read_bytes, read_header
 
 BATCH = 16  # rows of Parquet in memory at once
@@ -82,7 +83,7 @@ def read_maps_of(
     if isinstance(source, np.ndarray):
         return _in_order(source, f"maps {name}", files, size)
     if not source.exists():
-        raise UserError(f"there are no maps {source}; give a folder of .npy files, or one Parquet or .npy file")
+        raise UserError(f"there are no maps {source}; give {MAP_FORMS}")
     if source.is_dir():
         kept = sorted(source.glob("*.parquet"))
         return (

@@ -194,6 +194,11 @@ def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
     Raises:
         UserError: It is no function of these, does not take these options, or has no such method.
     """
+    if not callable(explain):
+        method = explain if isinstance(explain, str) else "Saliency"
+        raise UserError(
+            f'peers.quantus takes a function and its options; write peers.quantus(quantus.explain, method="{method}")'
+        )
     name = getattr(explain, "__name__", type(explain).__name__)
     try:
         signature(explain).bind("model", "inputs", "targets", **options)
@@ -218,18 +223,24 @@ def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target
     return explain(scored, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
 
 
-def zennit(attributor: Any) -> Explainer:
+def zennit(attributor: Any, **options: Any) -> Explainer:
     """Return an explainer of an attributor of zennit.
 
     Args:
         attributor: such as `zennit.attribution.Gradient(model, EpsilonPlusFlat())`, of a network that returns logits.
+        **options: none; an attributor and its composite have theirs already.
 
     Raises:
-        UserError: It is no attributor.
+        UserError: It is no attributor, or there are options.
     """
     if not hasattr(attributor, "composite"):
         name = getattr(attributor, "__name__", type(attributor).__name__)
         raise UserError(f"zennit's attributors have a composite; {name} has none")
+    if options:
+        raise UserError(
+            f"zennit.{type(attributor).__name__} takes no options when it is called; give {', '.join(options)} to the "
+            "attributor or its composite where you make them"
+        )
     settings = type(attributor).__name__, attributor.composite
     return PeerExplainer("zennit", attributor, attributor.model, _by_zennit, {}, settings).explainer()
 

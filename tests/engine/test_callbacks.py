@@ -1,5 +1,7 @@
 """Scores of saliency maps after each epoch of somebody else's training, which goes on as without them."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -58,12 +60,61 @@ def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes
         ("shapes-xai", {"metrics": ["saliency_miou:treshold=0.3"]}, "unknown option 'treshold'"),
         ("shapes-xai", {"limit": 0}, "limit"),
         ("shapes-xai", {"out": "runs"}, "out is given by the callback"),
+        ("shapes-xai", {"load": {"men": 0.5}}, "unknown option 'men' of load; did you mean mean"),
+        ("shapes-xai", {"load": 0.5}, "load is a dict"),
+        ("shapes-xai", {"size": 32}, r'size is how the model is loaded.*give load={"size": \.\.\.}'),
     ],
 )
 def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, options, words):
     for made in (lambda: trainer_callback(None, dataset, **options), lambda: lightning_callback(dataset, **options)):
         with pytest.raises(UserError, match=words):
             made()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, r'not known: give the callback load={"mean": \.\.\., "std": \.\.\.}'),
+        ({"load": {"mean": "a", "std": 1}}, "mean"),
+        ({"mean": 0.5}, r'give load={"mean": \.\.\.}'),
+    ],
+)
+def test_a_trainer_is_refused_a_model_that_cannot_be_loaded_when_the_callback_is_made(options, words):
+    model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout())
+    with pytest.raises(UserError, match=words):
+        trainer_callback(SimpleNamespace(model=model), "shapes-xai", **options)
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"network": "modl", "mean": 0.5, "std": 0.5}, "unknown network 'modl' of Module; did you mean model"),
+        ({"network": "model"}, r"not known: give the callback mean=\.\.\., std=\.\.\."),
+        ({"network": "model", "mean": "a", "std": 1}, "mean"),
+    ],
+)
+def test_lightning_is_refused_a_network_that_cannot_be_loaded_before_the_first_step(options, words, tmp_path):
+    lightning = pytest.importorskip("pytorch_lightning")
+    steps = []
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = nn.Conv2d(3, 2, 1)
+
+        def training_step(self, batch, index):
+            steps.append(index)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    trainer = lightning.Trainer(max_epochs=1, callbacks=[lightning_callback("shapes-xai", **options)], logger=False,
+                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+                                accelerator="cpu", default_root_dir=tmp_path)  # fmt: skip
+    with pytest.raises(UserError, match=words):
+        trainer.fit(Module(), torch.utils.data.DataLoader(torch.zeros(2, 3, 4, 4)))
+    assert not steps
 
 
 def test_without_lightning_a_line_says_what_to_install(monkeypatch):

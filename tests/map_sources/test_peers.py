@@ -1,6 +1,7 @@
 """Explainers of other packages: the bits that they give by themselves, for the network that they were made with."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import captum.attr
 import numpy as np
@@ -153,6 +154,7 @@ def test_settings_are_the_version_and_the_network_is_not(network):
         (peers.grad_cam, nn.ReLU(), "objects have activations_and_grads; ReLU has none"),
         (peers.grad_cam, GradCAM, "objects have activations_and_grads; GradCAM has none"),
         (peers.quantus, lambda inputs: inputs, "cannot be called as <lambda>.model, inputs, targets.*: too many"),
+        (peers.quantus, "InputXGradient", r'peers\.quantus\(quantus\.explain, method="InputXGradient"\)'),
         (peers.zennit, nn.ReLU(), "zennit's attributors have a composite; ReLU has none"),
     ],
 )
@@ -178,6 +180,9 @@ CALLS = {
     ),
     "unknown method 'Salency' of quantus.explain; did you mean Saliency": lambda net: peers.quantus(
         quantus.explain, method="Salency"
+    ),
+    "zennit.SimpleNamespace takes no options when it is called; give sign": lambda net: peers.zennit(
+        SimpleNamespace(composite=None, model=net), sign=3
     ),
     "unexpected keyword argument 'size'": lambda net: peers.quantus(lambda m, i, t, *, side=1: i, size=5),
 }

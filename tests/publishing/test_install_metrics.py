@@ -149,6 +149,12 @@ def test_twice_changes_nothing(cache):
     assert {path: path.stat().st_mtime_ns for path in cache.glob("metrics/evaluate-metric--*/**/*.py")} == times
 
 
+def test_the_help_says_that_an_edit_needs_another_installation(capsys):
+    with pytest.raises(SystemExit):
+        main(["install-metrics", "--help"])
+    assert "after each edit of a metric of your own" in " ".join(capsys.readouterr().out.split())
+
+
 def in_use(cache):
     found = loading.CachedEvaluationModuleFactory("evaluate-metric--saliency_miou", dynamic_modules_path=str(cache))
     return found.get_module().hash

@@ -11,6 +11,7 @@ import torch
 import saliency_bench as sb
 from saliency_bench import composing
 from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.checks import read_checked
 from saliency_bench.leaderboard.submission import of_run
@@ -129,6 +130,22 @@ def test_what_is_bound_to_a_function_is_among_its_options():
 def test_what_cannot_be_called_is_refused_before_a_run(function, why):
     with pytest.raises(UserError, match=rf"must take \(classifier, images, target\), and options with .*{why}"):
         as_explainer(function)
+
+
+@pytest.mark.parametrize(
+    ("resolve", "given", "why"),
+    [
+        (as_explainer, sb.load_metric("saliency_miou"), "saliency_miou is a metric; give it as one of the metrics"),
+        (as_explainer, sb.metric(higher_is_better=True)(lambda maps, masks: maps), "is a metric; give it as one of"),
+        (as_explainer, lambda maps, masks: maps, "give a metric as one of the metrics"),
+        (as_metric, sb.load_explainer("gradcam"), "gradcam is an explainer; give it as one of the explainers"),
+        (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer; give it as one of"),
+        (as_metric, lambda classifier, images, target: images, "give an explainer as one of the explainers"),
+    ],
+)
+def test_explainers_and_metrics_do_not_take_each_others_place(resolve, given, why):
+    with pytest.raises(UserError, match=why):
+        resolve(given)
 
 
 def test_what_can_be_called_is_taken():
