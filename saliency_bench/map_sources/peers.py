@@ -67,10 +67,11 @@ class PeerExplainer:
     def explainer(self) -> Explainer:
         """Return it with what reports say of it."""
         _, package, name, version, *_ = self.description
-        return replace(as_explainer(self), about=f"{name} of {package} {version}.")
+        options = tuple(sorted(self.options.items()))
+        return replace(as_explainer(self), options=options, about=f"{name} of {package} {version}.")
 
-    def __call__(self, classifier: Classifier, images: Images, target: Target) -> Maps:
-        """Return the maps of a batch."""
+    def __call__(self, classifier: Classifier, images: Images, target: Target, **options: Any) -> Maps:
+        """Return the maps of a batch; `options` are those of the peer, as the explainer has them bound."""
         network = classifier if self.network is None else self.network
         if not any(network is module for module in classifier.modules()):
             raise UserError(
@@ -79,7 +80,7 @@ class PeerExplainer:
             )
         scored = _ScoredNetwork(network, classifier)
         given = images if network is classifier else classifier.normalised(images)
-        maps = torch.as_tensor(self.how(self.peer, scored, given.detach().requires_grad_(), target, self.options))
+        maps = torch.as_tensor(self.how(self.peer, scored, given.detach().requires_grad_(), target, options))
         maps = maps.detach().to(images)
         maps = maps.sum(dim=1) if maps.ndim == 4 else maps
         return maps if maps.shape[1:] == images.shape[2:] else enlarge(maps, images)

@@ -209,6 +209,13 @@ def test_another_network_is_refused(classifier, images):
         explainer(classifier, images, ONE_HOT)
 
 
+def test_options_are_those_of_the_explainer_and_tell_two_of_them_apart(network, classifier, images):
+    plain, signed = (peers.captum(captum.attr.Saliency(network), **options) for options in ({}, {"abs": False}))
+    assert (str(plain), str(signed)) == ("captum.Saliency", "captum.Saliency:abs=False")
+    assert (plain.identity[1], signed.identity[1]) == ("{}", '{"abs": false}')
+    assert not torch.equal(plain(classifier, images, ONE_HOT), signed(classifier, images, ONE_HOT))
+
+
 def test_a_run_counts_passes_and_goes_on(network, shapes, tmp_path):
     def scored(limit):
         explainer = as_explainer(peers.captum(captum.attr.IntegratedGradients(network), n_steps=4))
