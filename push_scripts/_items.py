@@ -49,17 +49,20 @@ def about(kind: str, name: str) -> dict[str, Any]:
     if kind == "commands":
         return {"about": summary, "help": parser_of(name, module).format_help()}
     facts = {"explainers": _explainer, "metrics": _metric, "datasets": _dataset}[kind](name)
+    if owner := registry.distribution_of(KINDS[kind], name):
+        facts["package"] = owner
     return {"about": summary, **facts, "options": _options(kind, name, module), "example": _example(kind, name)}
 
 
 def help_of(kind: str, name: str) -> str:
     """Return the same as text."""
     if kind == "datasets":
-        return inner(name).format_help()
+        owner = registry.distribution_of("hub_builders", name)
+        return inner(name).format_help() + (f"\npackage: {owner}" if owner else "")
     facts_of = about(kind, name)
     if kind == "commands":
         return facts_of["help"]
-    facts = [(key, value) for key, value in facts_of.items() if key not in ("about", "options", "example")]
+    facts = [(key, text) for key, text in facts_of.items() if text and key not in ("about", "options", "example")]
     rows = [
         (f"{key}={options.spelled(option['default'])}", _meaning(option)) for key, option in facts_of["options"].items()
     ]

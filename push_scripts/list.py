@@ -130,7 +130,8 @@ def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
     about = {name: registry.summary(_described(folder, name, path)) for name, path in paths.items()}
     if folder == "explainers" and with_costs:
         about = {name: text + _costs(name) for name, text in about.items()}
-    return about | broken
+    owners = {name: registry.distribution_of(folder, name) for name in about}
+    return {name: f"{text} ({owners[name]})" if owners[name] else text for name, text in about.items()} | broken
 
 
 def _described(folder: str, name: str, path: Path) -> Path:

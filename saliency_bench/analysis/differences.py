@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saliency_bench.analysis.names import names_of
+from saliency_bench.analysis.names import explainer_of, metric_of, names_of
 from saliency_bench.analysis.tables import finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellResult
@@ -194,12 +194,29 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
         five samples that differ most; `unpaired`, how many samples only one run has scored. Unknown values are None.
 
     Raises:
-        UserError: for runs over different datasets, or a folder without a finished run.
+        UserError: for runs over different datasets, runs that share no cell, or a folder without a finished run.
     """
     runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
     if reason := why_not(*runs):
         raise UserError(f"{runs[0].folder} and {runs[1].folder} cannot be compared sample by sample: {reason}")
-    return [pair.as_dict() for pair in pairs(*runs)]
+    if not (shared := pairs(*runs)):
+        raise UserError(f"{runs[0].folder} and {runs[1].folder} share no explainer and metric{_other_versions(*runs)}")
+    return [pair.as_dict() for pair in shared]
+
+
+def _other_versions(first: RunData, second: RunData) -> str:
+    """Return what has one name and two versions in two runs, as the end of a sentence; "" if nothing has."""
+    sentences = []
+    for method_of in (explainer_of, metric_of):
+        before, after = (
+            {method.text: method.version for method in map(method_of, run.cells)} for run in (first, second)
+        )
+        sentences += [
+            f"{text} has version {before[text]} in the first and {after[text]} in the second"
+            for text in before
+            if text in after and before[text] != after[text]
+        ]
+    return f": {'; '.join(sentences)}" if sentences else ""
 
 
 def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:

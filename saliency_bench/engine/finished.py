@@ -91,7 +91,8 @@ class Run:
             clusters on), and the shares of samples on which the other is `better`, `equal` or `worse`.
 
         Raises:
-            UserError: The runs are over different datasets, or a folder holds no finished run.
+            UserError: The runs are over different datasets or share no explainer and metric, or a folder holds no
+                finished run.
         """
         import pandas as pd
 
@@ -102,6 +103,8 @@ class Run:
         """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
 
         A number that is not known is NaN: no value where no sample has a score, no rank for a baseline or few samples.
+        Your own function has one row per version, as text in `explainer_version` or `metric_version`; `cell_id` is that
+        of the records.
         """
         import pandas as pd
 
@@ -109,6 +112,9 @@ class Run:
         columns = {
             "explainer": [cell.explainer_text for cell in cells],
             "metric": [cell.metric_text for cell in cells],
+            "explainer_version": [str(cell.explainer_version) for cell in cells],
+            "metric_version": [str(cell.metric_version) for cell in cells],
+            "cell_id": [cell.cell_id for cell in cells],
             "higher_is_better": [cell.higher_is_better for cell in cells],
             "value": [cell.value for cell in cells],
             "low": [None if cell.ends is None else cell.ends[0] for cell in cells],

@@ -114,6 +114,7 @@ def _entry(
         return _name(resolved, resolve, objects)
     if not is_in_file(item):
         return item
+    _name_assumed_direction(resolved)
     return _noted(objects, resolved, IN_FILE, item, hash_of(resolved.identity), repr(item))
 
 
@@ -156,12 +157,17 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
     named = "metric" if isinstance(item, Metric) else "explainer"
     kind = named if registry.is_named(item.version) else "function"
     kind = "maps" if isinstance(item.function, PrecomputedMaps) else kind
+    _name_assumed_direction(item)
+    return _noted(objects, item, kind, str(item), hash_of(item.identity), *_written(item))
+
+
+def _name_assumed_direction(item: Explainer | Metric) -> None:
+    """Print a line about a metric of which it is only assumed that higher is better."""
     if isinstance(item, Metric) and not is_direction_declared(item):
         complain(
             f"metric {item} does not say which direction is better, so higher is assumed to be better; declare it with "
             "@sb.metric(higher_is_better=..., range=(low, high))"
         )
-    return _noted(objects, item, kind, str(item), hash_of(item.identity), *_written(item))
 
 
 def _written(item: Explainer | Metric) -> tuple[str, str]:

@@ -94,6 +94,40 @@ def test_compare_is_the_second_minus_the_first(runs):
     assert np.array_equal(same["equal"], np.ones(6))
 
 
+def test_to_pandas_tells_versions_of_one_name_apart(runs, shapes, resnet, tmp_path):
+    def brightness_of(power):
+        def brightness(classifier, images, target):
+            return images.mean(dim=1) ** power
+
+        return brightness
+
+    settings = {"dataset": str(shapes), "model": str(resnet), "metrics": ["saliency_miou"], "limit": 4,
+                "device": "cpu", "progress": False}  # fmt: skip
+    old = sb.run(**settings, explainers=[brightness_of(1)], out=tmp_path / "old")
+    new = sb.run(**settings, explainers=[brightness_of(2)], out=tmp_path / "new")
+    for power in (1, 2):
+        both = sb.run(**settings, explainers=[brightness_of(power)], out=tmp_path / "both")
+    table = both.to_pandas()
+    assert list(table["explainer_version"].sort_values()) == sorted(
+        str(sb.load_explainer(brightness_of(power)).version) for power in (1, 2)
+    )
+    wide = table.pivot(index=["explainer", "explainer_version"], columns=["metric", "metric_version"], values="value")
+    assert wide.shape == (2, 1)
+    assert set(table["cell_id"]) == set(both.records().to_pandas()["cell_id"])
+    assert len(both.compare(new)) == 1
+
+    first, second = old.cells[0].explainer_version, new.cells[0].explainer_version
+    with pytest.raises(UserError) as caught:
+        old.compare(new)
+    assert str(caught.value) == (
+        f"{old.folder} and {new.folder} share no explainer and metric: "
+        f"brightness has version {first} in the first and {second} in the second"
+    )
+    other = sb.run(**settings, explainers=["random"], out=tmp_path / "other")
+    with pytest.raises(UserError, match=r"share no explainer and metric$"):
+        old.compare(other)
+
+
 def test_what_is_no_finished_run_is_refused(runs, tmp_path):
     with pytest.raises(UserError, match=r"is not the folder of a finished run \(no summary.json\)"):
         sb.load_run(tmp_path)

@@ -86,11 +86,27 @@ def test_all_kinds_go_by_their_names(example, capsys):
     assert main(["list"]) == 0
     shown = capsys.readouterr()
     assert "  local_contrast        How much each pixel differs" in shown.out
+    assert shown.out.count("(saliency-example 1.0.0)") == 3  # an explainer, a metric and a dataset
     assert shown.err == ""
     with pytest.raises(UserError, match="side of local_contrast must be odd"):
         sb.load_explainer("local_contrast:side=4")
     with pytest.raises(UserError, match="did you mean top_quarter"):
         sb.load_metric("top_quarters")
+
+
+def test_an_item_says_which_package_it_is_of(example, capsys):
+    names = {"explainers": "local_contrast", "metrics": "top_quarter", "datasets": "stripes-xai"}
+    for kind, name in names.items():
+        assert main(["help", name]) == 0
+        assert re.search(r"^ *package:? +saliency-example 1\.0\.0$", shown := capsys.readouterr().out, re.MULTILINE)
+        assert not re.search(r"^ *paper *$", shown, re.MULTILINE)
+        assert main(["list", kind, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[kind][name].endswith(" (saliency-example 1.0.0)")
+    assert main(["list", *names.values(), "--json"]) == 0
+    items = json.loads(capsys.readouterr().out)
+    assert {items[kind][name]["package"] for kind, name in names.items()} == {"saliency-example 1.0.0"}
+    assert main(["list", "gradcam", "--json"]) == 0
+    assert "package" not in json.loads(capsys.readouterr().out)["explainers"]["gradcam"]
 
 
 def test_a_run_scores_by_them_and_says_whose_they_are(example, resnet, shapes, tmp_path):
