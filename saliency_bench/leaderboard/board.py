@@ -38,7 +38,7 @@ from saliency_bench.leaderboard.known import (
     known_dataset,
 )
 from saliency_bench.leaderboard.row import Row
-from saliency_bench.leaderboard.schema import RESULT, SCHEMA, Result
+from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import read_folder, source_at
 from saliency_bench.leaderboard.standing import Candidate, Place, question_of
 from saliency_bench.results.cell import CellResult
@@ -151,7 +151,7 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     """
     source = source_at(location, revision)
     root, folders = source.folders()
-    if not folders and (isinstance(source.location, Path) or not (root / SCHEMA).is_file()):
+    if not folders and not source.may_be_board():
         raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
     owners, problems = source.known()
     board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])

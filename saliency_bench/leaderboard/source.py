@@ -77,6 +77,14 @@ class Source:
         root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
+    def may_be_board(self) -> bool:
+        """Return whether what holds no results may be a board: a repository that is new, with nothing else in it."""
+        if isinstance(self.location, Path):
+            return False
+        with asking(self.location):
+            files = self.api.list_repo_files(self.location, repo_type="dataset", revision=self.revision)
+        return SCHEMA in files or set(files) <= {"README.md", ".gitattributes"}
+
     def maps(self, folder: str) -> Path | None:
         """Return a folder on this machine with the maps of a submission, or None if they are too large to download."""
         if isinstance(self.location, Path):

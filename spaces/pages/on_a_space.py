@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 
 from saliency_bench.errors import UserError
-from saliency_bench.utils.messages import complain
+from saliency_bench.utils.messages import show
 
 PORT = "7860"  # where a Space expects the page; the variable PORT, as other hosts set it, names another
 
@@ -25,7 +25,7 @@ def main(kind: str) -> None:
     try:
         line = command_line(kind, os.environ)
     except UserError as error:
-        complain(f"error: {error}")
+        show(f"error: {error}")
         sys.exit(2)
     sys.exit(command(line))
 

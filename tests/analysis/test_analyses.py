@@ -204,7 +204,7 @@ def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
     two = sb.analyse(folders[:2], "correlation")
     assert two.data["datasets"] == []
     assert "needs runs on 3 datasets with different ids; these are on dataset-0" in two.data["notes"][-1]
-    assert len(found.data["notes"]) == 2
+    assert not [note for note in found.data["notes"] if "needs runs on" in note]
 
 
 @pytest.mark.slow
