@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,6 +57,15 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
     energies = {name: cells[name, "saliency_energy"].value for name in ("centre", "random")}
     best = max(energies, key=energies.get)
     assert f"- pets, energy: `{best}` scores {energies[best]:.3f}" in page
-    assert re.search(r"\| lite0-pets \| saliency_miou \| saliency_energy \| -?\d\.\d{3} \[", page)
+    assert re.search(r"\| pets \| miou \| energy \| -?\d\.\d{3} \[", page)
+    assert "- miou, energy: none on any set" in page  # too few to rank
     assert "- miou: Spearman 1.00 over 3 explainers." in page
     assert "--images 12 --sampled 4" in page
+
+
+def test_ahead_of_every_baseline_are_those_whose_ranks_all_come_first():
+    ranks = {"sure": (1, 2), "perhaps": (1, 3), "behind": (4, 4), "centre": (3, 3), "random": (3, 4)}
+    cells = [SimpleNamespace(explainer=name, rank=rank, baseline=name in script.BASELINES)
+             for name, rank in ranks.items()]  # fmt: skip
+    assert script.leaders(cells) == ["sure"]
+    assert script.leaders([SimpleNamespace(explainer="alone", rank=None, baseline=False)]) == []
