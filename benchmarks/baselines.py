@@ -1,4 +1,4 @@
-"""What baselines get by every metric, on drawings and on photographs: baselines.json, and a table in every metric card.
+"""Score baselines by every metric, on drawings and on photographs: baselines.json, and a table in every metric card.
 
 example:
   python benchmarks/baselines.py             # many minutes: baselines.json, and the table of every card
@@ -132,14 +132,14 @@ def card_of(name: str) -> Path:
 
 
 def block(metric: Metric, table: dict[str, dict[str, Means]]) -> str:
-    """Return the lines of a card on what baselines get."""
+    """Return the lines of a card on baselines."""
     for need, reason in UNMEASURED.items():
         if need in metric.inputs:
-            text = f"What baselines get is not measured here, as the metric {reason}: put them into the same run."
+            text = f"Scores of baselines are not given here, as the metric {reason}: put baselines into the same run."
             return "\n".join([BEGIN, "", text, "", END])
     better = "higher" if metric.higher_is_better else "lower"
     columns = [*BASELINES, *METHODS.values()]
-    lines = [f"What baselines get, and maps of which it is known how right they are ({better} is better):", "",
+    lines = [f"Scores of baselines, and of maps whose quality is known ({better} is better):", "",
              f"| mean on | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]  # fmt: skip
     for name, title in SETS.items():
         if found := table[name].get(metric.name):

@@ -1,6 +1,6 @@
 """The page docs/findings.md, of the runs of `benchmarks/findings.py`: tables, and sentences that follow from them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ photographs of well-known datasets, for somebody who has to choose. The maps exp
 this page, each sentence too, is made of numbers by one command (see the end).
 
 **Read the n.** These are samples of tens of photographs: an interval is 95 %, `#` are the ranks that a paired test
-leaves open, and what is within an interval of something else is not known to differ.
+leaves open: explainers whose ranks overlap are not known to differ.
 
 {sections}
 
@@ -154,7 +154,7 @@ def ahead(runs: dict[str, Run]) -> str:
         lines.append(f"- {short(metric)}: {'; '.join(places)}.")
     if nowhere:
         lines.append(f"- {', '.join(nowhere)}: none on any set; so few photographs cannot tell an explainer from a "
-                     "picture that ignores the network.")  # fmt: skip
+                     "map that ignores the network.")  # fmt: skip
     about = "Explainers whose ranks all come before those of `centre`, `edges` and `random`, on each set:"
     return "\n".join(["## Who is ahead of every baseline", "", about, "", *lines]) if lines else ""
 
@@ -176,8 +176,8 @@ def agreement(runs: Sequence[Run], small: Sequence[Run]) -> str:
     few = [entry for run in small for entry in rank([read_run(run.folder)]).data["pairs"]]
     telling = [entry for entry in few if not entry["spearman low"] <= 0 <= entry["spearman high"]]
     if few:
-        about += (f" With sampling methods and faithfulness there are {len(few)} more pairs, on fewer photographs; the "
-                  f"intervals of {len(telling)} of them leave out 0.")  # fmt: skip
+        about += (f" With sampling methods and faithfulness there are {len(few)} more pairs, on fewer photographs; "
+                  f"{len(telling)} of their intervals exclude 0.")  # fmt: skip
     return "\n".join(["## Which metrics agree", "", about, "", *lines]) if len(lines) > 2 else ""
 
 
@@ -264,6 +264,20 @@ def iou(region: np.ndarray, mask: np.ndarray) -> float:
     return float((region & mask).sum() / max((region | mask).sum(), 1))
 
 
+def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
+    """Yield the IoU of a map and a mask (H, W) by every region, alone and averaged with that of the background."""
+    for reading, region in regions(values).items():
+        foreground = iou(region, mask)
+        yield reading, foreground
+        yield f"{reading}; mean with the background", (foreground + iou(~region, ~mask)) / 2
+
+
+def soft_iou(values: np.ndarray, mask: np.ndarray) -> float:
+    """Return the sum of minima over the sum of maxima of a map in [0, 1] and a mask."""
+    scaled = (values - values.min()) / max(np.ptp(values), 1e-12)
+    return float(np.minimum(scaled, mask).sum() / np.maximum(scaled, mask).sum())
+
+
 def readings_of(maps: dict, masks: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
     """{reading: {explainer: mean over the photographs}} by foreground IoU, and by the mean with the background's."""
     sums: dict[str, dict[str, list[float]]] = {}
@@ -272,15 +286,9 @@ def readings_of(maps: dict, masks: dict[str, np.ndarray]) -> dict[str, dict[str,
             if image_id not in of_images:
                 continue
             values = np.asarray(of_images[image_id], dtype=np.float64)
-            for reading, region in regions(values).items():
-                foreground = iou(region, mask)
-                sums.setdefault(reading, {}).setdefault(explainer, []).append(foreground)
-                both = (foreground + iou(~region, ~mask)) / 2
-                sums.setdefault(f"{reading}; mean with the background", {}).setdefault(explainer, []).append(both)
-            low, high = values.min(), values.max()
-            soft = (values - low) / max(high - low, 1e-12)
-            score = float(np.minimum(soft, mask).sum() / np.maximum(soft, mask).sum())
-            sums.setdefault("soft: sum of minima / sum of maxima", {}).setdefault(explainer, []).append(score)
+            scores = dict(overlaps(values, mask)) | {"soft: sum of minima / sum of maxima": soft_iou(values, mask)}
+            for reading, score in scores.items():
+                sums.setdefault(reading, {}).setdefault(explainer, []).append(score)
     return {reading: {name: float(np.mean(v)) for name, v in of.items()} for reading, of in sums.items()}
 
 

@@ -14,9 +14,9 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import findings_page as page
 import numpy as np
 import torch
-from findings_page import iou, regions
 
 import saliency_bench as sb
 from saliency_bench import Classifier
@@ -120,13 +120,11 @@ def per_class(scores: list[float], labels: list[int]) -> float:
 
 def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
     """Yield the IoU of a map and a mask (H, W) by every reading."""
-    for size, scaled, inside in (("", values, mask), (f"; {CELLS} x {CELLS} cells", *in_cells(values, mask))):
-        for reading, region in regions(scaled).items():
-            foreground = iou(region, inside)
-            yield f"{reading}{size}", foreground
-            yield f"{reading}{size}; mean with the background", (foreground + iou(~region, ~inside)) / 2
-    soft = (values - values.min()) / max(np.ptp(values), 1e-12)
-    yield "sum of minima / sum of maxima", float(np.minimum(soft, mask).sum() / np.maximum(soft, mask).sum())
+    yield from page.overlaps(values, mask)
+    for reading, value in page.overlaps(*in_cells(values, mask)):
+        region, *background = reading.split("; ")
+        yield "; ".join([region, f"{CELLS} x {CELLS} cells", *background]), value
+    yield "sum of minima / sum of maxima", page.soft_iou(values, mask)
 
 
 def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

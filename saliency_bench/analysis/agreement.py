@@ -240,8 +240,10 @@ def read_answers(path: Path) -> Answers:
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
     answers = Answers({}, sha256_of(path))
     for (dataset, explainer, image_id, person), exposure in first.items():
-        of_dataset = answers.by_dataset.setdefault(dataset, Answers({}, answers.sha256)) if dataset else answers
-        for group in {id(group): group for group in (answers, of_dataset)}.values():
+        groups = [answers]
+        if dataset:
+            groups.append(answers.by_dataset.setdefault(dataset, Answers({}, answers.sha256)))
+        for group in groups:
             group.judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)
             group.of_people.setdefault(person, {}).setdefault(image_id, []).append(exposure)
     return answers

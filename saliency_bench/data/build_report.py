@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from saliency_bench.data import near_duplicates
 from saliency_bench.data.fingerprints import Fingerprint
 from saliency_bench.data.jobs import BuildLog
+from saliency_bench.data.names import SPLITS
 from saliency_bench.data.shards import Shards
 from saliency_bench.data.untrusted import Report
 from saliency_bench.errors import UserError, one_line
@@ -23,7 +24,6 @@ from saliency_bench.utils.hashing import known_sha256, sha256_of
 
 REPORT = "build_report.json"
 LARGEST = 200_000_000  # bytes: ImageNet names 50,000 images in it
-SPLITS = ("train", "validation", "test")
 
 
 def read_report(folder: Path) -> dict[str, Any]:

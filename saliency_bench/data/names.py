@@ -6,6 +6,7 @@ from saliency_bench import registry
 from saliency_bench.utils.files import near_folders
 
 NAMESPACE = "saliency-bench"
+SPLITS = ("train", "validation", "test")
 
 
 def list_datasets() -> list[str]:

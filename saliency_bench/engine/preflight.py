@@ -1,4 +1,4 @@
-"""What can be said of settings that are text, before anything is loaded for them: names, files and folders.
+"""Checks of settings that are text, before anything is loaded for them: names, files and folders.
 
 What is right here may still be wrong in itself (a class that the model does not have); whoever reads it says so.
 """

@@ -14,6 +14,7 @@ from saliency_bench.classifiers.sources import Source
 from saliency_bench.data.build_report import read_report
 from saliency_bench.data.hub_datasets import UnknownSplitError
 from saliency_bench.data.loading import Found, class_names, find, fingerprint
+from saliency_bench.data.names import SPLITS
 from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
 from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, accuracy_of, fit
 from saliency_bench.engine.ordering import first_rows
@@ -28,7 +29,6 @@ from saliency_bench.utils.progress import without_bars
 from saliency_bench.utils.seeds import seed_of
 
 BUILDERS = "hub_builders"
-SPLITS = ("train", "validation", "test")
 TRAINED_IN = ("fp32", "bf16")  # gradients in float16 would need a scaled loss
 
 

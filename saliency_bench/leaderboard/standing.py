@@ -32,7 +32,7 @@ class ScoredCell:
 
     @property
     def scores(self) -> np.ndarray:
-        """Its scores, in the order of the submission's ids; NaN where there is none."""
+        """Return its scores, in the order of the submission's ids; NaN where there is none."""
         return self.submission.recorded.outcomes[self.cell.cell_id].scores
 
 

@@ -146,7 +146,7 @@ class Annotating:
 
     @property
     def units(self) -> list[str]:
-        """What people are to draw on, apart from honeypots and practice."""
+        """Return the units that people draw on, apart from honeypots and practice."""
         left_out = {*self.honeypots, *self.practice}
         if self.settings["only_missing"]:
             left_out |= set(self.images.with_masks())

@@ -1,4 +1,4 @@
-"""What happens in a study besides answers: consent, texts that people were shown, what its owner did.
+"""Events of a study besides answers: consent, texts that people were shown, actions of the owner.
 
 An event is a row that is never changed; what holds now follows from the last ones.
 """

@@ -1,4 +1,4 @@
-"""What people read before they begin: consent and instructions, Markdown files with pictures beside them.
+"""Texts that people read before they begin: consent and instructions, Markdown files with pictures beside them.
 
 Raw HTML is shown as text, and pictures are files in the folder of the text or below it, so that a text can neither run
 anything nor send a browser elsewhere. A picture with the title "good" or "bad" is an example of how to do it, or not:
@@ -59,9 +59,9 @@ class Introduction:
 
     @property
     def pictures(self) -> dict[str, Shown]:
-        """The pictures of all texts."""
-        return {name: picture for text in (self.consent, self.instructions) if text for name, picture in
-                text.pictures.items()}  # fmt: skip
+        """Return the pictures of all texts, by the names of their files."""
+        texts = filter(None, (self.consent, self.instructions))
+        return {name: picture for text in texts for name, picture in text.pictures.items()}
 
     def shown(self) -> dict[str, dict[str, str] | None]:
         """Return what a page shows of each text."""

@@ -1,4 +1,4 @@
-"""What the owner of a study sees while it runs: progress, speed, and the people and images to look at.
+"""Overview of a running study for its owner: progress, speed, and the people and images to look at.
 
 A person is
     quick      the median time of an answer is below a third of the median of all people

@@ -1,4 +1,4 @@
-"""What the owner of a study does while it runs: pause, close, open it again, leave a person out or take them in again.
+"""Actions of the owner of a running study: pause, close, open it again, leave a person out, take them in again.
 
 Each is an event, so that nothing is lost: the last one holds, and all of them, with their times, stay in the store.
 A study that is not open takes what people still send and gives nobody anything new. Whoever is left out is given
@@ -57,7 +57,7 @@ def excluded(study: Study) -> dict[str, str]:
 
 
 def stopped(study: Study, person: str) -> dict[str, Any] | None:
-    """Return what a page says to whoever is given nothing: why ("stopped"), and how much is done; else None."""
+    """Return what the page of a person who is given nothing says: why ("stopped"), and how much is done; else None."""
     why = "excluded" if person in excluded(study) else status(study)
     if why == "open":
         return None

@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, Response
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
-from saliency_bench.spaces.pages.serving import SAFE, application, ending, refusal
+from saliency_bench.spaces.pages.serving import SAFE, application, ending, refusal, stopping
 from saliency_bench.studies.annotating import Annotating
 from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.overview import AnnotationOverview
@@ -69,8 +69,7 @@ class Pages:
             return about | self.annotating.review_state(person.name)
         if stop := stopped(self.study, person.name):
             nothing = {"tasks": [], "latest": None, "practice": False}
-            finished = stop["stopped"] == "closed" and stop["done"] > 0
-            return about | stop | nothing | ending(self.annotating.lease_hours, finished, self.completion)
+            return about | nothing | stopping(stop, self.annotating.lease_hours, self.completion)
         state = self.annotating.state(person.name)
         finished = not state["tasks"] and state["done"] > 0
         return about | state | ending(self.annotating.lease_hours, finished, self.completion)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
-from saliency_bench.spaces.pages.serving import SAFE, application, ending, whole_number
+from saliency_bench.spaces.pages.serving import SAFE, application, ending, stopping, whole_number
 from saliency_bench.studies.assess.protocol import Assess
 from saliency_bench.studies.assess.results import rated
 from saliency_bench.studies.introduction import Introduction
@@ -36,8 +36,7 @@ def create_app(
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         about = {"study": assess.study.name, "person": person.name}
         if stop := stopped(assess.study, person.name):
-            finished = stop["stopped"] == "closed" and stop["done"] > 0
-            return about | stop | {"maps": [], "scale": []} | ending(assess.lease_hours, finished, completion)
+            return about | {"maps": [], "scale": []} | stopping(stop, assess.lease_hours, completion)
         now = assess.state(person.name)
         finished = not now["maps"] and now["total"] > 0
         return about | now | ending(assess.lease_hours, finished, completion)

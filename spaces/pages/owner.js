@@ -73,9 +73,9 @@ function show(found) {
   showDays();
   showPeople();
   showImages();
-  $("actions").replaceChildren(...state.actions.toReversed().map((one) => {
-    const who = one.person ? ` ${one.person}` : "";
-    return element("li", `${one.when.slice(0, 16).replace("T", " ")}  ${one.action}${who}${one.reason ? `: ${one.reason}` : ""}`);
+  $("actions").replaceChildren(...state.actions.toReversed().map((event) => {
+    const who = event.person ? ` ${event.person}` : "";
+    return element("li", `${event.when.slice(0, 16).replace("T", " ")}  ${event.action}${who}${event.reason ? `: ${event.reason}` : ""}`);
   }));
   if (!state.actions.length) $("actions").append(element("li", "Nothing yet.", "quiet"));
 }
@@ -96,16 +96,16 @@ function showDays() {
 }
 
 function showPeople() {
-  const agrees = state.people.some((one) => one.agreement !== null);
+  const agrees = state.people.some((person) => person.agreement !== null);
   const header = ["Person", "", "Answers", "Seconds", "Checks", ...(agrees ? ["Agreement"] : []), "Open", "Last", ""];
-  table($("people"), header, state.people.map((one) => [
-    element("strong", one.person), marks(one), number(one.answers), number(one.seconds),
-    one.checks ? `${one["checks right"]} of ${one.checks}` : "–",
-    ...(agrees ? [one.agreement === null ? "–" : `${number(one.agreement, 2)} (${one.shared})`] : []),
-    number(one.open), ago(one.last),
-    one.excluded === null
-      ? button("Leave out…", () => ask("exclude", one.person), `Leave out ${one.person}`)
-      : button("Take in", () => act("include", one.person), `Take in ${one.person}`),
+  table($("people"), header, state.people.map((person) => [
+    element("strong", person.person), marks(person), number(person.answers), number(person.seconds),
+    person.checks ? `${person["checks right"]} of ${person.checks}` : "–",
+    ...(agrees ? [person.agreement === null ? "–" : `${number(person.agreement, 2)} (${person.shared})`] : []),
+    number(person.open), ago(person.last),
+    person.excluded === null
+      ? button("Leave out…", () => ask("exclude", person.person), `Leave out ${person.person}`)
+      : button("Take in", () => act("include", person.person), `Take in ${person.person}`),
   ]));
   if (!state.people.length) $("people").append(element("caption", "Nobody has come yet."));
 }
@@ -113,12 +113,12 @@ function showPeople() {
 function showImages() {
   const images = state.images ?? [];
   $("imagesSection").hidden = !images.length;
-  const again = images.filter((one) => one.marks.length).length;
+  const again = images.filter((image) => image.marks.length).length;
   $("imagesText").textContent = `${number(images.length)} with an answer, ${number(again)} to look at again` +
     (images.length > MOST ? `; the first ${MOST} are shown.` : ".");
-  table($("images"), ["Image", "", "Class", "People", "IoU", ""], images.slice(0, MOST).map((one) => [
-    element("strong", one.unit), marks(one), one.label, `${one.people} of ${state.annotators}`, number(one.iou, 2),
-    button("Show", () => showPicture(one), `Show ${one.unit}`),
+  table($("images"), ["Image", "", "Class", "People", "IoU", ""], images.slice(0, MOST).map((image) => [
+    element("strong", image.unit), marks(image), image.label, `${image.people} of ${state.annotators}`, number(image.iou, 2),
+    button("Show", () => showPicture(image), `Show ${image.unit}`),
   ]));
 }
 

@@ -238,6 +238,11 @@ def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None
     }
 
 
+def stopping(stop: dict[str, Any], lease_hours: float, completion: dict[str, str] | None) -> dict[str, Any]:
+    """Return what a page says where `owner_actions.stopped` says why nothing is given; the rest is as for `ending`."""
+    return stop | ending(lease_hours, stop["stopped"] == "closed" and stop["done"] > 0, completion)
+
+
 def whole_number(text: object) -> int:
     """Return a number in an address.
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
-from saliency_bench.spaces.pages.serving import SAFE, application, ending, whole_number
+from saliency_bench.spaces.pages.serving import SAFE, application, ending, stopping, whole_number
 from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.overview import overview
 from saliency_bench.studies.owner_actions import excluded, stopped
@@ -36,8 +36,7 @@ def create_app(
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         about = {"study": peekaboom.study.name, "person": person.name}
         if stop := stopped(peekaboom.study, person.name):
-            finished = stop["stopped"] == "closed" and stop["done"] > 0
-            return about | stop | {"place": None} | ending(peekaboom.lease_hours, finished, completion)
+            return about | {"place": None} | stopping(stop, peekaboom.lease_hours, completion)
         now = peekaboom.state(person.name)
         finished = now["place"] is None and now["total"] > 0
         return about | now | ending(peekaboom.lease_hours, finished, completion)

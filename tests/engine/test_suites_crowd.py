@@ -84,7 +84,7 @@ def test_a_correlation_of_orders_turns_signs(kind, by_scipy):
 
 
 def test_a_correlation_over_datasets_has_an_interval_from_four_on():
-    """That of Fisher's transformation, atanh r -+ 1.96 / sqrt(D - 3); for orders the error is larger."""
+    """The interval is that of Fisher's transformation, atanh r -+ 1.96 / sqrt(D - 3); the error of orders is larger."""
     first, second = [0.1, 0.4, 0.5, 0.9, 0.7], [3.0, 2.0, 5.0, 4.5, 6.0]
     numbers = [[Number(value) for value in values] for values in (first, second)]
     for kind, by_scipy in (("pearson", pearsonr), ("spearman", spearmanr)):

@@ -161,11 +161,11 @@ def check(world, root):
         assert "ada" not in one.folder.rpartition("/")[2]
     seen = set()
     for row in board.rows:
-        told = columns_of(row)
+        columns = columns_of(row)
         if row.submitters[0] == "ada":
             seen.add(row.cell.cell_id)
             own = known[row.cell.cell_id]
-            differing = {name for name in told if told[name] != own[name]} - {"conflict", "submitters"}
+            differing = {name for name in columns if columns[name] != own[name]} - {"conflict", "submitters"}
             assert not differing
             assert row.submitters == ("ada",)
             continue

@@ -496,8 +496,10 @@ def test_a_repository_that_is_no_board_is_one_line(words, here, capsys):
     here.api().upload_file(repo_id="saliency-bench/pets", repo_type="dataset", path_in_repo="data/test.csv",
                            path_or_fileobj=b"image_id")  # fmt: skip
     assert main([*words, "--results", "saliency-bench/pets"]) == 2
-    told = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("No files matched")]
-    assert told == ["saliency-bench: error: saliency-bench/pets holds no results (DATASET/MODEL/SUBMITTER/result.json)"]
+    shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("No files matched")]
+    assert shown == [
+        "saliency-bench: error: saliency-bench/pets holds no results (DATASET/MODEL/SUBMITTER/result.json)"
+    ]
 
 
 def test_a_folder_that_is_a_link_to_itself_is_one_line(tmp_path, capsys):

@@ -38,17 +38,17 @@ def run(shapes, resnet, tmp_path_factory):
 
 
 def test_formats_are_those_of_the_code(page, run):
-    told = {name: number for names, number, *_ in section(page, "The folder of a run") for name in names}
-    assert told["run.json"] == str(manifest.FORMAT) == str(read_json(run.folder / "run.json")["format"])
-    assert told["summary.json"] == told["records.parquet"] == told["predictions.parquet"] == str(summary.FORMAT)
-    assert told["maps/"] == str(parts.FORMAT)
+    stated = {name: number for names, number, *_ in section(page, "The folder of a run") for name in names}
+    assert stated["run.json"] == str(manifest.FORMAT) == str(read_json(run.folder / "run.json")["format"])
+    assert stated["summary.json"] == stated["records.parquet"] == stated["predictions.parquet"] == str(summary.FORMAT)
+    assert stated["maps/"] == str(parts.FORMAT)
     others = {names[0]: number for names, number, *_ in section(page, "Other files")}
     assert others == {"result.json": str(schema.FORMAT), "template.json": str(template.FORMAT)}
 
 
 def test_every_file_of_a_run_is_named(page, run):
-    told = {name.rstrip("/") for names, *_ in section(page, "The folder of a run") for name in names}
-    assert {path.name for path in run.folder.iterdir() if path.name != ".lock"} == told
+    stated = {name.rstrip("/") for names, *_ in section(page, "The folder of a run") for name in names}
+    assert {path.name for path in run.folder.iterdir() if path.name != ".lock"} == stated
 
 
 TYPES = {"string": "string", "double": "double", "int64": "int64", "bool": "bool",
@@ -59,17 +59,17 @@ TYPES = {"string": "string", "double": "double", "int64": "int64", "bool": "bool
     ("name", "columns"), [("records.parquet", records.SCHEMA), ("predictions.parquet", records.PREDICTIONS)]
 )
 def test_columns_and_their_types(name, columns, page, run):
-    told = {column: TYPES[kind] for names, kind, _ in section(page, f"`{name}`") for column in names}
-    assert told == {field.name: str(field.type).replace("element", "item") for field in columns}
-    assert set(told) <= set(pq.read_schema(run.folder / name).names)
+    stated = {column: TYPES[kind] for names, kind, _ in section(page, f"`{name}`") for column in names}
+    assert stated == {field.name: str(field.type).replace("element", "item") for field in columns}
+    assert set(stated) <= set(pq.read_schema(run.folder / name).names)
 
 
 def test_columns_of_kept_maps(page, run):
     kinds = TYPES | {"float": "float", "lists of half": "list<item: list<item: halffloat>>"}
-    told = {column: kinds[kind] for names, kind, _ in section(page, "`maps/`") for column in names}
-    assert told == {field.name: str(field.type) for field in stored_maps.SCHEMA}
+    stated = {column: kinds[kind] for names, kind, _ in section(page, "`maps/`") for column in names}
+    assert stated == {field.name: str(field.type) for field in stored_maps.SCHEMA}
     (path,) = (run.folder / "maps").rglob("*.parquet")
-    assert set(pq.read_schema(path).names) == set(told)
+    assert set(pq.read_schema(path).names) == set(stated)
 
 
 def test_rows_are_in_the_order_that_the_page_tells(page, run, shapes):
@@ -85,8 +85,8 @@ def test_every_public_name_is_on_the_page_of_the_api():
 
 
 def test_keys_of_the_summary_and_of_a_cell(page, run):
-    told = [name for names, _ in section(page, "`summary.json`") for name in names]
-    assert sorted(told) == sorted(read_json(run.folder / "summary.json"))
+    stated = [name for names, _ in section(page, "`summary.json`") for name in names]
+    assert sorted(stated) == sorted(read_json(run.folder / "summary.json"))
     about = page.partition("A cell has")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", about)) == set(CellResult.model_fields) == set(run.summary["cells"][0])
 

@@ -103,7 +103,7 @@ def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, 
     assert (state["stopped"], state["tasks"], state["completion"]) == ("excluded", [], None)
     client.post("/api/act", json=body | {"action": "include", "request": "second"}, headers=owner)
     assert excluded(annotating.study) == annotation_report(annotating)["left out"] == {}
-    assert [one["action"] for one in AnnotationOverview(annotating)()["actions"]] == ["exclude", "include"]
+    assert [event["action"] for event in AnnotationOverview(annotating)()["actions"]] == ["exclude", "include"]
 
 
 def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client, owner):

@@ -75,8 +75,8 @@ def test_practice_comes_first_and_shows_the_known_mask(annotating, client):
 def test_nobody_is_stuck(annotating, client):
     person = Person(client, "a")
     feedbacks = [person.draw(HALF, kind) for kind in ("mask", "no_region", "skip")]
-    assert [one["iou"] for one in feedbacks] == [0.5, 0.0, 0.0]
-    assert [one["again"] for one in feedbacks] == [True] * (ATTEMPTS - 1) + [False]
+    assert [feedback["iou"] for feedback in feedbacks] == [0.5, 0.0, 0.0]
+    assert [feedback["again"] for feedback in feedbacks] == [True] * (ATTEMPTS - 1) + [False]
     assert person.state["tasks"][0]["unit"] == annotating.practice[1]
 
 

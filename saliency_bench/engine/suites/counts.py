@@ -1,10 +1,9 @@
 """Counts of built datasets over all their splits, which a table shows beside the paper's."""
 
 from saliency_bench.data.loading import find
+from saliency_bench.data.names import SPLITS
 from saliency_bench.engine.suites.number import NoNumberError
 from saliency_bench.errors import UserError
-
-SPLITS = ("train", "validation", "test")
 
 
 def counts_of(name: str) -> dict[str, int]:

@@ -15,6 +15,7 @@ from typing import Any
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.data.loading import find
+from saliency_bench.data.names import SPLITS
 from saliency_bench.engine.preflight import check_model, check_start
 from saliency_bench.engine.suites.costs import (
     Cost,
@@ -36,7 +37,6 @@ from saliency_bench.utils.messages import complain
 
 WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as, to compare runs that are not timed
 BYTES = 300  # of a record, about
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Step:
 
     @property
     def key(self) -> Key:
-        """What the speed of its network depends on."""
+        """Return what the speed of its network depends on."""
         return speed_key(self.job)
 
     @property
     def by_cell(self) -> list[dict[str, Any]]:
-        """What each cell that is not there costs, and before it, with the metric None, what its maps cost.
+        """Return the cost of each missing cell, and, with the metric None, that of the maps of each explainer.
 
-        Not in it are predictions, trainings and retrainings.
+        Predictions, trainings and retrainings are not included.
         """
         costs: list[tuple[str, str | None, Cost]] = []
         for explainer in dict.fromkeys(explainer for explainer, _ in self.left):

@@ -330,6 +330,7 @@ class Picture(Strict):
     show: dict[PictureAxis, tuple[str, ...]] = {}
     variants: ClassVar[dict[str, dict[str, Scalar]]] = {}  # only tables have some
     has_explainer: ClassVar[bool] = True
+    needs_runs: ClassVar[bool] = True
     places: ClassVar[str] = "rows or columns"
 
     @model_validator(mode="after")
@@ -348,11 +349,6 @@ class Picture(Strict):
     def axes(self) -> tuple[PictureAxis, ...]:
         """Return the axes that its cells have."""
         return self.rows + self.columns
-
-    @property
-    def needs_runs(self) -> bool:
-        """Return True: its images are those of runs."""
-        return True
 
     def needs(self, **names: str) -> bool:
         """Return whether the picture shows what a run has with these names, {axis: name}."""

@@ -84,7 +84,7 @@ class SuiteResult:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a suite would do: a step per run, and the devices of --device-table."""
+    """The plan of a suite: a step per run, and the devices of --device-table."""
 
     steps: list[Step]
     devices: Sequence[Measured] = ()
