@@ -1,5 +1,6 @@
 """Sentences and page of `choose`, both made of choice.json and the folder of its run alone."""
 
+from math import ceil
 from typing import Any
 
 from saliency_bench.analysis.verdict import listed
@@ -33,8 +34,19 @@ def sentences(content: dict[str, Any]) -> list[str]:
         lines.append("The questions have different answers; take the one you ask, an average would answer none.")
     if excluded := content["survive_random_weights"]:
         lines.append(f"Left out, as their maps stay the same when all weights are random: {listed(excluded)}.")
+    lines += not_counted(content)
     silent = list(dict.fromkeys(question["silent"] for question in content["questions"] if question["silent"]))
     return [*lines, f"This does not say {'; nor '.join(silent)}."] if silent else lines
+
+
+def not_counted(content: dict[str, Any]) -> list[str]:
+    """Return which candidates do not count: those with the maps of another one, and those for which was no time."""
+    lines = [f"{listed([twin for twin, other in content['twins'].items() if other == kept])} and {kept} give the same "
+             f"maps here and count once, as {kept}." for kept in dict.fromkeys(content["twins"].values())]  # fmt: skip
+    if slow := content["too_slow"]:
+        minutes = ceil(content["within_for_all"] / 60)
+        lines.append(f"Not tried for lack of time: {_some(slow)}; --within {minutes}m would try all.")
+    return lines
 
 
 def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
