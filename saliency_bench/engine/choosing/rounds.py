@@ -119,6 +119,7 @@ class Contest:
         second: the next.
         ended: why no more images are asked for; "" while they are.
         images: that decided.
+        limit: images of the dataset that were gone through for these; more where not all are explained.
         clusters: of these.
         scores: of these, of the candidates that were left.
     """
@@ -129,6 +130,7 @@ class Contest:
     second: str = ""
     ended: str = ""
     images: int = 0
+    limit: int = 0
     clusters: int = 0
     scores: Scores | None = None
 
@@ -197,6 +199,8 @@ class Narrowing:
             if not self.rounds:
                 self._leave_out_twins(scores)
             dropped = {metric: self._look(metric, scores, seen) for metric in lineup}
+            for metric in lineup:
+                self.contests[metric].limit = limit
             self.rounds.append(Round(limit, len(scores.ids), scores.clusters, lineup, dropped))
             seen = len(scores.ids)
 
