@@ -47,7 +47,7 @@ def choices(count: int, dataset: Path, model: Path, folder: Path, children: Chil
             CHOICE.mkdir()
             shutil.copy(costs, CHOICE)  # seconds of a pass, which another measurement would give otherwise
             for _ in range(bad_luck(number)):
-                delay = seconds * dice.random()
+                delay = 0.6 * seconds * dice.random()
                 if not (CHOICE / "choice.html").exists() and children.killed_at(at_once, delay, sb.choose, settings):
                     outcome.kills[where()] += 1
             children.to_the_end(sb.choose, settings)

@@ -55,7 +55,7 @@ class Known:
         return self.unchanged & set(names)
 
     def twins(self, names):
-        return {name: names[0] for name in names[1:]}
+        return dict.fromkeys(names[1:], names[0])
 
 
 def narrowed(means, baselines=(), images=200, limit=inf, costs=None, **settings):
@@ -133,7 +133,7 @@ def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():
 
 def test_images_that_could_not_tell_candidates_apart_are_not_spent():
     means = {"a": 0.8, "b": 0.78, "random": 0.1}
-    narrowing, laboratory = narrowed(means, ["random"], noise=0.3)
+    narrowing, _ = narrowed(means, ["random"], noise=0.3)
     contest = narrowing.contests[METRIC]
     assert contest.ended == HOPELESS
     assert contest.images < 100

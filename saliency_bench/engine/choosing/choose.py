@@ -274,9 +274,7 @@ def _described(candidate: Candidate, layer: str) -> dict[str, Any]:
         "baseline": candidate.baseline,
         "passes": candidate.passes,
         "load": load_call(candidate.explainer),
-        "elsewhere": {
-            package: whole(package, line) for package, line in elsewhere(candidate.explainer, layer).items()
-        },
+        "elsewhere": {package: whole(package, line) for package, line in elsewhere(candidate.explainer, layer).items()},
     }
 
 
@@ -292,7 +290,7 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
         {name: count * seconds for name, count in maps.items()},
         {key: count * seconds for key, count in scoring.items()},
     )
-    whole = TRIED * first * budget.per_image(dict.fromkeys(metrics, [item.name for item in chosen])) / SHARE
+    whole = TRIED * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
     chosen, slow = _affordable(chosen, metrics, budget, first)
     return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
 
@@ -385,7 +383,7 @@ def _affordable(
         enough = ceil((total + seconds([cheapest])) / SHARE / 60)
         raise UserError(
             f"--within {budget.limit / 60:.0f}m is too little time here for any explainer beside the baselines; give "
-            f"--within {enough}m, a question whose metrics cost less (--for alignment, with masks), or a smaller network"
+            f"--within {enough}m, or a question whose metrics cost less (--for alignment, with masks)"
         )
     return kept, slow
 
