@@ -31,7 +31,8 @@ FAMILIES = {
 }  # fmt: skip
 # Whose last features are tokens with a class token among them, in several grids or of channels.
 TOKENS = ("deit_tiny_patch16_224", "convit_tiny", "coat_lite_tiny", "crossvit_tiny_240", "eva02_tiny_patch14_224",
-          "pit_ti_224", "tnt_s_patch16_224", "vit_tiny_r_s16_p8_224", "volo_d1_224", "xcit_nano_12_p16_224")  # fmt: skip
+          "pit_ti_224", "tnt_s_patch16_224", "vit_tiny_r_s16_p8_224", "volo_d1_224",
+          "xcit_nano_12_p16_224")  # fmt: skip
 
 
 def built(name):
