@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from datasets import Dataset
 
 import saliency_bench as sb
 from saliency_bench import registry
@@ -37,20 +38,22 @@ def measured() -> list[str]:
 
 def write(folder: Path, models: Path) -> None:
     """Write the picture into the folder of the pages of metrics, and a table into each page that has scores."""
-    photographs = "photos-xai", write_efficientnet_lite(models / "lite0")
-    drawings = str(models / "shapes-xai"), models / "ResNet"
+    rows = sb.load_dataset("photos-xai", split="test")
+    rows = rows.select([index for index, name in enumerate(rows["image_id"]) if name in SHOWN])
+    photographs = rows, write_efficientnet_lite(models / "lite0")
+    drawings = sb.load_dataset(str(models / "shapes-xai"), split="test"), models / "ResNet"
     shown = scored(models / "run-photos", *photographs, target="predicted", label_map="photos_to_imagenet")
     drawn = scored(models / "run-shapes", *drawings, limit=LIMIT)
     drawing = str(drawn.groupby("image_id").correct.first().idxmax())
     write_with(folder / FILE, partial(draw, rows=[*((*photographs, name) for name in SHOWN), (*drawings, drawing)]))
-    scores = pd.concat([shown[shown.image_id.isin(SHOWN)], drawn[drawn.image_id == drawing]])
+    scores = pd.concat([shown, drawn[drawn.image_id == drawing]])
     for name in measured():
         path = folder / f"{name}.md"
         text = path.read_text(encoding="utf-8")
         write_text(path, with_picture(text, name, scores[scores.metric == name]))
 
 
-def scored(out: Path, dataset: str, model: Path, **settings: object) -> pd.DataFrame:
+def scored(out: Path, dataset: Dataset, model: Path, **settings: object) -> pd.DataFrame:
     """Return the records of a run, with whether the classifier is right; without scores that are not defined."""
     sb.run(dataset=dataset, model=str(model), explainers=EXPLAINERS, metrics=measured(), out=out, device="cpu",
            progress=False, **settings)  # fmt: skip
@@ -78,13 +81,13 @@ def cell(value: float | None) -> str:
     return "–" if value is None or np.isnan(value) else f"{value:.2f}"
 
 
-def draw(path: Path, rows: Sequence[tuple[str, Path, str]]) -> None:
+def draw(path: Path, rows: Sequence[tuple[Dataset, Path, str]]) -> None:
     """Draw the maps of images, each (dataset, model, its id), a line for each image."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 2.2 * len(rows)), dpi=100, layout="constrained")
     for axes, (dataset, model, name) in zip(figure.subplots(len(rows), len(EXPLAINERS) + 1), rows, strict=True):
-        (row,) = [row for row in sb.load_dataset(dataset, split="test") if row["image_id"] == name]
+        row = dataset[dataset["image_id"].index(name)]
         classifier = sb.load_classifier(str(model), device="cpu")
         batch = classifier.prepare([row])
         axes[0].imshow(batch.images[0].permute(1, 2, 0).numpy())
