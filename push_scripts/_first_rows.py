@@ -1,6 +1,6 @@
 """The first rows of a board: its owner runs baselines and a few explainers, and lets them in like any submission."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,15 @@ class Pair:
     def has_masks(self) -> bool:
         """Whether there are masks to compare maps with."""
         return self.report["splits"][self.split]["masks"] > 0
+
+    @property
+    def has_images(self) -> bool:
+        """Whether its images are published."""
+        return self.report["redistribute_images"]
+
+    def published_as(self, namespace: str) -> str:
+        """Return what the dataset is loaded by: its repository, or its folder where the images are not published."""
+        return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
         """Return where its run is kept; other samples or weights have another folder."""
@@ -105,43 +114,51 @@ def metrics_for(pair: Pair, metrics: Sequence[str]) -> list[str]:
     return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]
 
 
-def add_rows(
-    pair: Pair, namespace: str, root: Path, settings: dict[str, Any], api: HfApi, say: Callable[[str], object]
-) -> Path:
-    """Run, submit, review, merge and recompute what the board lacks of a pair; return the folder of the run.
+def scored(pair: Pair, namespace: str, root: Path, settings: Mapping[str, Any]) -> Path:
+    """Run explainers on a dataset and a classifier as they are published; return the folder of the run.
 
-    Each part asks the board what is there, so that this can be repeated after any interruption.
-
-    Raises:
-        UserError: The board refuses its own owner's rows, which says that something is wrong with it.
+    Args:
+        pair: the dataset, from its folder where its images are not published.
+        namespace: on the Hub.
+        root: of the folders of runs.
+        settings: explainers, metrics, limit and device.
     """
     from saliency_bench.engine.run import run
+
+    chosen = {**settings, "metrics": metrics_for(pair, settings["metrics"])}
+    return run(
+        dataset=pair.published_as(namespace), model=f"hub:{namespace}/{pair.model.name}", split=pair.split,
+        out=pair.run_folder(root), progress=False, **chosen,
+    ).folder  # fmt: skip
+
+
+def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
+    """Submit, review and merge what the board lacks of a run. Raise UserError if the review refuses it."""
     from saliency_bench.leaderboard import review
-    from saliency_bench.leaderboard.recompute import vouch
     from saliency_bench.leaderboard.submit import plan
 
-    repo, published = f"{namespace}/results", pair.report["redistribute_images"]
-    dataset = f"hub:{namespace}/{pair.name}" if published else str(pair.dataset)
-    chosen = settings | {"metrics": metrics_for(pair, settings["metrics"])}
-    folder = run(
-        dataset=dataset, model=f"hub:{namespace}/{pair.model.name}", split=pair.split, out=pair.run_folder(root),
-        progress=False, **chosen,
-    ).folder  # fmt: skip
-    proposed = plan(folder, namespace=namespace, note=NOTE, api=api)
+    proposed = plan(run, namespace=namespace, note=NOTE, api=api)
     if proposed.new:
         number = int(str(proposed.pending or proposed.publish()).rpartition("/")[2])
-        verdict = review.review(repo, number, api)
+        verdict = review.review(proposed.repo, number, api)
         if not verdict.fine:
-            raise UserError(f"pull request {number} of {repo} must not be merged: {verdict.problems[0]}")
+            raise UserError(f"pull request {number} of {proposed.repo} must not be merged: {verdict.problems[0]}")
         review.merge(verdict, api)
-        say(f"merged: pull request {number} of {repo}")
-    given = {"device": settings["device"]} | ({} if published else {"dataset": dataset})
-    for name in _not_recomputed(pair, repo, proposed.submission.result.submitter, api):
-        status, lines = vouch(repo, name, api=api, progress=False, **given)
+        say(f"merged: pull request {number} of {proposed.repo}")
+
+
+def recompute(pair: Pair, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
+    """Recompute the owner's submissions for a pair that have no status. Raise UserError if one is refused."""
+    from saliency_bench.hub.client import account
+    from saliency_bench.leaderboard.recompute import vouch
+
+    repo = f"{namespace}/results"
+    given = {"device": device} | ({} if pair.has_images else {"dataset": str(pair.dataset)})
+    for folder in _not_recomputed(pair, repo, account(api).name, api):
+        status, lines = vouch(repo, folder, api=api, progress=False, **given)  # type: ignore[arg-type]
         say(lines[0])
         if status.refused:
             raise UserError(f"{repo}: {lines[0]}")
-    return folder
 
 
 def _not_recomputed(pair: Pair, repo: str, owner: str, api: HfApi) -> list[str]:

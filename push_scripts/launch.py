@@ -219,12 +219,14 @@ class Launch:
             time.sleep(self.args.pace if done.changed else 0)
 
     def add_rows(self) -> None:
-        """Add the first rows of the board."""
+        """Add the first rows of the board; each part asks the Hub, or the folder of the run, what is there."""
         settings = {name: getattr(self.args, name) for name in ("explainers", "metrics", "limit", "device")}
         for pair in self.pairs:
             self.say(_row_line(pair, self))
-            add = partial(_first_rows.add_rows, pair, self.namespace, self.root, settings, self.api, self.say)
-            self.patiently(add)
+            run = self.patiently(partial(_first_rows.scored, pair, self.namespace, self.root, settings))
+            self.patiently(partial(_first_rows.let_in, run, self.namespace, self.api, self.say))
+            device = self.args.device
+            self.patiently(partial(_first_rows.recompute, pair, self.namespace, device, self.api, self.say))
 
     def tables(self) -> Iterable:
         """Return the publication of the table that the Hub shows of the board."""

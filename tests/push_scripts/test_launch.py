@@ -22,6 +22,8 @@ from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
 from saliency_bench.leaderboard.submit import board_publication
 from saliency_bench.leaderboard.view.core import FILE, Core, CoreCell, core_as_yaml, read_core
+from saliency_bench.publishing.datasets import dataset_publication
+from saliency_bench.publishing.models import model_publication
 from saliency_bench.push_scripts import _all, _first_rows, _native, _stranger
 from saliency_bench.push_scripts.launch import STEPS
 
@@ -32,18 +34,8 @@ from kill_loops.first_day import launch
 
 REPO = "saliency-bench/results"
 ONLY = ["--only", "pet-xai", "resnet-18-pet-xai", "saliency_miou"]
-SMALL = [
-    "--license",
-    "mit",
-    *ONLY,
-    "--explainers",
-    "random",
-    "gradcam",
-    "--metrics",
-    "saliency_miou",
-    "--device",
-    "cpu",
-]
+ROWS = ["--explainers", "random", "gradcam", "--metrics", "saliency_miou", "--device", "cpu"]
+SMALL = ["--license", "mit", *ONLY, *ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +52,14 @@ def line(here, built, monkeypatch):
     """`saliency-bench launch` in this process."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     return lambda *words, data=built: cli.main(["launch", "saliency-bench", "--data", str(data), *map(str, words)])
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    """The seconds that this process would have slept."""
+    seconds = []
+    monkeypatch.setattr(patience.time, "sleep", seconds.append)
+    return seconds
 
 
 # The plan
@@ -164,14 +164,38 @@ def test_a_model_of_other_images_is_no_classifier_of_a_dataset(built, tmp_path):
     assert _first_rows.pairs(root) == []
 
 
+def test_the_card_of_a_model_has_the_scores_of_a_run_on_these_weights_whatever_it_was_called(built, tmp_path):
+    network, digest = built / "models/resnet-18-pet-xai", _first_rows.pairs(built)[0].digest
+    for name, about in {
+        "a": {"id": "folder:resnet-18-pet-xai", "digest": "0" * 32},
+        "b": {"id": "x", "digest": digest},
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps({"model": about}))
+    assert _all._run_on(network, tmp_path) == tmp_path / "b"
+    assert _all._run_on(network, tmp_path / "a") is None
+
+
+def test_a_card_never_leaves_out_its_dataset_because_the_hub_is_busy(here, built, tmp_path, slept):
+    publish(dataset_publication(built / "pet-xai", "saliency-bench", tmp_path), api=here.api())
+
+    def card():
+        model = model_publication(built / "models/resnet-18-pet-xai", "saliency-bench", api=here.api())
+        return model.files["README.md"].decode()
+
+    assert "trained on\n[saliency-bench/pet-xai]" in card()
+    here.fault("GET /api/datasets", status=503)
+    with pytest.raises(UserError, match="503"):
+        card()
+    here.fault("HEAD .*build_report.json", times=9, status=503)
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    with pytest.raises(UserError, match=r"build_report\.json of saliency-bench/pet-xai did not arrive"):
+        card()
+    here.heal()
+    assert "trained on\n[saliency-bench/pet-xai]" in card()
+
+
 # Patience
-
-
-@pytest.fixture
-def slept(monkeypatch):
-    seconds = []
-    monkeypatch.setattr(patience.time, "sleep", seconds.append)
-    return seconds
 
 
 @pytest.mark.parametrize(
@@ -243,8 +267,7 @@ FAULTS = ("repos/create", "preupload", "POST .*/commit/", "PUT", "/merge", "GET 
 # What a child was answered last before it is killed: (part of the request, how often).
 KILLS = (
     ("repos/create", 2),  # the model's repository is empty
-    ("results/commit", 1),  # the board is there, the app is not
-    ("results/commit", 1),  # the pull request is open
+    ("results/commit", 2),  # the board is there, and a pull request is open
     ("/merge", 1),  # merged, and the Hub's table is old
     ("results/commit", 1),  # recomputed, and the Hub's table is old
 )
