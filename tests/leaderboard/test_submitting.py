@@ -147,15 +147,6 @@ def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
 
 
 @pytest.mark.slow
-def test_a_password_in_the_address_of_the_hub_is_not_shown(hub, here, run):
-    first = sb.submit(run).pull_request
-    api = HfApi(endpoint=hub.url.replace("//", "//me:secret@"), token=FOUNDER.token)
-    again = plan(run, api=api)
-    assert again.pending == first
-    assert "secret" not in "".join([*again.lines(), json.dumps(again.as_dict())])
-
-
-@pytest.mark.slow
 def test_only_what_is_new_is_sent(hub, here, run, shapes, resnet, tmp_path):
     sb.submit(run)
     merge(hub, 1)

@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from huggingface_hub import HfApi
 from local_hub import FOUNDER, READER, VISITOR
 
 import saliency_bench as sb
 from saliency_bench import cli
 from saliency_bench.errors import UserError
 from saliency_bench.hub import patience
-from saliency_bench.hub.client import rights
+from saliency_bench.hub.client import rights, shown_endpoint
 from saliency_bench.hub.patience import patiently
 from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
@@ -240,6 +241,10 @@ def test_the_hub_is_asked_once_who_it_is(hub):
     api = hub.api()
     assert {rights(api, f"saliency-bench/{name}").may for name in "abc"} == {True}
     assert len(hub.lines("whoami")) == 1
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_shown():
+    assert shown_endpoint(HfApi(endpoint="http://me:secret@hub.example:8080/at")) == "http://hub.example:8080/at"
 
 
 # Strangers and requests
