@@ -103,9 +103,9 @@ class Launch:
 
     def patiently(self, action: Callable[[], Any], repo: str = "") -> Any:
         """Return what an action returns, repeated while the Hub is busy; a plan alone waits for nothing."""
-        from saliency_bench.hub.patience import patiently
+        from saliency_bench.hub.patience import PAUSES, patiently
 
-        return action() if self.args.dry_run else patiently(action, repo or self.board, self.api, self.say)
+        return patiently(action, repo or self.board, self.api, self.say, () if self.args.dry_run else PAUSES)
 
     def takes(self, name: str) -> bool:
         """Return whether a repository is published, and note that there is one of this name."""
@@ -167,8 +167,11 @@ class Launch:
             UserError: The account may not write to all of it, a repository holds something else, or one of --only does
                 not exist.
         """
+        from saliency_bench.bound_explainer import load_explainer
         from saliency_bench.hub.plan import plan_if_reachable, upload_plan
 
+        for name in self.args.explainers:  # a wrong name is told now, not after the first hour
+            load_explainer(name)
         kinds = (self.datasets, self.models, self.metrics, self.boards, self.apps)
         publications = [item for kind in kinds for item in self.patiently(partial(_listed, kind))]
         for name in self.args.only:

@@ -115,6 +115,10 @@ def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, 
 
     assert "--pace -1 is negative" in refusal("--pace", "-1")
     assert "did you mean pet-xai?" in refusal("--only", "pet-xia")
+    assert "did you mean gradcam or" in refusal("--explainers", "gradcan")
+    here.fault("GET /api/datasets", times=9, status=503)
+    assert "503" in refusal(*SMALL, "--dry-run")  # a plan waits for nothing
+    here.heal()
     assert "resnet-18-pet-xai has no licence; give that of its weights" in refusal(*ONLY)
     assert "holds no built dataset" in refusal(data=tmp_path)
     for user, words in ((VISITOR, "visitor may not write to saliency-bench/"), (READER, "only has read access")):
@@ -225,6 +229,10 @@ def test_patience_ends_and_waits_for_nothing_that_will_not_pass(hub, slept):
     hub.heal()
     hub.fault("GET /api/whoami", status=429, headers={"Retry-After": "86400"})
     with pytest.raises(UserError, match=r"429.*86400 s; nothing is lost"):
+        patiently(hub.api().whoami, "x/y", hub.api())
+
+    hub.fault("GET /api/whoami", status=403)
+    with pytest.raises(UserError, match="403"):
         patiently(hub.api().whoami, "x/y", hub.api())
 
     def wrong():
