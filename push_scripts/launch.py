@@ -3,7 +3,7 @@
 example:
   saliency-bench launch YOUR-NAME --dry-run
   saliency-bench launch YOUR-NAME --license apache-2.0
-  saliency-bench launch YOUR-NAME --license mit --only pet-xai resnet-18-pet-xai saliency_miou leaderboard --limit 20
+  saliency-bench launch YOUR-NAME --only pet-xai saliency_miou leaderboard
 
 In this order: account and names are checked before anything is sent; datasets, models, metrics, the board with the
 core of its page Overall, and the apps are published; baselines and a few explainers are run on each dataset with its
