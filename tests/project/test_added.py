@@ -57,7 +57,7 @@ def found_anew():
 
     def forget():
         importlib.invalidate_caches()
-        for function in (registry._points, registry._places, registry._read_added, registry._code_of):
+        for function in (registry._all_points, registry._points, registry._places, registry._read_added, registry._code_of):
             function.cache_clear()
 
     yield forget
