@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -71,15 +71,16 @@ def _own(kind: str) -> dict[str, Path]:
 
 
 @cache
-def _all_points() -> EntryPoints:
-    """Return the entry points of all installed packages, whose files are read once for all kinds."""
-    return entry_points()
+def _all_points() -> dict[str, list[EntryPoint]]:
+    """Return {kind: entry points} of all installed packages, whose files are read once for all kinds."""
+    every = entry_points()
+    return {kind: list(every.select(group=group)) for kind, group in GROUPS.items()}
 
 
 @cache
 def _points(kind: str) -> dict[str, EntryPoint]:
     """Return {name: entry point} of what other packages add; of two of a name the one whose package comes first."""
-    points = _all_points().select(group=GROUPS[kind]) if kind in GROUPS else ()
+    points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
     for point in sorted(points, key=lambda point: point.dist.name if point.dist else ""):
         if (first := known.setdefault(point.name, point)) is not point and first.value != point.value:

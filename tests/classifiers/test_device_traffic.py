@@ -70,7 +70,7 @@ def on_gpu(monkeypatch):
         yield classifier
 
 
-# {explainer: the sizes of its passes for two images; bytes sent to the GPU per 1,000 pictures, of which one has 602,112}
+# {explainer: the sizes of its passes for two images, most bytes sent to the GPU per 1,000 pictures of 602,112 each}
 EXPECTED = {
     "occlusion:window=32,stride=16": ([170] * 2, 17_200),
     "rise:masks=4000": ([250] * 32, 107_000),
