@@ -41,8 +41,10 @@ def device_name(text: str | torch.device | None) -> str:
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Return values of the host on a device; to a GPU they are copied while the host goes on."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+    """Return values on a device; from the host to a GPU they are copied while the host goes on."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 def peak_memory(device: torch.device) -> int | None:
