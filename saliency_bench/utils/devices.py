@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from saliency_bench.errors import UserError
 
@@ -37,6 +38,13 @@ def device_name(text: str | torch.device | None) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu, {platform.machine()}, {os.cpu_count()} cores"
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Return values on a device; from the host to a GPU they are copied while the host goes on."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 def peak_memory(device: torch.device) -> int | None:
