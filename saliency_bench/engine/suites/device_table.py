@@ -15,7 +15,7 @@ from saliency_bench.engine.suites.plan import Step
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
-TIMES = ("prepare", "forward", "gradient", "trained")  # seconds per image
+TIMES = ("prepare", "forward", "gradient", "trained", "step")  # seconds per image, and per step of the optimiser
 FIELDS = ("device", "network", "size", "batch", *TIMES, "memory", "price")
 
 

@@ -14,8 +14,8 @@ from saliency_bench.utils.seeds import seed_of
 
 def prepare(suite: Suite, tables: Iterable[str], choice: Choice) -> None:
     """Draw the datasets and write the networks' configs, unless they are there."""
-    for model, entry in suite.models.items():
-        path = smoke_config(choice, model)
+    for entry in suite.models.values():
+        path = smoke_config(choice, entry.name)
         if not path.is_file():
             write_text(path, json.dumps(_config(entry.family, suite.smoke.size), indent=2) + "\n")
     runs = {run for table in tables for run in suite.items[table].runs}
@@ -36,9 +36,10 @@ def _config(family: str, size: int) -> dict[str, Any]:
         return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 48,
                 "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "image_size": size,
                 "patch_size": size // 8}  # fmt: skip
-    if family == "convnext":
+    if family == "convnext":  # whose blocks, begun at 1e-6, would take longer than these trainings to join in
         return {"model_type": "convnext", "architectures": ["ConvNextForImageClassification"], "depths": [1, 1, 1, 1],
-                "hidden_sizes": [16, 24, 32, 48], "patch_size": 2, "image_size": size}  # fmt: skip
+                "hidden_sizes": [16, 24, 32, 48], "patch_size": 2, "image_size": size,
+                "layer_scale_init_value": 1.0}  # fmt: skip
     widths = {"resnet": [24, 48], "vgg": [32, 48], "inception": [24, 40]}[family]
     return {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "embedding_size": 24,
             "hidden_sizes": widths, "depths": [1, 1], "layer_type": "basic"}  # fmt: skip
