@@ -1,5 +1,6 @@
 """Suites: what a file may say, which runs follow from it, and the tables that are made of them."""
 
+import csv
 import json
 import os
 import re
@@ -659,3 +660,25 @@ def test_the_smaller_of_two_limits_wins(tmp_path):
     _, content, tables = find_suite("p1-figure3")
     assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, limit=20))} == {20}
     assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, smoke=True))} == {content.smoke.limit}
+
+
+def test_a_run_extends_the_table_of_devices_that_a_plan_elsewhere_reads(done, file, tmp_path, monkeypatch, capsys):
+    for part in ("data", "models"):
+        shutil.copytree(done.folder / part, tmp_path / "out" / part)
+    monkeypatch.chdir(tmp_path)
+    words = ["suite", f"{file}:means", "--smoke", "--out", "out", "--device", "cpu", "--device-table", "devices.csv",
+             "--select", "dataset=one", "model=small"]  # fmt: skip
+    assert cli.main(words) == 0
+    text = Path("devices.csv").read_text()
+    header, here = text.splitlines()
+    device = next(csv.reader([here]))[0]
+    # Brought to a machine of another name, whose hour costs something.
+    Path("devices.csv").write_text(f"{header}\n{here.replace(device, 'elsewhere')}2 EUR\n")
+    capsys.readouterr()
+    assert cli.main([*words, "--plan", "--limit", "20"]) == 0
+    shown = capsys.readouterr().out
+    lines = [line for line in shown.splitlines() if line.startswith(("elsewhere", device))]
+    assert [line.split("  ")[0] for line in lines] == ["elsewhere", device]
+    assert ["EUR" in line for line in lines] == [True, False]
+    assert Path("devices.csv").read_text().count("\n") == 3
+    assert re.search(r"memory +MB +hours", shown)

@@ -259,11 +259,12 @@ def missing_of(steps: Sequence[Step]) -> list[str]:
 def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
     """Return the plan as a table: header, then a row per run."""
     counts = ("forward", "gradient", "trained", "networks", "retrained")
-    rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "hours"]]
+    rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "memory", "MB", "hours"]]
     for step in steps:
         numbers = [_count(None if step.cost is None else getattr(step.cost, name)) for name in counts]
         rows.append([step.job.folder.name, step.dataset, step.model, _count(step.images), str(step.cells),
-                     str(step.done), *numbers, _hours(step.seconds)])  # fmt: skip
+                     str(step.done), *numbers, f"{step.memory / 1e9:.1f} GB" if step.memory else "?",
+                     "?" if step.megabytes is None else f"{step.megabytes:,.1f}", _hours(step.seconds)])  # fmt: skip
     return rows
 
 
@@ -276,7 +277,7 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
     lines = [
         f"{len(steps)} runs, {cells} cells, {done} of them done; {len(networks)} networks to train, "
         f"{_count(cost.retrained)} retrainings; {_count(cost.forward)} images forward, {_count(cost.gradient)} with "
-        f"gradients, {_count(cost.trained)} trained on in {_count(cost.steps)} steps; {disk:,.0f} MB of records"
+        f"gradients, {_count(cost.trained)} trained on in {_count(cost.steps)} steps; {disk:,.0f} MB on disk"
     ]
     known = [step.seconds for step in steps if step.seconds is not None]
     if any(seconds[1] for seconds in known):

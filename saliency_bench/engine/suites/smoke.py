@@ -36,10 +36,9 @@ def _config(family: str, size: int) -> dict[str, Any]:
         return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 48,
                 "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "image_size": size,
                 "patch_size": size // 8}  # fmt: skip
-    if family == "convnext":  # whose blocks, begun at 1e-6, would take longer than these trainings to join in
+    if family == "convnext":
         return {"model_type": "convnext", "architectures": ["ConvNextForImageClassification"], "depths": [1, 1, 1, 1],
-                "hidden_sizes": [16, 24, 32, 48], "patch_size": 2, "image_size": size,
-                "layer_scale_init_value": 1.0}  # fmt: skip
+                "hidden_sizes": [16, 24, 32, 48], "patch_size": 2, "image_size": size}  # fmt: skip
     widths = {"resnet": [24, 48], "vgg": [32, 48], "inception": [24, 40]}[family]
     return {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "embedding_size": 24,
             "hidden_sizes": widths, "depths": [1, 1], "layer_type": "basic"}  # fmt: skip
