@@ -60,7 +60,7 @@ def test_what_a_batch_takes_is_tried_unless_its_passes_take_long(resnet, monkeyp
 
 def test_each_cell_of_a_plan_says_its_memory_and_a_run_its_size():
     own = OwnWork(memory={"gradcam": 100, "saliency_miou": 300})
-    job = SimpleNamespace(networks=(), folder=Path("run"))
+    job = SimpleNamespace(networks=(), folder=Path("run"), spec=SimpleNamespace(model="resnet", batch_size=16))
     pairs = [("gradcam", "saliency_miou"), ("rise", "saliency_miou")]
     step = Step(job, "there", "there", 10, 2, 0, Cost(forward=1), memory=200, left=pairs, speed=SPEED, own=own,
                 trainings={Path("network"): Cost()})  # fmt: skip
@@ -68,3 +68,11 @@ def test_each_cell_of_a_plan_says_its_memory_and_a_run_its_size():
     assert memory == {("gradcam", None): 100, ("gradcam", "saliency_miou"): 300, ("rise", None): 200,
                       ("rise", "saliency_miou"): 300}  # fmt: skip
     assert step.megabytes == pytest.approx((10 * 2 * 300 + 600_000 + 1000) / 1e6)
+
+
+def test_windows_are_counted_at_the_size_of_the_network():
+    """32 pixels have 4 x 4 windows of 8 pixels: 16 forward passes beside that of the whole image."""
+    network = SimpleNamespace(start="start", recipe=SimpleNamespace(size=32))
+    job = SimpleNamespace(networks=(network,), spec=SimpleNamespace(batch_size=16))
+    step = Step(job, "there", "there", 10, 1, 0, None, left=[("occlusion:window=8,stride=8", "saliency_miou")])
+    assert [cell["forward"] for cell in step.by_cell] == [10 * 17, 0]

@@ -135,7 +135,9 @@ def cost_of_training(network: Network, train: int, validation: int, test: int) -
                 networks=1)  # fmt: skip
 
 
-def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation: int, test: int) -> Cost:
+def cost_of_retraining(
+    pairs: Iterable[tuple[str, str]], train: int, validation: int, test: int, side: int = SIDE
+) -> Cost:
     """Return what the metrics among these pairs that retrain cost: maps of all images, and each training once."""
     total, tasks, mapped = Cost(), {}, set()
     for text, name in pairs:
@@ -153,7 +155,7 @@ def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation:
                 tasks[by_map, task.exposure, number, count] = protocol
             if (maps_of, count) not in mapped:
                 mapped.add((maps_of, count))
-                of_map = cost_of_map(explainer) if maps_of != "random" else Cost()
+                of_map = cost_of_map(explainer, side) if maps_of != "random" else Cost()
                 total += of_map.times(count + validation + test)
     for (*_, count), protocol in tasks.items():
         total += Cost(forward=protocol.epochs * validation + 2 * test, trained=protocol.epochs * count,

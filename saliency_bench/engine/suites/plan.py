@@ -89,10 +89,12 @@ class Step:
         Predictions, trainings and retrainings are not included.
         """
         costs: list[tuple[str, str | None, Cost]] = []
+        _, side, _ = self.key
         for explainer in dict.fromkeys(explainer for explainer, _ in self.left):
-            of_map = cost_of_map(as_explainer(explainer))
+            of_map = cost_of_map(as_explainer(explainer), side)
             costs.append((explainer, None, of_map))
-            costs += [(explainer, name, cost_of_score(of_map, name)) for other, name in self.left if other == explainer]
+            costs += [(explainer, name, cost_of_score(of_map, name, side)) for other, name in self.left
+                      if other == explainer]  # fmt: skip
         images = self.images or 0
         return [
             {"explainer": explainer, "metric": metric, "forward": images * cost.forward,
@@ -147,7 +149,7 @@ def plan_of(
         done = _cells_done(job, images)
         left = [pair for pair in pairs if (str(as_explainer(pair[0])), str(as_metric(pair[1]))) not in done]
         trainings = {} if images is None else _trainings(job, dataset, trained)
-        cost = None if images is None else sum(trainings.values(), _cost(left, images, sizes))
+        cost = None if images is None else sum(trainings.values(), _cost(left, images, sizes, speed_key(job)[1]))
         missing_model = _missing_model(job)
         key = speed_key(job)
         own = works.setdefault(key, OwnWork())
@@ -186,16 +188,17 @@ def _memory(left: Sequence[tuple[str, str]], speed: Speed | None, own: OwnWork) 
     return max((peak for peak in known if peak), default=None)
 
 
-def _cost(left: Sequence[tuple[str, str]], images: int, sizes: Mapping[str, int]) -> Cost:
+def _cost(left: Sequence[tuple[str, str]], images: int, sizes: Mapping[str, int], side: int) -> Cost:
     """Return what the missing cells of a run cost, without trainings of its networks.
 
     Args:
         left: (explainer, metric) of the missing cells.
         images: Images of the run.
         sizes: {split of its dataset: images}.
+        side: Of its images, in pixels.
     """
-    total = cost_of_image(left).times(images)
-    return total + cost_of_retraining(left, sizes.get("train", 0), sizes.get("validation", 0), images)
+    total = cost_of_image(left, side).times(images)
+    return total + cost_of_retraining(left, sizes.get("train", 0), sizes.get("validation", 0), images, side)
 
 
 def _trainings(
