@@ -209,15 +209,16 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done):
+def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done, tmp_path):
     def panels(name, empty=()):
         table = next(table for table in done.tables if table.name == name)
         numbers = table.numbers.copy()
         if empty:
             numbers.loc[numbers["quantity"].isin(empty), ["value", "low", "high"]] = np.nan
-        return plot_of(replace(table, numbers=numbers)).count('id="axes_')
+        return plot_of(replace(table, numbers=numbers), tmp_path).count('id="axes_')
 
     assert panels("scores") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {f"scores.{kind}" for kind in ("pdf", "svg", "png")}
     assert panels("scores", ["iAUC"]) == 1
     assert panels("scores", ["iAUC", "mIoU"]) == 0
     assert panels("means") == 1  # variants of one quantity are compared in one panel
