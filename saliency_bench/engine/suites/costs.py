@@ -56,7 +56,7 @@ class Cost:
     steps: int = 0
     networks: int = 0
     retrained: int = 0
-    made: Counter[str] = field(default_factory=Counter)
+    made: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __bool__(self) -> bool:
         return self != Cost()
