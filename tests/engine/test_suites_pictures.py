@@ -134,7 +134,7 @@ paper: Own
 datasets: {one: {name: one}}
 models: {small: {name: small, family: resnet, train: {epochs: 1}}}
 runs:
-  pair: {datasets: [one], models: [small], explainers: [gradcam, random], other: {label: scene}}
+  pair: {datasets: [one], models: [small], explainers: [gradcam, random, "rise:masks=50", "rise:masks=60"], other: {label: scene}}
 tables:
   scores: {title: T, runs: [pair], rows: [explainer], columns: [value], values: {IDR: {metric: saliency_idr}}}
 pictures:
@@ -150,7 +150,7 @@ pictures:
       without: {other: true, without: true, scores: false}
     values: {IDR: {metric: saliency_idr}}
     images: {count: 2}
-smoke: {drawings: 60, passes: 1, count: 60, limit: 8}
+smoke: {drawings: 60, passes: 1, count: 60, limit: 8, options: {rise: {masks: 8}}}  # which makes two of them one
 """
 
 
@@ -162,8 +162,8 @@ def test_a_picture_is_written_in_three_formats_and_shown_on_the_page(tmp_path):
     assert (done.failed, done.tables, done.pictures) == ({}, [], ["maps"])
     folder = tmp_path / "out" / "pictures"
     svg = (folder / "maps.svg").read_text()
-    assert svg.count("<image") == 2 * 4 * 2
-    assert svg.count("IDR") == 2 * 2 * 2
+    assert svg.count("<image") == 2 * 4 * 4
+    assert svg.count(">IDR ") == 2 * 2 * 4
     assert "no image_without" not in svg
     assert (folder / "maps.pdf").read_bytes().startswith(b"%PDF")
     with Image.open(folder / "maps.png") as picture:
@@ -177,5 +177,5 @@ def test_an_axis_with_several_names_must_stand_somewhere(tmp_path):
     content = yaml.safe_load(PICTURES)
     content["pictures"]["maps"]["columns"] = ["dataset"]
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match="its runs have 2 names of explainer"):
+    with pytest.raises(UserError, match="its runs have 4 names of explainer"):
         read_suite(tmp_path / "own.yaml")
