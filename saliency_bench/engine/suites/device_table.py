@@ -46,9 +46,9 @@ def read_devices(path: Path) -> list[Measured]:
 
 def _measured(row: Mapping[str, str]) -> Measured:
     """Return a row of the file. Only medians are kept, so the ends of each range are equal."""
-    times = {name: (float(row[name]),) * 3 for name in TIMES}
-    speed = Speed(**times, memory=int(row["memory"]) if row["memory"] else None)
-    if min(seconds for seconds, *_ in times.values()) < 0:
+    prepare, forward, gradient, trained, step = times = [(float(row[name]),) * 3 for name in TIMES]
+    speed = Speed(prepare, forward, gradient, trained, step, int(row["memory"]) if row["memory"] else None)
+    if min(times)[0] < 0:
         raise ValueError("a time is negative")
     price = row["price"].strip()
     _price_of(price)

@@ -19,9 +19,9 @@ import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
+from torch import nn
 
 from saliency_bench.bound_explainer import Explainer
-from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.suites.jobs import Job
 from saliency_bench.engine.suites.numbers import Results, explainer_text, metric_text
 from saliency_bench.engine.suites.samples import Sample, loaded, with_partners
@@ -34,7 +34,7 @@ from saliency_bench.reports.plots import STYLE, save_figure
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target_weights import probabilities
+from saliency_bench.target_weights import activation_of, probabilities
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images as BatchImages
 from saliency_bench.types import Target
@@ -224,7 +224,8 @@ def _prediction(sample: Sample) -> str:
     row = sample.row
     if row["prediction"] is None:
         return "no prediction"
-    return f"{sample.context.classifier.labels[row['prediction']]} {words.number(row['confidence'])}"
+    named = TargetTerms((row["prediction"],)).text(sample.context.classifier.labels)
+    return f"{named} {words.number(row['confidence'])}"
 
 
 def _of_partner(sample: Sample, explainer: Explainer, view: View) -> Cell:
@@ -248,10 +249,10 @@ def _of_partner(sample: Sample, explainer: Explainer, view: View) -> Cell:
     return Cell(eight_bit(images[0]), (_probability(classifier, images, right),))
 
 
-def _probability(classifier: Classifier, images: BatchImages, target: Target) -> str:
+def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> str:
     """Return the probability of a target for an image as a line: "p 0.913"."""
     with torch.no_grad():
-        p = probabilities(classifier(images).double(), classifier.activation)
+        p = probabilities(classifier(images).double(), activation_of(classifier))
     return f"p {words.number(float((p * target.to(p)).sum()))}"
 
 
@@ -277,7 +278,7 @@ def _terms(sample: Sample, rule: str) -> TargetTerms | None:
     return TargetTerms(group) if group else None
 
 
-def _parts(classifier: Classifier, images: BatchImages, target: Target, maps: np.ndarray, view: View) -> Cell:
+def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: View) -> Cell:
     """Draw the picture by the order of its map: `top` pixels, the `rest` or the salient `region`, else the reference.
 
     Below it stands the probability that the target then has.
