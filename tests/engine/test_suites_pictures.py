@@ -134,7 +134,9 @@ paper: Own
 datasets: {one: {name: one}}
 models: {small: {name: small, family: resnet, train: {epochs: 1}}}
 runs:
-  pair: {datasets: [one], models: [small], explainers: [gradcam, random, "rise:masks=50", "rise:masks=60"], other: {label: scene}}
+  pair:
+    {datasets: [one], models: [small], explainers: [gradcam, random, "rise:masks=50", "rise:masks=60"],
+     other: {label: scene}}
 tables:
   scores: {title: T, runs: [pair], rows: [explainer], columns: [value], values: {IDR: {metric: saliency_idr}}}
 pictures:
