@@ -271,8 +271,8 @@ function showOthers(others) {
   board.showKnown(others?.runs ? new Mask(task.width, task.height, others.runs) : null);
   $("others").setAttribute("aria-pressed", Boolean(others?.runs));
   if (!others) return showNote();
-  const people = others.people === 1 ? "one other person" : `${others.people} other people`;
-  note(others.runs ? `Blue: at least half of ${people}.` : "Nobody else has drawn on this image.");
+  const people = others.people === 1 ? "another person" : `at least half of ${others.people} other people`;
+  note(others.runs ? `Blue: what ${people} marked.` : "Nobody else has drawn on this image.");
 }
 
 function confirmed(reply) {

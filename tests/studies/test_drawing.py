@@ -120,7 +120,7 @@ def test_a_reviewer_looks_at_what_others_drew_and_corrects(browser, annotating):
     with serving(create_app(annotating)) as url:
         for page in opened(browser, f"{url}#key={reviewer.key}", DESKTOP):
             page.keyboard.press("o")
-            playwright.expect(page.locator("#note")).to_have_text("Blue: at least half of one other person.")
+            playwright.expect(page.locator("#note")).to_have_text("Blue: what another person marked.")
             page.keyboard.press("c")
             page.keyboard.press("e")
             drag(page, [(10, 10), (60, 20)])
