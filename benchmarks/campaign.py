@@ -3,10 +3,11 @@
 example:
   python benchmarks/campaign.py --photos photos --masks masks --work /tmp/campaign
 
-`photos` has a folder for each class; `masks` a PNG for each photograph, by name, in its upright size, not empty: what the
-simulated people see. The masks of `--honeypots` photographs are known to the owner, too. Of the people one is careless and draws
-at a wrong place, one is a bot that marks everything at once, and one leaves after an image. The owner leaves out whom
-the page calls careless, and the others do what is left. It fails if those three change the masks or the agreement.
+`photos` has a folder for each class; `masks` a PNG for each photograph, by name, in its upright size, not empty: what
+the simulated people see. The masks of `--honeypots` photographs are known to the owner, too. Of the people one is
+careless and draws at a wrong place, one is a bot that marks everything at once, and one leaves after an image. The
+owner leaves out whom the page calls careless, and the others do what is left. It fails if those three change the masks
+or the agreement.
 """
 
 import argparse
