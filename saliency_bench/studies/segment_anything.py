@@ -26,7 +26,8 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
 from saliency_bench.studies.strokes import Stroke
 
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+MEAN = np.array([123.675, 116.28, 103.53], np.float32)
+STD = np.array([58.395, 57.12, 57.375], np.float32)
 PER_STROKE = 5  # points, evenly along it
 EMBEDDINGS_KEPT = 16  # pictures, 4 MB each
 PROMPTS = ("point_coords", "point_labels", "mask_input", "has_mask_input", "orig_im_size")
@@ -62,7 +63,7 @@ class SegmentAnything:
         """Return bool (H, W), the region, in the size of the picture."""
         (width, height), outputs = self._embedding(file)
         scale = self._side / max(width, height)
-        points = [(x * scale, y * scale, stroke.add) for stroke in strokes for x, y in _along(stroke)]
+        points = [(x * scale, y * scale, int(stroke.add)) for stroke in strokes for x, y in _along(stroke)]
         points.append((0.0, 0.0, -1))
         mask_shape = [side if type(side) is int else 1 for side in getattr(self._needed.get("mask_input"), "shape", ())]
         sent = outputs | {
@@ -76,10 +77,10 @@ class SegmentAnything:
         names = [output.name for output in self._decoder.get_outputs()]
         given = {name: sent[name] for name in self._needed}
         try:
-            made = dict(zip(names, self._decoder.run(None, given), strict=True))
+            made: dict[str, np.ndarray] = dict(zip(names, self._decoder.run(None, given), strict=True))
         except Exception as error:  # onnxruntime has errors of its own
             raise UserError(f"the decoder failed ({one_line(error)})") from None
-        masks = made.get("masks", made[names[0]])[0]
+        masks = made["masks" if "masks" in made else names[0]][0]
         best = int(np.argmax(made["iou_predictions"][0])) if "iou_predictions" in made else 0
         return self._in_size(masks[best], width, height)
 
@@ -90,7 +91,7 @@ class SegmentAnything:
         scale = self._side / max(picture.size)
         small = picture.resize([max(1, round(side * scale)) for side in picture.size], Image.Resampling.BILINEAR)
         padded = np.zeros((1, 3, self._side, self._side), np.float32)
-        values = (np.asarray(small, np.float32) - np.float32(MEAN)) / np.float32(STD)
+        values = (np.asarray(small, np.float32) - MEAN) / STD
         padded[0, :, : small.height, : small.width] = values.transpose(2, 0, 1)
         try:
             made = self._encoder.run(None, {self._encoder.get_inputs()[0].name: padded})
