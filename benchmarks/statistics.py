@@ -78,6 +78,15 @@ UNEQUAL = {
         0.4 * LAWS["0/1, share .05"], LAWS["95 % zeros"],
         *(laws.beta(a, 49 * a).ppf(GRID) for a in (1, 2, 20)), (GRID > 0.98) * 1.0,
     ),
+    "few large events, more small ones": ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
+    "four rare, six smooth": (
+        (GRID > 0.98) * 1.0, 0.4 * (GRID > 0.95), LAWS["95 % zeros"], 0.2 * (GRID > 0.9),
+        *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in (20, 40, 80, 200, 400, 1000)),
+    ),
+    "ten rare, thirty smooth": (
+        *(0.02 / share * (GRID > 1 - share) for share in np.linspace(0.02, 0.2, 10)),
+        *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in np.geomspace(10, 1000, 30)),
+    ),
 }  # fmt: skip
 PARTS = ("coverage", "family", "power", "cost")
 
@@ -245,10 +254,12 @@ def show_family(times: int) -> None:
     counts = (50, 100, 200, 500)
     rows = (
         (f"{name}{', clusters of 6' * (size > 1)}",
-         [false_findings(shapes, count, times, size=size) for count in counts[: 2 if size > 1 else 4]])
+         [false_findings(shapes, count, times if len(shapes) < 40 else times // 4, size=size)
+          for count in counts[: 2 if size > 1 else 4]])
         for name, shapes in UNEQUAL.items() for size in (1, 6) if size == 1 or len(shapes) == 2
     )  # fmt: skip
-    show("Any false finding among explainers of equal means and unequal shape, %: clusters", counts, rows)
+    title = f"Any false finding among explainers of equal means and unequal shape, % of {times} (of forty: a quarter)"
+    show(f"{title}: clusters", counts, rows)
     for explainers in (5, 23, 40):
         often = max(times * 5 // explainers, 20)
         rows = ((law, [false_findings([law] * explainers, count, often) for count in (50, 100)])
