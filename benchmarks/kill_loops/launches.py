@@ -143,7 +143,7 @@ def nodes(count: int, dataset: Path, model: Path, folder: Path, children: Childr
     for number in range(count):
         dice = random.Random(number)
         with working_in(folder / f"nodes {number}"):
-            for again in range(bad_luck(number) // 2 + 1):
+            for _ in range(bad_luck(number) // 2 + 1):
                 both, node = start(), dice.randrange(2)
                 # Before they have met, it is torchrun that waits, for 15 minutes.
                 when, delay = moment(1 + dice.randrange(3), dice)
