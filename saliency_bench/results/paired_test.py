@@ -76,7 +76,7 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family, {pair: T}, as `seen`, with one more cluster (`outlasting`), and under every flip."""
+    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip."""
 
     def __init__(
         self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray, turned: np.ndarray
