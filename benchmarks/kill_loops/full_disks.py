@@ -65,11 +65,11 @@ def filled(
             said = "No space left" in line or "is full" in line
             if child.exitcode != 2 or not said:
                 outcome.differing.append(f"{name} with {size} kB: exit code {child.exitcode}, {line}")
-                if size > LARGEST:
-                    return
             else:
                 outcome.kills[f"full under {name}"] += 1
             size = int(size * GROWTH) + 1
+            if size > LARGEST:
+                raise RuntimeError(f"{name}: {line}")
             mount(size)
         outcome.differing += [f"{name} after {size} kB: {what}" for what in differing()]
         outcome.done += 1

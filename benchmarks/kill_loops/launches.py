@@ -32,7 +32,7 @@ def launched(settings: dict, processes: int = 2, node: int | None = None, port: 
         os.dup2(os.open(f"said.{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     nodes = 1 if node is None else 2
     config = LaunchConfig(
-        min_nodes=nodes, max_nodes=nodes, nproc_per_node=processes, start_method="fork", max_restarts=0,
+        min_nodes=nodes, max_nodes=nodes, nproc_per_node=processes, start_method="fork", max_restarts=0, run_id="run",
         rdzv_backend="c10d" if node is None else "static", rdzv_endpoint=f"127.0.0.1:{port}", monitor_interval=0.1,
         rdzv_configs={} if node is None else {"rank": node},
     )  # fmt: skip
