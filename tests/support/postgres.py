@@ -53,7 +53,7 @@ class Postgres:
     def crash(self) -> None:
         """End all its processes at once, as a power failure would, and start it again."""
         self.server.send_signal(signal.SIGQUIT)
-        self.server.wait(timeout=20)
+        self.server.wait(timeout=60)
         self.start()
 
     def create(self, name: str) -> str:
@@ -69,6 +69,6 @@ class Postgres:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.server.send_signal(signal.SIGINT)  # ends connections, too
-        self.server.wait(timeout=20)
+        self.server.send_signal(signal.SIGQUIT)  # nobody reads its files again
+        self.server.wait(timeout=60)
         shutil.rmtree(self.folder, ignore_errors=True)
