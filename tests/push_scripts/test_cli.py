@@ -274,7 +274,7 @@ QUICK = {
     "report": "report done",
     "run": "run --dataset ./shapes --model ./net --explainers centre --metrics saliency_miou --limit 4 --out out",
     "submit": "submit done --dry-run",
-    "suite": "suite p0-table4 --smoke --select dataset=pet-xai explainer=random --out out",
+    "suite": "suite p0-table1 --smoke --out out",
     "template": "template ./shapes ./net --limit 4 --out out",
     "train": "train --dataset ./shapes --model ./net --epochs 1 --size 32 --limit 8 --out out",
 }
