@@ -67,7 +67,7 @@ def with_picture(text: str, name: str, records: pd.DataFrame) -> str:
     names = [text.partition(":")[0] for text in EXPLAINERS]
     title = name.removeprefix("saliency_").replace("_", " ")
     lines = [f"| {title} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for image in table.index:
+    for image in [*(name for name in SHOWN if name in table.index), *table.index.difference(SHOWN)]:
         label = image if image in SHOWN else "the drawing"
         lines.append(f"| {label} | {' | '.join(cell(table.loc[image].get(explainer)) for explainer in names)} |")
     direction = f"{'higher' if load_metric(name).higher_is_better else 'lower'} is better"
