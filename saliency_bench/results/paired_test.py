@@ -206,8 +206,10 @@ def adjusted_p(
     for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
         family_pairs = list(seen)
         blocks = (flipped.under_flips(family_pairs, rows) for rows in _blocks(flips, len(family_pairs)))
-        values = (np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting))
-        p = step_down(*values, blocks)
+        seen_values, outlasting = (
+            np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting)
+        )
+        p = step_down(seen_values, outlasting, blocks)
         p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
         for pair in family_pairs:
             if (number, pair) in wanted:
