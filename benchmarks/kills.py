@@ -1,37 +1,50 @@
-"""Runs, builds, trainings and uploads killed by SIGKILL at any moment and started again: the same bytes as undisturbed?
+"""What is killed by SIGKILL at any moment and started again, or fills its disk: the same bytes as undisturbed?
 
 example:
   python benchmarks/kills.py
   python benchmarks/kills.py --runs 10 --only runs
+  python benchmarks/kills.py --only studies --clock
 
 The number of a run, build, training or upload seeds when it is killed: at the start, between two chunks (batches,
 epochs, requests), while parts become spans, while results are merged or moved into place; many are killed several
 times. Runs are also widened between two kills (--limit, --only, explainers, metrics) and done by two processes, of
 which one is killed, or both. Compared are records, predictions, summary and examples; the folder of a dataset; weights
-and log of a training; and a repository, of which a reader must never see half. Prints where the kills fell; exit code
-1 if anything differs. tests/engine/test_kill_and_continue.py does the first few of each.
+and log of a training; tables, networks and runs of a suite; answers of a study, in SQLite and in PostgreSQL, whose
+server is killed as well; and a repository, of which a reader must never see half. `disks` are file systems that are too
+small at first: each start must end with one line and exit code 2. --clock sets the clock of each start, and the times
+of all files, back or forward by up to ten years. TMPDIR=/dev/shm is many times faster where others use the disk.
+Prints where the kills fell; exit code 1 if anything differs. tests/engine/test_kill_and_continue.py does the first few
+of each.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from children import Children
 from kill_loops.builds import builds
 from kill_loops.choices import choices
+from kill_loops.clocks import OtherTimes
 from kill_loops.common import NETWORK, Outcome
-from kill_loops.launches import launches
+from kill_loops.full_disks import disks
+from kill_loops.launches import launches, nodes
 from kill_loops.pushes import pushes
-from kill_loops.runs import runs
+from kill_loops.runs import PARTNERS, RETRAINING, runs
+from kill_loops.studies import in_postgres, in_sqlite
+from kill_loops.suites import suites
 from kill_loops.trainings import trainings
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 
-COUNTS = {"runs": 24, "builds": 24, "trainings": 10, "pushes": 18, "launches": 15, "choices": 10}
+COUNTS = {
+    "runs": 24, "builds": 24, "trainings": 10, "pushes": 18, "launches": 15, "nodes": 8, "partners": 8,
+    "partners-launched": 6, "retraining": 6, "suites": 6, "studies": 12, "postgres": 12, "disks": 5, "choices": 10,
+}  # fmt: skip
 
 
 def checkpoint(dataset: Path, folder: Path) -> Path:
@@ -43,17 +56,27 @@ def checkpoint(dataset: Path, folder: Path) -> Path:
     return folder
 
 
-def loops(folder: Path) -> dict[str, Callable[[int], Outcome]]:
+def loops(folder: Path, children: Children) -> dict[str, Callable[[int], Outcome]]:
     """{what: does so many of it}"""
     dataset = sb.build("shapes-xai", folder / "shapes", size=32, count=240, progress=False)
-    children, model = Children(folder / "caches"), checkpoint(dataset, folder / "model")
+    model = checkpoint(dataset, folder / "model")
+    given = {"dataset": dataset, "model": model, "folder": folder, "children": children}
+    partners = {"what": "partners", "changes": PARTNERS}
     return {
-        "runs": lambda count: runs(count, dataset, model, folder, children),
-        "builds": lambda count: builds(count, folder, children),
-        "trainings": lambda count: trainings(count, dataset, folder, children),
-        "pushes": lambda count: pushes(count, dataset, folder, children),
-        "launches": lambda count: launches(count, dataset, model, folder, children),
-        "choices": lambda count: choices(count, dataset, model, folder, children),
+        "runs": partial(runs, **given),
+        "builds": partial(builds, folder=folder, children=children),
+        "trainings": partial(trainings, dataset=dataset, folder=folder, children=children),
+        "pushes": partial(pushes, dataset=dataset, folder=folder, children=children),
+        "launches": partial(launches, **given),
+        "nodes": partial(nodes, **given),
+        "partners": partial(runs, **given, **partners),
+        "partners-launched": partial(launches, **given, **partners),
+        "retraining": partial(runs, **given, what="retraining", changes=RETRAINING),
+        "suites": partial(suites, folder=folder, children=children),
+        "studies": partial(in_sqlite, folder=folder, children=children),
+        "postgres": partial(in_postgres, folder=folder, children=children),
+        "disks": partial(disks, **given),
+        "choices": partial(choices, **given),
     }
 
 
@@ -61,14 +84,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for what, count in COUNTS.items():
         parser.add_argument(f"--{what}", type=int, default=count, metavar="N", help=f"default: {count}")
-    parser.add_argument("--only", choices=list(COUNTS), help="this alone")
+    parser.add_argument("--only", nargs="*", choices=list(COUNTS), default=list(COUNTS), help="these alone")
+    parser.add_argument("--clock", action="store_true", help="set it back or forward at each start")
     args = parser.parse_args()
     kills = differing = 0
     with TemporaryDirectory() as scratch:
-        for what, loop in loops(Path(scratch)).items():
-            if args.only in (None, what):
+        children = (OtherTimes if args.clock else Children)(Path(scratch, "caches"))
+        for what, loop in loops(Path(scratch), children).items():
+            if what in args.only:
                 start = time.monotonic()
-                outcome = loop(getattr(args, what))
+                outcome = loop(getattr(args, what.replace("-", "_")))
                 kills, differing = kills + outcome.kills.total(), differing + len(outcome.differing)
                 print(f"{outcome}; {time.monotonic() - start:.0f} s", flush=True)
     print(f"{kills} kills, {differing} differ")

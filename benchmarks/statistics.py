@@ -78,7 +78,23 @@ UNEQUAL = {
         0.4 * LAWS["0/1, share .05"], LAWS["95 % zeros"],
         *(laws.beta(a, 49 * a).ppf(GRID) for a in (1, 2, 20)), (GRID > 0.98) * 1.0,
     ),
+    "few large events, more small ones": ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
+    "four rare, six smooth": (
+        (GRID > 0.98) * 1.0, 0.4 * (GRID > 0.95), LAWS["95 % zeros"], 0.2 * (GRID > 0.9),
+        *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in (20, 40, 80, 200, 400, 1000)),
+    ),
+    "ten rare, thirty smooth": (
+        *(0.02 / share * (1 - share < GRID) for share in np.linspace(0.02, 0.2, 10)),
+        *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in np.geomspace(10, 1000, 30)),
+    ),
 }  # fmt: skip
+# Scores of unequal means.
+APART = {
+    "5 IoUs of means .35 to .5": [laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 5)],
+    "40 IoUs of means .35 to .5": [laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 40)],
+    "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
+    "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
+}
 PARTS = ("coverage", "family", "power", "cost")
 
 
@@ -150,7 +166,14 @@ def coverage_of_pseudo_f1(shares: Sequence[float], clusters: int, times: int) ->
 def false_findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> float:
-    """Simulate how often two of several explainers with equal means are told apart.
+    """Simulate how often any two of several explainers with equal means are told apart."""
+    return findings(shapes, clusters, times, size, missing, flips)[0]
+
+
+def findings(
+    shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
+) -> tuple[float, float]:
+    """Simulate explainers; (how often any two of them are told apart, the share of pairs that are).
 
     Their scores of a sample depend on each other. missing: this share of each explainer's scores is not there.
     """
@@ -158,7 +181,7 @@ def false_findings(
     rng = np.random.default_rng([3, explainers, clusters, size, int(100 * missing)])
     codes = np.repeat(np.arange(clusters), size)
     pairs = [list(combinations(range(explainers), 2))]
-    hits = 0
+    hits = found = 0
     for number in range(times):
         # of what an explainer scores, two fifths are the sample's, and with clusters one fifth its own in the cluster
         shares = np.sqrt([0.4, 0.2, 0.4] if size > 1 else [0.4, 0, 0.6])
@@ -168,8 +191,9 @@ def false_findings(
         scores = np.stack([at(shape, column) for shape, column in zip(shapes, mixed.T, strict=True)], axis=1)
         scores[rng.random(scores.shape) < missing] = np.nan
         p = adjusted_p([Matched(list(scores.T), codes, UNIT)], pairs, seed=number, flips=flips)[0]
-        hits += min(p.values()) < 0.05
-    return hits / times
+        told_apart = sum(value < 0.05 for value in p.values())
+        hits, found = hits + (told_apart > 0), found + told_apart
+    return hits / times, found / times / len(pairs[0])
 
 
 def pairs_found(explainers: int, n: int, apart: float, kind: str, flips: int = 999, seed: int = 0) -> tuple[int, int]:
@@ -245,10 +269,12 @@ def show_family(times: int) -> None:
     counts = (50, 100, 200, 500)
     rows = (
         (f"{name}{', clusters of 6' * (size > 1)}",
-         [false_findings(shapes, count, times, size=size) for count in counts[: 2 if size > 1 else 4]])
+         [false_findings(shapes, count, times if len(shapes) < 40 else times // 4, size=size)
+          for count in counts[: 2 if size > 1 else 4]])
         for name, shapes in UNEQUAL.items() for size in (1, 6) if size == 1 or len(shapes) == 2
     )  # fmt: skip
-    show("Any false finding among explainers of equal means and unequal shape, %: clusters", counts, rows)
+    title = f"Any false finding among explainers of equal means and unequal shape, % of {times} (of forty: a quarter)"
+    show(f"{title}: clusters", counts, rows)
     for explainers in (5, 23, 40):
         often = max(times * 5 // explainers, 20)
         rows = ((law, [false_findings([law] * explainers, count, often) for count in (50, 100)])
@@ -256,7 +282,9 @@ def show_family(times: int) -> None:
         show(f"Any false finding among {explainers} explainers of one shape, % of {often}: clusters", (50, 100), rows)
 
 
-def show_power() -> None:
+def show_power(times: int) -> None:
+    rows = ((name, [findings(shapes, count, times)[1] for count in (50, 100, 200)]) for name, shapes in APART.items())
+    show(f"Pairs of explainers told apart, % of all in {times} runs: clusters", (50, 100, 200), rows)
     print("\nPairs told apart of 40 explainers, 500 samples, 999 flips")
     for kind, apart in (("every", 3), ("neighbours", 3), ("neighbours", 4), ("neighbours", 5)):
         found = [pairs_found(40, 500, apart, kind, seed=seed) for seed in range(5)]
@@ -274,7 +302,7 @@ def main() -> None:
     if "family" not in args.skip:
         show_family(max(int(1000 * args.share), 20))
     if "power" not in args.skip:
-        show_power()
+        show_power(max(int(200 * args.share), 10))
     if "cost" not in args.skip:
         print(f"\n506 cells of 50,000 samples, 22 metrics of 23 explainers: {cost():.0f} s")
 

@@ -1,8 +1,12 @@
-"""Runs of two processes, started by torchrun, of which one is killed, or all: the launcher ends, the run resumes."""
+"""Runs of two processes, started by torchrun, of which one is killed, or all: the launcher ends, the run resumes.
+
+The two are of one node, or of two that meet on the loopback device, of which one may be killed with its launcher.
+"""
 
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,19 +17,24 @@ from children import Children
 from kill_loops.common import Outcome, bad_luck, working_in
 from kill_loops.runs import RUN, compare, moment, results, run, where
 
-PATIENCE = 60  # seconds in which the launcher must notice
+PATIENCE = 300  # seconds in which the launcher must notice, also on a busy machine
 
 
-def launched(settings: dict, processes: int = 2) -> None:
-    """In a child: what torchrun does, with forked processes, which start at once."""
+def launched(settings: dict, processes: int = 2, node: int | None = None, port: int = 0) -> None:
+    """In a child: what torchrun does, with forked processes, which start at once.
+
+    node: the number of one of two nodes, whose store listens to this port; None: there is one node.
+    """
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     os.setsid()
     for number in (1, 2):
         os.dup2(os.open(f"said.{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    nodes = 1 if node is None else 2
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=processes, start_method="fork", rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.1,
+        min_nodes=nodes, max_nodes=nodes, nproc_per_node=processes, start_method="fork", max_restarts=0, run_id="run",
+        rdzv_backend="c10d" if node is None else "static", rdzv_endpoint=f"127.0.0.1:{port}", monitor_interval=0.1,
+        rdzv_configs={} if node is None else {"rank": node},
     )  # fmt: skip
     elastic_launch(config, _work)(settings)
 
@@ -66,14 +75,10 @@ def killed(child, dice: random.Random, when, delay: float) -> str:
     own = workers(child.pid)
     if not alive():
         return ""
-    if len(own) >= 2 and dice.random() < 0.6:
-        rank = dice.randrange(2)
+    if own and dice.random() < 0.6:
+        rank = dice.randrange(len(own))
         os.kill(own[rank], signal.SIGKILL)
-        until = time.monotonic() + PATIENCE
-        while alive() and time.monotonic() < until:
-            time.sleep(0.01)
-        if alive():
-            raise RuntimeError(f"the launcher did not notice in {PATIENCE} s that a process was killed")
+        wait_for_end(alive)
         return f"process {rank}"
     for pid in [child.pid, *own]:  # of forked processes that have not called setsid yet, one after the other
         try:
@@ -83,18 +88,30 @@ def killed(child, dice: random.Random, when, delay: float) -> str:
     return "all"
 
 
-def launches(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Every fifth with the program torchrun, the others with what it is made of."""
-    settings = {"dataset": str(dataset), "model": str(model)} | RUN
-    outcome = Outcome("runs of two processes", count)
-    with working_in(folder / "one process"):
+def wait_for_end(alive) -> None:
+    """Wait for a launcher that must notice that a process was killed."""
+    until = time.monotonic() + PATIENCE
+    while alive() and time.monotonic() < until:
+        time.sleep(0.01)
+    if alive():
+        raise RuntimeError(f"the launcher did not notice in {PATIENCE} s that a process was killed")
+
+
+def launches(
+    count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "two processes",
+    changes: dict | None = None,
+) -> Outcome:  # fmt: skip
+    """Every fifth with the program torchrun, the others with what it is made of. changes: of the settings `RUN`."""
+    settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
+    outcome = Outcome(f"runs of {what}", count)
+    with working_in(folder / f"one process for {what}"):
         children.to_the_end(run, settings)
         expected = results()
     for number in range(count):
         dice = random.Random(number)
-        with working_in(folder / f"launched {number}"):
+        with working_in(folder / f"{what} {number}"):
             for start in range(bad_luck(number) // 2 + 1):
-                program = number % 5 == 4 and start == 0
+                program = number % 5 == 4 and start == 0 and not changes
                 child = torchrun(settings, children) if program else children.start(launched, {"settings": settings})
                 what = killed(child, dice, *moment(number + 5 * start, dice))
                 child.wait() if program else child.join()
@@ -104,5 +121,45 @@ def launches(count: int, dataset: Path, model: Path, folder: Path, children: Chi
                 children.to_the_end(run, settings)
             else:
                 children.to_the_end(launched, {"settings": settings})
-            compare(outcome, f"launched {number}", expected)
+            compare(outcome, f"{what} {number}", expected)
+    return outcome
+
+
+def nodes(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
+    """Two nodes of a process each, of which one loses its process or is killed; the other ends by itself."""
+    settings = {"dataset": str(dataset), "model": str(model)} | RUN
+    outcome = Outcome("runs of two nodes", count)
+
+    def start() -> list:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        given = {"settings": settings, "processes": 1, "port": port}
+        return [children.start(launched, given | {"node": node}) for node in range(2)]
+
+    with working_in(folder / "one node"):
+        children.to_the_end(run, settings)
+        expected = results()
+    for number in range(count):
+        dice = random.Random(number)
+        with working_in(folder / f"nodes {number}"):
+            for _ in range(bad_luck(number) // 2 + 1):
+                both, node = start(), dice.randrange(2)
+                # Before they have met, it is torchrun that waits, for 15 minutes.
+                when, delay = moment(1 + dice.randrange(3), dice)
+                what = killed(both[node], dice, lambda when=when: Path("run/run.json").exists() and when(), delay)
+                wait_for_end(both[1 - node].is_alive)
+                for child in both:
+                    child.join()
+                if what:
+                    outcome.kills[f"{what} of node {node} {where()}"] += 1
+            if number % 3:
+                children.to_the_end(run, settings)
+            else:
+                both = start()
+                for child in both:
+                    child.join()
+                if codes := [child.exitcode for child in both if child.exitcode]:
+                    raise RuntimeError(f"two nodes ended with exit codes {codes}")
+            compare(outcome, f"nodes {number}", expected)
     return outcome

@@ -1,4 +1,7 @@
-"""Runs, some widened between two kills: records, predictions, summary, examples, maps as of an undisturbed run."""
+"""Runs, some widened between two kills: records, predictions, summary, examples, maps as of an undisturbed run.
+
+So are runs whose metrics look at other samples (`PARTNERS`) or train networks (`RETRAINING`).
+"""
 
 import random
 from pathlib import Path
@@ -19,6 +22,11 @@ NARROWER = [
     {}, {}, {"limit": 11}, {"only": ["correct"]}, {"explainers": RUN["explainers"][:2]},
     {"metrics": RUN["metrics"][1:]},
 ]  # fmt: skip
+PARTNERS = {"metrics": ["saliency_correctness:k=2", "saliency_confidence:k=2", "saliency_miou"], "split": "train"}
+TRAININGS = "trainings=1,epochs=1,images=24,batch_size=8"
+RETRAINING = {
+    "explainers": ["gradient", "random"], "metrics": [f"saliency_roar:{TRAININGS}", f"saliency_kar:{TRAININGS}"],
+}  # fmt: skip
 RESULTS = ("records.parquet", "predictions.parquet", "summary.json", "examples.npz")
 MERGED = (*RESULTS, "timings.json")
 
@@ -30,8 +38,8 @@ def run(**settings) -> None:
 
 
 def names() -> list[str]:
-    """Of part files of scores."""
-    return [path.name for path in Path("run/chunks").glob("*")]
+    """Of part files of scores, and of what retraining leaves."""
+    return [path.name for folder in ("chunks", "retraining") for path in Path("run", folder).rglob("*.*")]
 
 
 def merging() -> bool:
@@ -61,6 +69,8 @@ def where() -> str:
         return "while merging"
     if any(name.endswith(".tmp") for name in found):
         return "while writing a part"
+    if Path("run", "retraining").exists() and not Path("run", "chunks").exists():
+        return "while retraining"
     return "between chunks" if found else "before the first chunk"
 
 
@@ -81,18 +91,23 @@ def compare(outcome: Outcome, name: str, expected: dict[str, bytes]) -> None:
         outcome.differing.append(f"{name}: {', '.join(wrong)}")
 
 
-def runs(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    settings = {"dataset": str(dataset), "model": str(model)} | RUN
-    outcome, expected = Outcome("runs", count), {}
-    for number in range(min(count, len(NARROWER))):  # each history without kills
-        with working_in(folder / f"undisturbed {number}"):
-            for changes in [NARROWER[number], {}][not NARROWER[number] :]:
-                children.to_the_end(run, settings | changes)
+def runs(
+    count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "runs",
+    changes: dict | None = None,
+) -> Outcome:  # fmt: skip
+    """changes: of the settings `RUN`; runs with other ones are not widened."""
+    settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
+    histories = [{}] if changes else NARROWER
+    outcome, expected = Outcome(what, count), {}
+    for number in range(min(count, len(histories))):  # each history without kills
+        with working_in(folder / f"undisturbed {what} {number}"):
+            for narrower in [histories[number], {}][not histories[number] :]:
+                children.to_the_end(run, settings | narrower)
             expected[number] = results()
     for number in range(count):
-        dice, history = random.Random(number), number % len(NARROWER)
-        narrow = NARROWER[history]
-        with working_in(folder / f"run {number}"):
+        dice, history = random.Random(number), number % len(histories)
+        narrow = histories[history]
+        with working_in(folder / f"{what} {number}"):
             for start in range(bad_luck(number)):
                 asked = settings | (narrow if start == 0 else {})
                 if children.killed_at(*moment(number // 6 + number + 5 * start, dice), run, asked):
@@ -103,5 +118,5 @@ def runs(count: int, dataset: Path, model: Path, folder: Path, children: Childre
                 if start == 0 and not Path("run", "run.json").exists():
                     history = 0  # what was asked first is not known any more
             children.to_the_end(run, settings)
-            compare(outcome, f"run {number} {narrow or ''}", expected[history])
+            compare(outcome, f"{what} {number} {narrow or ''}", expected[history])
     return outcome

@@ -20,6 +20,12 @@ NO_CHANCE = "This run has no random baseline, so it does not show what an uninfo
 CONTROLLED = (
     "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
 )
+# By simulation (docs/numbers.md); of up to ten explainers, or from 200 clusters on, it stays at 7 %.
+MANY, FEW_FOR_MANY = 10, 200
+MANY_SHAPES = (
+    f"Of more than {MANY} explainers whose scores have different shapes (rare events beside smooth scores), it may "
+    f"reach 12 % with fewer than {FEW_FOR_MANY} independent samples."
+)
 AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
 RANDOM = "random"
 VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}
@@ -108,7 +114,10 @@ class Verdict:
         for comparisons in against:
             lines += _sentences(comparisons)
         leading = [*self._leading(), *self._signed_at_chance()]
-        return [*lines, *leading, CONTROLLED] if against or leading else lines
+        if not against and not leading:
+            return lines
+        uncertain = len(self.order) > MANY and any(cell.independent < FEW_FOR_MANY for cell in ranked if cell.rank)
+        return [*lines, *leading, CONTROLLED, *[MANY_SHAPES] * uncertain]
 
     def _leading(self) -> list[str]:
         """Say who is best by each metric, and where that needs no network."""

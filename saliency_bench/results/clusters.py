@@ -54,8 +54,8 @@ class Matched:
     """Columns of scores compared two by two on the samples that both have, summed over clusters.
 
     Columns that miss the same samples share their sums, so that few are needed however many pairs there are. `columns`
-    grows as pairs are asked for, an array (clusters,) each, until `forget`. `only_ends` says of each column whether its
-    scores are nothing but the two ends of their range, as 0/1 scores are.
+    grows as pairs are asked for, an array (clusters,) each, until `forget`. `between` says of each column how many
+    clusters have a score that is no end of its range: none of 0/1 scores, few of rare ones.
 
     Args:
         columns: (n,) each, NaN where a sample has no score.
@@ -70,8 +70,9 @@ class Matched:
         self.known = np.stack([np.isfinite(column) for column in columns], axis=1)
         self._given = columns
         self.width = limits[1] - limits[0]
-        self.only_ends = [
-            bool(np.isfinite(self.width) and np.isin(column[np.isfinite(column)], limits).all()) for column in columns
+        self.between = [
+            len(np.unique(codes[known & ~np.isin(column, limits)]))
+            for column, known in zip(columns, self.known.T, strict=True)
         ]
         self.columns: list[np.ndarray] = []
         self._indices: dict[tuple[int, bytes], int] = {}

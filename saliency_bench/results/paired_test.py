@@ -10,7 +10,7 @@ is compared with the greatest T of the pairs whose own T is no greater.
 The p-value is about the mean, which is what is reported, and assumes no normal distribution; but it assumes that D and
 -D are equally likely, which scores of unequal shape break: of a rare event against a smooth score of the same mean, the
 samples without the event all speak against it. So a difference must also outlast one more cluster that speaks against
-it, as loudly as any of those seen (`with_another_cluster`).
+it, as loudly as any of those seen (`another_cluster`), in a test in which that cluster is flipped like all others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 
 ALPHA = 0.05
 FLIPS = 9999
+FEW_BETWEEN = 10  # clusters whose scores show how large those of a rare event are
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
 SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
@@ -38,6 +39,7 @@ class SignFlips:
 
     def families_in_turn(self) -> Iterator[tuple[int, dict[Pair, float], "Flipped"]]:
         """Yield (index, {pair: T}, the T of every flip) of each family that has pairs."""
+        turned = 1.0 - 2.0 * _random_signs(self.flips, 1, seed_of(self.seed, "flips", "another"))[:, 0]
         for numbers in self._together():
             indices_by_family = [
                 {pair: self.families[number].pair(*pair) for pair in self.pairs[number]} for number in numbers
@@ -48,7 +50,7 @@ class SignFlips:
             columns = [column for number in numbers for column in self.families[number].columns]
             sums = np.ascontiguousarray(signed_sums(columns, self.seed, self.flips).T)
             for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
-                flipped = Flipped(self.families[number], indices, sums[end - width : end])
+                flipped = Flipped(self.families[number], indices, sums[end - width : end], turned)
                 self.families[number].forget()
                 yield number, flipped.seen, flipped
 
@@ -72,12 +74,16 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family, {pair: T}: `seen`, `outlasting` (`with_another_cluster`), and under every flip."""
+    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip."""
 
-    def __init__(self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray):
+    def __init__(
+        self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray, turned: np.ndarray
+    ):
+        """Take the sums of columns under each flip (k, B), and whether one more cluster is turned (B,), 1 or -1."""
         self._places = {pair: columns[:2] for pair, columns in indices.items()}
-        self._sums = sums
+        self._sums, self._turned = sums, turned
         self._norms: dict[Pair, float] = {}
+        self._another: dict[Pair, tuple[float, float]] = {}  # its difference, and the norm with it
         self.seen: dict[Pair, float] = {}
         self.outlasting: dict[Pair, float] = {}
         for pair, (first, second, counts) in indices.items():
@@ -86,31 +92,43 @@ class Flipped:
             self._norms[pair] = norm
             self.seen[pair] = float(abs(sums_of_pair.sum()) / norm) if norm else 0.0
             may_be = 0.0
-            if family.only_ends[pair[0]] != family.only_ends[pair[1]]:
+            between = sorted(family.between[column] for column in pair)
+            if np.isfinite(family.width) and between[0] < FEW_BETWEEN and between[1] > 0:
                 may_be = family.width * counts.sum() / np.count_nonzero(counts)
-            self.outlasting[pair] = with_another_cluster(sums_of_pair, may_be)
+            another, total = another_cluster(sums_of_pair, may_be), float(sums_of_pair.sum())
+            norm_with = float(np.sqrt((sums_of_pair**2).sum() + another**2))
+            self._another[pair] = another, norm_with
+            # A cluster that turns the sum around leaves nothing of the difference.
+            self.outlasting[pair] = abs(total + another) / norm_with if abs(total) > abs(another) else 0.0
 
     def under_flips(self, pair: Pair) -> np.ndarray:
-        """Return |sum of signed differences| / norm of a pair under every flip, (flips,)."""
+        """Return |sum of signed differences| / norm of a pair under every flip, without and with another cluster.
+
+        (2, flips).
+        """
         # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own; a pair
         # that differs nowhere has T = 0.
         first, second = self._places[pair]
-        return np.abs(self._sums[first] - self._sums[second]) / (self._norms[pair] or np.inf)
+        another, norm_with = self._another[pair]
+        differences = self._sums[first] - self._sums[second]
+        found = np.stack([differences / (self._norms[pair] or np.inf),
+                          (differences + self._turned * another) / (norm_with or np.inf)])  # fmt: skip
+        return np.abs(found, out=found)
 
 
-def with_another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
-    """Return T+ = (|sum D| - d) / sqrt(sum D^2 + d^2), T after one more cluster that speaks against the difference.
+def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
+    """Return the difference of one more cluster, which speaks against the sum of the others.
 
-    d is the greatest |D|, and no less than `may_be`: where one of the two scores has been nothing but the ends of its
-    range, a cluster as wide as the range, since no event among few samples does not show that there are none.
+    It is as large as the greatest |D|, and no smaller than `may_be`: where one of the two scores has hardly left the
+    ends of its range, and not both are 0/1 scores, a cluster as wide as the range, since few events among few samples
+    do not show how many there are, nor how large.
 
     Args:
         sums: (C,) D.
-        may_be: the least d.
+        may_be: the least.
     """
-    another = max(float(np.abs(sums).max(initial=0)), may_be)
-    norm = float(np.sqrt((sums**2).sum() + another**2))
-    return max(0.0, float(abs(sums.sum())) - another) / norm if norm else 0.0
+    largest = max(float(np.abs(sums).max(initial=0)), may_be)
+    return -largest if sums.sum() > 0 else largest
 
 
 def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
@@ -133,9 +151,7 @@ def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
     return np.unpackbits(words, axis=1, count=count)
 
 
-def step_down(
-    seen: np.ndarray, flipped: Callable[[int], np.ndarray], outlasting: np.ndarray | None = None
-) -> np.ndarray:
+def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
     """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
 
     p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
@@ -145,18 +161,18 @@ def step_down(
 
     Args:
         seen: (pairs,) T.
-        flipped: the number of a pair -> its T under every flip, (flips,).
-        outlasting: (pairs,) T+; None: T alone counts.
+        outlasting: (pairs,) T+, T with another cluster.
+        flipped: the number of a pair -> its T and T+ under every flip, (2, flips).
     """
     order = np.argsort(-seen, kind="stable")
     reached = np.zeros((2, len(seen)), dtype=int)
-    greatest: np.ndarray | float = 0.0
-    for pair in order[::-1]:  # from the least T up: the greatest T among this pair and those of lesser T
+    greatest = np.zeros((2, 1))
+    for pair in order[::-1]:  # from the least T up: the greatest among this pair and those of lesser T
         greatest = np.maximum(greatest, flipped(pair))
-        for counts, values in zip(reached, (seen, seen if outlasting is None else outlasting), strict=True):
-            counts[pair] = np.count_nonzero(greatest >= values[pair] * SAME)
+        for counts, largest, values in zip(reached, greatest, (seen, outlasting), strict=True):
+            counts[pair] = np.count_nonzero(largest >= values[pair] * SAME)
     # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
-    alone, again = (1 + reached) / (1 + np.size(greatest))
+    alone, again = (1 + reached) / (1 + greatest.shape[1])
     stepped = np.empty(len(seen))
     stepped[order] = np.maximum.accumulate(alone[order])
     return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
@@ -185,7 +201,7 @@ def adjusted_p(
     for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
         family_pairs = list(seen)
         own, outlasting = (np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting))
-        p = step_down(own, lambda index: flipped.under_flips(family_pairs[index]), outlasting)  # noqa: B023
+        p = step_down(own, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
         p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
         for pair in family_pairs:
             if (number, pair) in wanted:
@@ -194,7 +210,7 @@ def adjusted_p(
         tested = [member for member in members if member in kept]
         if tested:
             own, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
-            p = step_down(own, lambda index: kept[tested[index]][2], outlasting)  # noqa: B023
+            p = step_down(own, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values

@@ -30,6 +30,14 @@ def hours_ago(hours: float) -> str:
     return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
 
 
+def lately(hours: float) -> tuple[str, str]:
+    """Return the first and last time that is about now, as `now` does: so many hours ago, and so many hours ahead.
+
+    What lies further ahead was stored before the clock was set back, and must not count as new until that time comes.
+    """
+    return hours_ago(hours), hours_ago(-hours)
+
+
 class Database:
     """A database, made if there is none at `place`: the path of a SQLite file, or the URL of a PostgreSQL database.
 

@@ -14,7 +14,7 @@ from PIL import Image
 from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.database import Database, check_text, hours_ago, now, plain_json
+from saliency_bench.studies.database import Database, check_text, lately, now, plain_json
 from saliency_bench.studies.tables import answers, assignments, corrections, invites, parameters, people, reviews
 from saliency_bench.utils.pictures import decode
 from saliency_bench.utils.seeds import seed_of
@@ -313,12 +313,12 @@ class Study:
             done: (person, unit) that are no longer held.
             lease_hours: for how long a unit is held.
         """
-        since = hours_ago(lease_hours)
+        first, last = lately(lease_hours)
         with self.store.writing() as connection:
             taken = {
                 entry.unit
                 for entry in self.assignments()
-                if entry.person != person and entry.created >= since and (entry.person, entry.unit) not in done
+                if entry.person != person and first <= entry.created <= last and (entry.person, entry.unit) not in done
             }
             chosen = [unit for unit in units if unit not in taken][:open_units]
             self._append(connection, person, chosen)
@@ -347,13 +347,13 @@ class Study:
 
     def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
         """Return the people who were given something or have answered less than so many hours ago."""
-        since = hours_ago(lease_hours)
+        times = lately(lease_hours)
         with self.store.reading() as connection:
             return {
                 person
                 for table in (assignments, answers)
                 for person in connection.scalars(
-                    select(table.c.person).where(table.c.study == self.id, table.c.created >= since).distinct()
+                    select(table.c.person).where(table.c.study == self.id, table.c.created.between(*times)).distinct()
                 )
             }
 

@@ -14,8 +14,8 @@ from saliency_bench.errors import UserError, one_line
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without fsync
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file in the place of a folder
-# Of libraries whose errors have no number (safetensors, `datasets`).
-WORDS = (*map(os.strerror, (*FULL, errno.EROFS)), "Not enough disk space")
+# Of libraries whose errors have no number (safetensors, `datasets`, SQLite).
+WORDS = (*map(os.strerror, (*FULL, errno.EROFS)), "Not enough disk space", "database or disk is full")
 ROOM = 2**20  # bytes; a folder with less is taken to be the full one
 
 
@@ -103,7 +103,8 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
         cache = None if where is None else _cache_of(where)
         writing = number == errno.EROFS or (number in CLOSED and cache is not None) or (number and path is not None)
         if full or writing:
-            why = os.strerror(number) if number else one_line(cause)
+            # SQLAlchemy's own text holds the whole statement, with what was to be stored.
+            why = os.strerror(number) if number else one_line(getattr(cause, "orig", None) or cause)
             return UserError(_line(where, cache, why, "free some space" if full else "make it writable"))
     return None
 

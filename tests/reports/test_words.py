@@ -14,7 +14,7 @@ import torch
 
 from saliency_bench.analysis.comparison import compare_runs, lines
 from saliency_bench.analysis.differences import differences
-from saliency_bench.analysis.verdict import CONTROLLED, Verdict
+from saliency_bench.analysis.verdict import CONTROLLED, MANY_SHAPES, Verdict
 from saliency_bench.reports.page import report
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
@@ -322,6 +322,13 @@ def test_a_metric_in_which_all_signed_maps_sit_at_chance_is_named(change, metric
     }
     assert named == expected
     assert metrics <= expected
+
+
+@pytest.mark.parametrize(("samples", "more", "said"), [(80, 6, True), (80, 5, False), (200, 6, False)])
+def test_many_explainers_on_few_samples_are_warned_of_scores_of_different_shapes(samples, more, said, tmp_path):
+    others = ("gradient", "input_x_gradient", "rise", "scorecam", "smoothgrad", "guided_backprop")[:more]
+    run = read_run(made(tmp_path / "run", 0, samples, 1, 0, 11, SIGNED | dict.fromkeys(others, 0.3)))
+    assert (MANY_SHAPES in Verdict(run.cells, run.contrasts).sentences()) == said
 
 
 def test_baselines_that_nothing_beats_are_named_where_all_are_alike(folder_of):

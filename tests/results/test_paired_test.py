@@ -14,7 +14,7 @@ from scipy import stats
 
 from saliency_bench.results import paired_test
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.paired_test import adjusted_p, step_down, with_another_cluster
+from saliency_bench.results.paired_test import adjusted_p, another_cluster, step_down
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -35,6 +35,8 @@ def literal(columns, codes, flips, seed=0):
         [1 - 2 * int(_bit(bits[flip * words : (flip + 1) * words], c)) for c in range(clusters)]
         for flip in range(flips)
     ]
+    for sign, word in zip(signs, random_bits(seed_of(seed, "flips", "another"), flips), strict=True):
+        sign.append(1 - 2 * int(_bit([word], 0)))
     sums = {}
     for first, second in combinations(range(width), 2):
         own = [0.0] * clusters
@@ -46,20 +48,20 @@ def literal(columns, codes, flips, seed=0):
 
     def t(own, sign):
         norm = math.sqrt(sum(d * d for d in own))
-        return abs(sum(s * d for s, d in zip(sign, own, strict=True))) / norm if norm > 1e-12 else 0.0
+        return abs(sum(s * d for s, d in zip(sign, own, strict=False))) / norm if norm > 1e-12 else 0.0
 
-    def share(others, value):
-        reached = sum(max(t(sums[other], sign) for other in others) >= value * (1 - 1e-9) for sign in signs)
+    def share(pairs, of, value):
+        reached = sum(max(t(of[pair], sign) for pair in pairs) >= value * (1 - 1e-9) for sign in signs)
         return (1 + reached) / (flips + 1)
 
+    # One more cluster, as large as the largest, that speaks against the sum of the others.
+    longer = {pair: [*own, -math.copysign(max(map(abs, own)), sum(own))] for pair, own in sums.items()}
     seen = {pair: t(own, [1] * clusters) for pair, own in sums.items()}
     order = sorted(seen, key=lambda pair: -seen[pair])
     p, greatest_p = {}, 0.0
     for rank, pair in enumerate(order):
-        greatest_p = max(greatest_p, share(order[rank:], seen[pair]))
-        # One more cluster, as large as the largest, that speaks against the sum of the others.
-        another = -math.copysign(max(map(abs, sums[pair])), sum(sums[pair]))
-        again = share(order[rank:], t([*sums[pair], another], [1] * (clusters + 1))) / 2
+        greatest_p = max(greatest_p, share(order[rank:], sums, seen[pair]))
+        again = share(order[rank:], longer, t(longer[pair], [1] * (clusters + 1))) / 2
         p[pair] = again if greatest_p < 0.05 <= again else greatest_p
     return p
 
@@ -100,13 +102,26 @@ def test_a_pair_alone_is_near_the_t_test():
 def test_step_down_by_hand():
     """T 3, 2, 1. The greatest of all is held against 3, of the last two against 2, the last against 1."""
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
-    p = step_down(np.array([2.0, 3.0, 1.0]), lambda pair: flipped[:, pair])
+
+    def p_of_rows(seen, rows):
+        return step_down(np.array(seen), np.array(seen), lambda pair: np.stack([rows[:, pair]] * 2))
+
+    p = p_of_rows([2.0, 3.0, 1.0], flipped)
     # 3: rows 1 and 3 reach it. 2, of T 2 and 1: rows 1 and 3. 1, alone: row 1, raised to the greatest before it.
     assert p.tolist() == [3 / 5, 3 / 5, 3 / 5]
-    p = step_down(np.array([2.0, 3.0, 1.0]), lambda pair: flipped[1:, pair])
+    p = p_of_rows([2.0, 3.0, 1.0], flipped[1:])
     assert p.tolist() == [2 / 4, 2 / 4, 2 / 4]
-    p = step_down(np.array([2.0, 9.0, 1.0]), lambda pair: flipped[1:, pair])
+    p = p_of_rows([2.0, 9.0, 1.0], flipped[1:])
     assert p.tolist() == [2 / 4, 1 / 4, 2 / 4]
+
+
+def test_another_cluster_decides_where_chance_reaches_the_difference_that_is_left():
+    """T 3 of one pair, which 39 flips never reach; with another cluster it is 1, which one in two does."""
+    flipped = np.stack([np.full(39, 0.5), np.where(np.arange(39) % 2, 2.0, 0.5)])
+    # (1 + 19) / 40, halved
+    assert step_down(np.array([3.0]), np.array([1.0]), lambda pair: flipped).tolist() == [0.25]
+    # Above all flips: what is reported is p itself.
+    assert step_down(np.array([3.0]), np.array([2.5]), lambda pair: flipped).tolist() == [1 / 40]
 
 
 def test_no_difference_has_p_one_also_beside_large_ones():
@@ -131,11 +146,20 @@ def test_scores_that_were_never_one_may_still_be():
     zeros, constant = np.zeros(60), np.full(60, 0.02)
     assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
     p = adjusted_p([Matched([zeros, constant], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
-    # |60 x -.02| - 1 = .2, over sqrt(60 x .02^2 + 1)
-    assert with_another_cluster(np.full(60, -0.02), 1.0) == pytest.approx(0.2 / math.sqrt(1.024))
-    assert 0.3 < p < 0.6
+    # -1.2 and 1 are .2 together; the other cluster alone moves the flipped sums by 1.
+    assert another_cluster(np.full(60, -0.02), 1.0) == 1
+    assert p == pytest.approx(0.5, abs=0.01)
     many = Matched([np.zeros(600), np.full(600, 0.02)], np.arange(600), (0.0, 1.0))
     assert adjusted_p([many], [[(0, 1)]], flips=999)[0][0, 1] == 0.001  # 11 / sqrt(1.24)
+
+
+@pytest.mark.parametrize(("events", "told_apart"), [(9, False), (10, True)])
+def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apart):
+    """So many scores of .1 among zeros, against a constant .04: from ten on, the largest event seen is what counts."""
+    rare = np.zeros(60)
+    rare[:events] = 0.1
+    p = adjusted_p([Matched([rare, np.full(60, 0.04)], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
+    assert (p < 0.05) == told_apart
 
 
 def test_two_rare_scores_are_compared_by_their_samples_alone():

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from saliency_bench.cli import main
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
 from saliency_bench.studies.runs import runs_of
@@ -70,6 +71,16 @@ def test_15_quick_joins_leave_places_and_what_they_hold_comes_back(annotating):
     assert list(map(len, held)) == [2, 2, 0]
     later = replace(annotating, lease_hours=0.0)
     assert len(later.state(people[2])["tasks"]) == 2
+
+
+def test_what_was_given_while_the_clock_was_ahead_comes_back_once_it_is_right(annotating, monkeypatch):
+    people = [annotating.study.join(f"{number:032}").name for number in range(3)]
+    with monkeypatch.context() as a_year_ahead:
+        a_year_ahead.setattr("saliency_bench.studies.study.now", lambda: hours_ago(-9000))
+        held = [[task["unit"] for task in annotating.state(person)["tasks"]] for person in people[:2]]
+    assert list(map(len, held)) == [2, 2]
+    assert annotating.study.active() == set()
+    assert len(annotating.state(people[2])["tasks"]) == 2
 
 
 def test_whoever_answers_keeps_what_they_hold(annotating):

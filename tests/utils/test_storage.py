@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -247,6 +248,10 @@ def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, sma
         (OSError(errno.EROFS, "x", "/data/file"), "cannot write /data/file: Read-only file system; make it writable"),
         (OSError("Not enough disk space. Needed: 3 GB"), "Not enough disk space. Needed: 3 GB; free some space"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), "No space left on device"),
+        (
+            sqlite3.OperationalError("database or disk is full"),
+            "cannot write to the disk: database or disk is full; free",
+        ),
         (OSError(errno.EACCES, "x", "CACHE/file"), "to the cache folder .*: Permission denied; make it writable"),
         (OSError(errno.EACCES, "x", "/data/file"), None),  # may be about reading
         (OSError(errno.ENOENT, "x", "CACHE/file"), None),

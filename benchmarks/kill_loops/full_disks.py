@@ -1,0 +1,111 @@
+"""Disks that are full: each start says so in one line with exit code 2, and with room again the bytes are the same."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
+from functools import partial
+from pathlib import Path
+
+from children import Children
+
+from kill_loops import runs, suites
+from kill_loops.common import Outcome, working_in
+from kill_loops.studies import answer_all, stored
+
+GROWTH = 1.25
+FIRST, LARGEST = 24, 2**19  # kilobytes
+
+
+@contextmanager
+def small_disk(folder: Path, kilobytes: int) -> Iterator[Callable[[int], None]]:
+    """A file system with so little room at a folder; yield what gives it more."""
+    folder.mkdir()
+
+    def mount(size: int, *options: str) -> None:
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", ",".join([*options, f"size={size}k"]), "none", folder], check=True
+        )
+
+    mount(kilobytes)
+    try:
+        yield lambda size: mount(size, "remount")
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def as_a_command(function: Callable, settings: dict, lines: str) -> None:
+    """In a child: end as the command line does, with its exit code; an error is a line in a file."""
+    from saliency_bench.errors import UserError
+    from saliency_bench.utils.storage import storage_error
+
+    try:
+        function(**settings)
+    except Exception as error:
+        known = error if isinstance(error, UserError) else storage_error(error)
+        with open(lines, "a") as file:
+            file.write(f"{known or repr(error)}\n")
+        sys.exit(2 if known else 1)
+
+
+def filled(
+    outcome: Outcome, name: str, folder: Path, children: Children, function: Callable, settings: dict,
+    differing: Callable[[], list[str]],
+) -> None:  # fmt: skip
+    """Start it on a disk that has a little more room each time, until it is done. differing(): what is wrong then."""
+    lines = folder / f"lines of {name}.txt"
+    with small_disk(folder / f"disk of {name}", FIRST) as mount, chdir(folder / f"disk of {name}"):
+        size = FIRST
+        while True:
+            child = children.start(as_a_command, {"function": function, "settings": settings, "lines": str(lines)})
+            child.join()
+            if child.exitcode == 0:
+                break
+            *_, line = lines.read_text().splitlines() if lines.exists() else [""]
+            said = "No space left" in line or "is full" in line
+            if child.exitcode != 2 or not said:
+                outcome.differing.append(f"{name} with {size} kB: exit code {child.exitcode}, {line}")
+            else:
+                outcome.kills[f"full under {name}"] += 1
+            size = int(size * GROWTH) + 1
+            if size > LARGEST:
+                raise RuntimeError(f"{name}: {line}")
+            mount(size)
+        outcome.differing += [f"{name} after {size} kB: {what}" for what in differing()]
+        outcome.done += 1
+
+
+def disks(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
+    """Each of these once, the first `count` of them."""
+    outcome, given = Outcome("disks"), {"dataset": str(dataset), "model": str(model)} | runs.RUN
+    for name, changes in [("runs", {}), ("partners", runs.PARTNERS), ("retraining", runs.RETRAINING)][:count]:
+        with working_in(folder / f"room for {name}"):
+            children.to_the_end(runs.run, given | changes)
+            expected = runs.results()
+        settings = given | changes
+        filled(outcome, name, folder, children, runs.run, settings, partial(_differing, runs.results, expected))
+    if count > 3:
+        with working_in(folder / "room for a suite"):
+            suites.write_suite()
+            children.to_the_end(suites.run_suite, {})
+            expected = suites.results()
+        settings = {"file": str(folder / "room for a suite" / "own.yaml")}
+        filled(
+            outcome, "a suite", folder, children, suites.run_suite, settings,
+            partial(_differing, suites.results, expected),
+        )  # fmt: skip
+    if count > 4:
+        with working_in(folder / "room for a study"):
+            children.to_the_end(answer_all, {"place": "study.db"})
+            answers = stored("study.db")
+        settings = {"place": "study.db"}
+        filled(
+            outcome, "a study", folder, children, answer_all, settings,
+            lambda: ["answers"] if stored("study.db") != answers else [],
+        )  # fmt: skip
+    return outcome
+
+
+def _differing(results: Callable[[], dict[str, bytes]], expected: dict[str, bytes]) -> list[str]:
+    found = results()
+    return [name for name in sorted(found.keys() | expected) if found.get(name) != expected.get(name)]

@@ -1,0 +1,74 @@
+"""A PostgreSQL server on this machine, in a folder of its own, where Debian's package is installed."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+
+def programs() -> Path | None:
+    """The folder of initdb and postgres, which Debian keeps out of PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    path = shutil.which("initdb") or (str(found[-1]) if found else None)
+    return None if path is None else Path(path).parent
+
+
+class Postgres:
+    """A context manager. The server refuses to run as root, so root starts it as postgres.
+
+    parent: of its folder, which the user postgres must be able to enter.
+    """
+
+    def __init__(self, parent: str | Path = "/tmp"):
+        self.user = "postgres" if os.geteuid() == 0 else None
+        self.folder = Path(tempfile.mkdtemp(prefix="postgres-", dir=parent))
+        if self.user:
+            shutil.chown(self.folder, self.user)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"postgresql://study@127.0.0.1:{self.port}"
+        self.data, self.programs = self.folder / "data", programs()
+        made = [self.programs / "initdb", "-D", self.data, "-A", "trust", "-U", "study", "--no-sync", "-E", "UTF8"]
+        subprocess.run(made, check=True, capture_output=True, cwd="/", user=self.user)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        import psycopg
+
+        options = ["-D", self.data, "-p", str(self.port), "-k", self.folder, "-c", "listen_addresses=127.0.0.1"]
+        line = [self.programs / "postgres", *options]
+        self.server = subprocess.Popen(line, cwd="/", user=self.user, stderr=subprocess.DEVNULL)
+        for _ in range(300):
+            with suppress(psycopg.OperationalError), psycopg.connect(f"{self.url}/postgres"):
+                return
+            time.sleep(0.1)
+        raise RuntimeError("PostgreSQL did not start in 30 s")
+
+    def crash(self) -> None:
+        """End all its processes at once, as a power failure would, and start it again."""
+        self.server.send_signal(signal.SIGQUIT)
+        self.server.wait(timeout=60)
+        self.start()
+
+    def create(self, name: str) -> str:
+        """Make an empty database; its URL."""
+        import psycopg
+
+        with psycopg.connect(f"{self.url}/postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"{self.url}/{name}"
+
+    def __enter__(self) -> "Postgres":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.send_signal(signal.SIGQUIT)  # nobody reads its files again
+        self.server.wait(timeout=60)
+        shutil.rmtree(self.folder, ignore_errors=True)
