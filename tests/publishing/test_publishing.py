@@ -857,7 +857,7 @@ def test_publishing_the_board_again_leaves_its_table_as_it_is(hub):
     assert hub.files("datasets", repo)["board/rows.parquet"] == b"rows"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_first_day(line, hub, pets, model, tmp_path, capsys):
     """The owner of the namespace publishes all there is; a stranger loads, scores and submits; the owner lets it in."""
     shutil.copytree(pets, tmp_path / "built" / "pet-xai")

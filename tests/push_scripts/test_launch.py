@@ -314,7 +314,8 @@ def _steady(path, content):
 
 
 @pytest.mark.slow
-def test_a_first_day_with_faults_and_kills_ends_as_an_undisturbed_one(tmp_path, built):
+@pytest.mark.parametrize("kills", [1, pytest.param(len(KILLS), marks=pytest.mark.thorough)])
+def test_a_first_day_with_faults_and_kills_ends_as_an_undisturbed_one(kills, tmp_path, built):
     from local_hub import LocalHub
 
     results, commits = [], []
@@ -325,7 +326,7 @@ def test_a_first_day_with_faults_and_kills_ends_as_an_undisturbed_one(tmp_path, 
         with LocalHub(place) as hub:
             argv = ["launch", "saliency-bench", "--data", str(place / "built"), "--pace", "0", *SMALL]
             settings = {"url": hub.url, "argv": argv, "log": str(place / "log"), "token": FOUNDER.token}
-            for part, times in KILLS if name == "disturbed" else ():
+            for part, times in KILLS[-kills:] if name == "disturbed" else ():
                 start = len(hub.asked)
                 for match in FAULTS:
                     hub.fault(match, status=429, headers={"Retry-After": "1"})
