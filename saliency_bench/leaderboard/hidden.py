@@ -19,6 +19,7 @@ from saliency_bench.leaderboard.known import Attempt, HiddenScore, Status
 from saliency_bench.leaderboard.source import asking
 from saliency_bench.results.cell import CellResult
 
+MOST_METRICS = 10  # of a method: each is told about the same maps
 PER_DAY, PER_WEEK = 1, 3  # methods of a submitter on a dataset whose maps are scored
 STEP = 0.01  # of the range of a metric
 WEEK = timedelta(days=7)

@@ -126,7 +126,7 @@ def recompute(
         their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
         again = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
         device, model = again.summary["provenance"]["device"], _model(again)
-        for name, line in (*_like_masks(again), *_all_the_same(their_maps)) if their_maps else ():
+        for name, line in (*_like_masks(again, is_hidden=is_hidden), *_all_the_same(their_maps)) if their_maps else ():
             suspicions.setdefault(name, []).append(line)
         for cell in some_cells:
             if is_hidden:
@@ -194,6 +194,12 @@ def _attempts(
     for name in dict.fromkeys(cell.explainer for cell in ways.get(by, ())):
         if problem := hidden_track.problem_of(name, maps[name], submission.recorded.ids):
             return list(before.values()), problem
+        beyond = [cell for cell in ways[by] if cell.explainer == name][hidden_track.MOST_METRICS :]
+        further |= dict.fromkeys(
+            (cell.cell_id for cell in beyond),
+            f"{hidden_track.MOST_METRICS} metrics of a method are scored with hidden masks",
+        )
+        ways[by] = [cell for cell in ways[by] if cell.cell_id not in further]
         if name in before:
             continue
         if (why := hidden_track.refusal(earlier, today)) is not None:
@@ -224,13 +230,17 @@ def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) 
     return Recomputed(samples=ours.n, largest=0, by=by, score=score)
 
 
-def _like_masks(again: RunData) -> Iterator[tuple[str, str]]:
-    """Yield (method, a line about it) where maps match the masks better than explainers do, in most images."""
+def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (method, a line about it) where maps match the masks better than explainers do, in most images.
+
+    With hidden masks (`is_hidden`) the line does not say in how many, which would tell more than the rounded score.
+    """
     for cell in again.cells:
         scores = again.values[cell.cell_id]
         share = np.mean(scores[np.isfinite(scores)] > LIKE_MASKS) if np.isfinite(scores).any() else 0
         if cell.metric == MATCH and share > MOST_IMAGES:
-            yield cell.explainer, f"maps match the mask almost exactly in {share:.0%} of the images"
+            many = "most" if is_hidden else f"{share:.0%}"
+            yield cell.explainer, f"maps match the mask almost exactly in {many} of the images"
 
 
 def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import CommitOperationAdd
 from local_hub import FOUNDER, VISITOR
 from PIL import Image
-from submissions import FINGERPRINT, know, write
+from submissions import FINGERPRINT, IDS, know, submission, write
 
 import saliency_bench as sb
 from saliency_bench.cli import main
@@ -21,12 +21,22 @@ from saliency_bench.data.loading import find, fingerprint
 from saliency_bench.errors import UserError
 from saliency_bench.hub.upload import publish
 from saliency_bench.leaderboard import hidden
-from saliency_bench.leaderboard.known import HIDDEN, Attempt, HiddenScore, Recomputed, Status, content_of, write_known
+from saliency_bench.leaderboard.known import (
+    HIDDEN,
+    Attempt,
+    HiddenScore,
+    Known,
+    Recomputed,
+    Status,
+    content_of,
+    write_known,
+)
 from saliency_bench.leaderboard.published_maps import as_published
-from saliency_bench.leaderboard.recompute import vouch
+from saliency_bench.leaderboard.recompute import _attempts, vouch
 from saliency_bench.leaderboard.review import merge, review
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.choice import chosen
+from saliency_bench.leaderboard.view.page import Page
 from saliency_bench.leaderboard.view.state import View
 from saliency_bench.publishing.datasets import check_never_shown, dataset_publication, masks_publication
 
@@ -391,3 +401,21 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert not any(row.best or row.same_as or row.rank_if_true for row in rows.values())
     shown = chosen(Archive.load(tmp_path).rows, View())
     assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]  # own methods are not set apart
+    opened = Page(Archive.load(tmp_path)).show(f"row={shown[0].key}")["body"]
+    assert "ranks by intervals" in opened
+    assert "user0 has had 2 methods scored with these masks" in " ".join(opened.split())
+
+
+def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
+    one = submission({"mine@maps-1": NONE, "more@maps-2": NONE}, "eve").checked
+    maps = {
+        name: {image_id: np.full((2, 2), number) for image_id in IDS} for number, name in enumerate(("mine", "more"))
+    }
+    ways, further = {"maps with hidden masks": one.cells}, {}
+    done, problem = _attempts(one, ways, maps, Known(), "c" * 64, further)
+    assert ([attempt.method for attempt in done], problem) == (["mine"], "")
+    assert [cell.explainer for cell in ways["maps with hidden masks"]] == ["mine"]
+    assert "eve has had 1 methods scored in 7 days" in further[one.cells[1].cell_id]
+    del maps["mine"][IDS[0]]
+    ways = {"maps with hidden masks": one.cells}
+    assert _attempts(one, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 images")
