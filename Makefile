@@ -12,7 +12,7 @@ install: .venv/bin/saliency-bench
 	touch $@
 
 .venv/bin/sphinx-build: .venv/bin/saliency-bench
-	.venv/bin/pip install --quiet -c $(CONSTRAINTS) -e ".[docs]"
+	.venv/bin/pip install --quiet -c $(CONSTRAINTS) -e ".[demo,docs]"
 
 demo: install
 	.venv/bin/saliency-bench demo
@@ -32,7 +32,7 @@ coverage: install
 	.venv/bin/pytest -n 2 --cov --cov-report=term
 docs: .venv/bin/sphinx-build
 	.venv/bin/sphinx-build -W --keep-going -n -b html docs docs/_build/html
-# The site as it is published: two networks are trained whose maps the page of explainers shows.
+# The site as it is published, with pictures: two networks are trained whose maps the pages of explainers and metrics show.
 site: .venv/bin/sphinx-build
 	.venv/bin/sphinx-build -W --keep-going -n -t pictures -b html docs docs/_build/html
 linkcheck: .venv/bin/sphinx-build

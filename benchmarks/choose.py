@@ -56,6 +56,10 @@ class Drawn:
         """Return none: all maps depend on the network."""
         return set()
 
+    def twins(self, names: Sequence[str]) -> dict[str, str]:
+        """Return none: equal scores are chance."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Case:

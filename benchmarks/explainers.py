@@ -10,13 +10,13 @@ through the caller's model as it is. It is forward only for what asks for no gra
 images or to the layer, whichever autograd was seen to be asked for. The rules of cebp and tattr apply each convolution
 and linear layer on the way back once more (W+ a) or four times more (both signs, there and back); so do their floors.
 Ours, the floor and the others take turns in one process, so that what else the machine does disturbs all alike; with
-one thread, seconds are the process's own. A ratio is the median over the rounds. The last column is by how much the
-process grew at most while explaining.
+one thread, seconds are the process's own. A ratio is the median over the rounds, and in brackets the quartiles. The
+last column is by how much the process grew at most while explaining.
 
-What only looks at outputs has a second line, of a classifier of `load_classifier(..., precision="bf16")` (`run
---precision bf16`) beside the same floor in float32, with the error of its maps: the largest difference from those in
-float32 as a share of their range, and the correlation of the two. Where one image takes more than 200 passes,
-there is one image.
+Where the processor has bf16, what only looks at outputs has a second line, of a classifier of
+`load_classifier(..., precision="bf16")` (`run --precision bf16`) beside the same floor in float32, with the error of
+its maps: the largest difference from those in float32 as a share of their range, and the correlation of the two. Where
+one image takes more than 200 passes, there is one image.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.layers import cam_layer, detached_at
 from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
+from saliency_bench.utils.devices import device_name
 
 # So that a round takes seconds; ratios do not depend on it.
 SHORT = {
@@ -47,7 +48,7 @@ SHORT = {
     "rise": {"masks": 100},
     "smoothgrad": {"samples": 10},
 }
-ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16 = 1.10, 0.80, 0.50  # times the floor
+ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16 = 1.03, 0.80, 0.50  # times the floor
 MANY = 200
 AGAIN = {"cebp": 1, "tattr": 4}
 
@@ -74,15 +75,25 @@ def main() -> None:
     with torch.no_grad():
         classes = classifier.eval()(images[:1]).shape[1]
     labels = torch.arange(args.batch) % classes
-    known = torch.cpu.get_capabilities()
-    has = "has" if known.get("avx512_bf16") or known.get("amx_bf16") else "has no"
-    print(f"{args.model}, {args.batch} images of {args.size}, {args.rounds} rounds; this processor {has} bf16\n")
-    print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>7} {'asked':>6}  / others, MB")
+    print(f"{args.model}, {args.batch} images of {args.size}, {args.threads} threads, {args.rounds} rounds")
+    print(f"{device_name('cpu')}, {processor()}, {'with' if has_bf16() else 'no'} bf16; torch {torch.__version__}\n")
+    print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'asked':>5}  / others, MB")
     for text in args.explainers or list_explainers():
         try:
             print(measured(text, classifier, images, labels, classes, args), flush=True)
         except UserError as error:
             print(f"{text:<40} {error}")
+
+
+def has_bf16() -> bool:
+    known = torch.cpu.get_capabilities()
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+
+
+def processor() -> str:
+    """The name of the processor, where the system tells."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown processor")
 
 
 def classifier_of(name: str, size: int):
@@ -130,16 +141,16 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     if passes:
         again = AGAIN.get(explainer.name, 0)
         works["floor"] = lambda: floor(classifier, images, target, passes, kind, layer, again)
-        works |= {"bf16": lambda: ours("bf16")} if only_outputs else {}
+        works |= {"bf16": lambda: ours("bf16")} if only_outputs and has_bf16() else {}
     works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes, layer)
     seconds = taken(works, args)
 
     def row(name: str, title: str, asked: float, rest: str) -> str:
         middle = statistics.median(seconds[name])
-        against = f"{ratio(seconds[name], seconds['floor']):>7.2f} {asked:>6.2f}" if passes else f"{'-':>7} {'-':>6}"
+        against = f"{ratio(seconds[name], seconds['floor']):>16} {asked:>5.2f}" if passes else f"{'-':>16} {'-':>5}"
         return f"{title:<40} {kind if passes else '-':<8} {passes:>6} {middle:>8.2f} {against}  {rest}"
 
-    peers = [f"{ratio(seconds['ours'], seconds[name]):.2f} {name}" for name in works if name not in OWN]
+    peers = [f"{ratio(seconds['ours'], seconds[name])} {name}" for name in works if name not in OWN]
     rows = [
         row("ours", str(explainer), ASKED_OF_OUTPUTS if only_outputs else ASKED, f"{', '.join(peers) or '-'}, {grown}")
     ]
@@ -151,8 +162,11 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
 OWN = ("ours", "floor", "bf16")
 
 
-def ratio(some: list[float], others: list[float]) -> float:
-    return statistics.median(map(truediv, some, others))
+def ratio(some: list[float], others: list[float]) -> str:
+    """The median of the rounds' ratios, and their quartiles."""
+    ratios = list(map(truediv, some, others))
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
 def error_of(maps: torch.Tensor, exact: torch.Tensor) -> str:

@@ -2,6 +2,7 @@
 
 example:
   python benchmarks/findings.py --data raw --work findings --images 48 --out docs/findings.md
+  python benchmarks/findings.py --data raw --work findings --attention --out docs/findings.md   # one section, minutes
 
 `--data` (or $SALIENCY_BENCH_PHOTOGRAPHS) is a folder with raw sources as they are downloaded, or parts of them:
 `oxford-iiit-pet/`, `VOCdevkit/`, `coco/` (`train2017/`, `annotations/instances_train2017.json`) and
@@ -16,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import datasets
-from findings_page import page
+from findings_attention import attention_section, explain_pets, with_section
+from findings_page import finished, page
 
 import saliency_bench as sb
 from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
@@ -56,10 +58,20 @@ def main() -> None:
     parser.add_argument("--sampled", type=int, default=16, metavar="N", help="of them for what takes many passes")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: printed)")
     parser.add_argument("--page", action="store_true", help="only the page, of the runs that are finished")
+    parser.add_argument(
+        "--attention", action="store_true", help="only the section of a transformer, in the page at --out"
+    )
     args = parser.parse_args()
+    if args.attention and args.out is None:
+        parser.error("--attention changes a page; name it with --out")
+    of_attention = args.work / "vit-pets"
     if not args.page:
-        compute(args.data, args.work, args.images, args.sampled)
-    text = page(args.work, args.images, args.sampled)
+        if not args.attention:
+            compute(args.data, args.work, args.images, args.sampled)
+        explain_pets(photographs_of(args.data, args.work, "pets"), args.work, args.images)
+    text = args.out.read_text(encoding="utf-8") if args.attention else page(args.work, args.images, args.sampled)
+    if finished(of_attention):
+        text = with_section(text, attention_section(sb.load_run(of_attention)))
     if args.out:
         write_text(args.out, text)
     else:

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 from children import Children
 from kill_loops.builds import builds
+from kill_loops.choices import choices
 from kill_loops.common import NETWORK, Outcome
 from kill_loops.launches import launches
 from kill_loops.pushes import pushes
@@ -30,7 +31,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, ViTImagePro
 
 import saliency_bench as sb
 
-COUNTS = {"runs": 24, "builds": 24, "trainings": 10, "pushes": 18, "launches": 15}
+COUNTS = {"runs": 24, "builds": 24, "trainings": 10, "pushes": 18, "launches": 15, "choices": 10}
 
 
 def checkpoint(dataset: Path, folder: Path) -> Path:
@@ -52,6 +53,7 @@ def loops(folder: Path) -> dict[str, Callable[[int], Outcome]]:
         "trainings": lambda count: trainings(count, dataset, folder, children),
         "pushes": lambda count: pushes(count, dataset, folder, children),
         "launches": lambda count: launches(count, dataset, model, folder, children),
+        "choices": lambda count: choices(count, dataset, model, folder, children),
     }
 
 

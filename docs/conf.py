@@ -10,7 +10,7 @@ from saliency_bench.publishing.metrics import card_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docstrings import google_style
-from pages import datasets, explainers
+from pages import datasets, explainers, metrics
 
 project = "saliency-bench"
 author = "the saliency-bench authors"
@@ -60,10 +60,13 @@ def setup(app) -> None:
 
 
 def write_generated(app) -> None:
-    """Parts of the pages of explainers and datasets; `-t pictures` trains the networks whose maps are shown."""
+    """Parts of the pages; with `-t pictures`, which trains small networks, maps on those of explainers and metrics."""
     GENERATED.mkdir(exist_ok=True)
+    models = GENERATED / "models" if app.tags.has("pictures") else None
     datasets.write(GENERATED)
-    explainers.write(GENERATED, GENERATED / "models" if app.tags.has("pictures") else None)
+    explainers.write(GENERATED, models)
+    if models is not None:
+        metrics.write(CARDS, models)
 
 
 def write_cards() -> None:

@@ -25,7 +25,7 @@ from saliency_bench.types import Images, Maps, On, Target
     elsewhere=(
         (
             "pytorch-grad-cam",
-            'GradCAM(model=model, target_layers=[model.get_submodule("{layer}")])'
+            'GradCAM(model=model, target_layers=[classifier.module_named("{layer}")])'
             "(x, [ClassifierOutputTarget(label)] * len(x))",
         ),
     ),

@@ -27,7 +27,7 @@ from saliency_bench.types import Images, Maps, On, Target
     elsewhere=(
         (
             "pytorch-grad-cam",
-            'GradCAMPlusPlus(model=model, target_layers=[model.get_submodule("{layer}")])'
+            'GradCAMPlusPlus(model=model, target_layers=[classifier.module_named("{layer}")])'
             "(x, [ClassifierOutputTarget(label)] * len(x))",
         ),
     ),

@@ -48,7 +48,7 @@ def check(*, batch_size: int | None = None, **others: object) -> None:
     elsewhere=(
         (
             "pytorch-grad-cam",
-            'ScoreCAM(model=model, target_layers=[model.get_submodule("{layer}")])'
+            'ScoreCAM(model=model, target_layers=[classifier.module_named("{layer}")])'
             "(x, [ClassifierOutputTarget(label)] * len(x))",
         ),
     ),

@@ -114,11 +114,11 @@ def completed_as(action: Action, kind: str) -> None:
 
 def namespace(parser: ArgumentParser) -> None:
     """Add --namespace."""
-    parser.add_argument("--namespace", default="saliency-bench", metavar="NAME", type=_namespace,
+    parser.add_argument("--namespace", default="saliency-bench", metavar="NAME", type=namespace_name,
                         help="user or organisation on the Hub (default: saliency-bench)")  # fmt: skip
 
 
-def _namespace(text: str) -> str:
+def namespace_name(text: str) -> str:
     """Return the name of a namespace."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
         raise ArgumentTypeError(f"'{text}' is not the name of a user or organisation")

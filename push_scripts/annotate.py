@@ -35,6 +35,9 @@ def arguments(parser: ArgumentParser) -> None:
     serving = parser.add_argument_group("the page")
     _people.page_arguments(serving)
     serving.add_argument("--assist", action="store_true", help="offer pieces of the image, which a click marks")
+    serving.add_argument("--segment", nargs="*", metavar="FILE",
+                         help="offer regions found by strokes: GrabCut, or a network of the Segment Anything family, "
+                              "given as two ONNX files, its encoder and its decoder")  # fmt: skip
     serving.add_argument("--reviewer", action="store_true", help="also print a link for a new reviewer")
     results = parser.add_argument_group("results, instead of the page")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
@@ -89,6 +92,7 @@ def main(args: Namespace) -> int:
     introduction = _people.introduction(args)
     serving = not (args.report or args.export or args.imported or args.payments or args.parameters)
     sync = _people.restored(args, serving=serving)
+    segmenter = _segmenter(args.segment) if serving else None
     annotating, imported = opened(args)
     if args.report:
         _show_report(annotating, args)
@@ -99,7 +103,7 @@ def main(args: Namespace) -> int:
     elif args.payments or args.parameters:
         _write_tables(annotating, args)
     else:
-        serve(annotating, args, introduction, sync)
+        serve(annotating, args, introduction, sync, segmenter)
     return 0
 
 
@@ -192,7 +196,23 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
         print(text)
 
 
-def serve(annotating: Any, args: Namespace, introduction: Any = None, sync: Any = None) -> None:
+def _segmenter(files: list[str] | None) -> Any:
+    """Return what finds regions by strokes, of the files of --segment; None without the option.
+
+    Raises:
+        UserError: A library is not installed, or the files are no networks.
+    """
+    from saliency_bench.studies.segment_anything import SegmentAnything
+    from saliency_bench.studies.strokes import GrabCut
+
+    if files is None:
+        return None
+    if len(files) not in (0, 2):
+        raise UserError(f"--segment takes two ONNX files, an encoder and a decoder, or none, not {len(files)}")
+    return SegmentAnything(*files) if files else GrabCut()
+
+
+def serve(annotating: Any, args: Namespace, introduction: Any = None, sync: Any = None, segmenter: Any = None) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.annotate.app import create_app
 
@@ -203,5 +223,7 @@ def serve(annotating: Any, args: Namespace, introduction: Any = None, sync: Any 
         complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown")
 
     completion = _people.completion(args)
-    app = create_app(annotating, assist=args.assist, completion=completion, introduction=introduction)
+    app = create_app(
+        annotating, assist=args.assist, segmenter=segmenter, completion=completion, introduction=introduction
+    )
     _people.serve(app, args, sync, annotating.study, "annotate", args.reviewer)

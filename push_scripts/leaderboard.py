@@ -25,7 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--results", metavar="DIR_OR_REPO", required=True,
                         help="a folder of submissions, or NAMESPACE/results of the Hub")  # fmt: skip
     parser.add_argument("--core", metavar="FILE", help="YAML file of the datasets and models that scores are averaged "
-                        "over (default: that of the public board)")  # fmt: skip
+                        "over (default: core.yaml of the board, else that of the public one)")  # fmt: skip
     parser.add_argument("--data", metavar="DIR", nargs="+", default=[], help="folders of datasets on this machine, "
                         "whose pictures are shown under submitted maps")  # fmt: skip
     parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 7860)")
@@ -49,7 +49,8 @@ def main(args: Namespace) -> None:
     for folder in args.data:
         if not Path(folder).expanduser().is_dir():
             raise UserError(f"--data {folder} is not a folder")
-    live = Live(args.results, core or read_core(app.CORE), data=[Path(folder).expanduser() for folder in args.data])
+    data = [Path(folder).expanduser() for folder in args.data]
+    live = Live(args.results, core, data=data, default=read_core(app.CORE))
     if not args.quiet:
         print(f"{live.page.archive.name}: {len(live.page.archive.rows)} rows; Ctrl-C ends it", flush=True)
     app.launch(live, server_name="127.0.0.1", server_port=args.port, inbrowser=not args.no_browser, quiet=args.quiet)

@@ -22,17 +22,22 @@ SOURCES = Path(__file__).parent / "classifiers" / "sources.py"
 
 def complete() -> None:
     """Answer the shell and end the process; return if it did not ask."""
-    typed = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)].split()
+    line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
+    typed = line.split()[1:]
+    command = next(iter(typed if line.endswith(" ") else typed[:-1]), "")  # a whole word
     parser = Parser(prog=PROGRAM)
     parser.add_argument("--version", action="store_true", help="show the installed version")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for name, path in registry.files("push_scripts").items():
-        commands.add_parser(name, help=registry.summary(path))
-        if typed[1:2] == [name]:
-            commands.choices[name] = typed_parser(name, typed[2:])  # type: ignore[assignment]
-    commands.add_parser("help", help="show the options of a command, explainer, metric or dataset").add_argument(
-        "name", choices=[*registry.names("push_scripts"), *_items()]
-    )
+    known = registry.files("push_scripts")
+    if command in known:  # the others are not read
+        commands.add_parser(command)
+        commands.choices[command] = typed_parser(command, typed[1:])  # type: ignore[assignment]
+    elif command == "help":
+        commands.add_parser("help").add_argument("name", choices=[*known, *_items()])
+    else:
+        for name, path in known.items():
+            commands.add_parser(name, help=registry.summary(path))
+        commands.add_parser("help", help="show the options of a command, explainer, metric or dataset")
     argcomplete.autocomplete(parser, always_complete_options="long")
 
 
@@ -66,9 +71,9 @@ def _completer(action: argparse.Action) -> Completer | None:
     if kind == "item":
         return lambda **_: ("datasets", "explainers", "metrics", "commands", "models", *_items())
     if kind == "dataset":
-        return partial(_or_folder, list_datasets())
+        return lambda prefix="", **_: _or_folder(list_datasets(), prefix)
     if kind in ("model", "other_model"):
-        return partial(_or_folder, registry.constant(SOURCES, "KNOWN", ()))
+        return lambda prefix="", **_: _or_folder(registry.constant(SOURCES, "KNOWN", ()), prefix)
     if kind == "target" and action.metavar is None:  # the rule of a run, not a class
         from saliency_bench.spec import TARGETS
 
@@ -95,7 +100,7 @@ def _items() -> list[str]:
     return [name for kind in ("explainers", "metrics", "hub_builders") for name in registry.names(kind)]
 
 
-def _or_folder(names: Iterable[str], prefix: str = "", **_: Any) -> list[str]:
+def _or_folder(names: Iterable[str], prefix: str) -> list[str]:
     """Return names, and folders."""
     return [*names, *DirectoriesCompleter()(prefix)]
 

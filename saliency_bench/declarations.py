@@ -110,7 +110,7 @@ class ExplainerDeclaration(_Declaration):
         check: called with all options before anything is loaded; raises UserError or ValueError for what it refuses.
         also_called: further names that people may type; the right one is suggested to them.
         elsewhere: (package, line of code) that gives the same maps there, with options in braces: `{steps}`; x is the
-            normalised image, label the class. `choose` shows it.
+            normalised image, label the class, model gives logits of x, classifier is as here. `choose` shows it.
     """
 
     version: int | None = None

@@ -9,6 +9,7 @@ by `saliency_bench.suites`, whose value is a folder of YAML files.
 """
 
 import ast
+import os
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -21,7 +22,6 @@ from typing import Any
 
 from saliency_bench.errors import UserError, described, no_exit, unknown
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.source_code import package_code
 
 KINDS = {
     "explainers": "explainer",
@@ -63,17 +63,24 @@ def _own(kind: str) -> dict[str, Path]:
     """Return {public name: its main file} of the items of this package, sorted by name."""
     items: dict[str, Path] = {}
     for folder in folders(kind):
-        for path in sorted(folder.iterdir()):
-            main = path / f"{path.name}.py" if path.is_dir() else path
-            if main.suffix == ".py" and main.is_file() and not path.name.startswith(("_", ".")):
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            inside = f"{entry.name}/{entry.name}.py" if entry.is_dir() else entry.name
+            if inside.endswith(".py") and not inside.startswith(("_", ".")) and os.path.isfile(main := folder / inside):
                 items[main.stem.replace("_", "-") if kind in DASHED else main.stem] = main
     return items
 
 
 @cache
+def _all_points() -> dict[str, list[EntryPoint]]:
+    """Return {kind: entry points} of all installed packages, whose files are read once for all kinds."""
+    every = entry_points()
+    return {kind: list(every.select(group=group)) for kind, group in GROUPS.items()}
+
+
+@cache
 def _points(kind: str) -> dict[str, EntryPoint]:
     """Return {name: entry point} of what other packages add; of two of a name the one whose package comes first."""
-    points = entry_points(group=GROUPS[kind]) if kind in GROUPS else ()
+    points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
     for point in sorted(points, key=lambda point: point.dist.name if point.dist else ""):
         if (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
@@ -193,6 +200,8 @@ def version_of(kind: str, name: str, version: int) -> int | str:
 @cache
 def _code_of(module: str) -> str:
     """Return the hash of the source of an item; cached, as a later edit is not what was imported."""
+    from saliency_bench.utils.source_code import package_code  # imports what reads code, which listing names needs not
+
     return package_code(module)
 
 

@@ -1,6 +1,7 @@
-"""The page of explainers: what their docstrings say, and the map of each for one drawn image.
+"""The page of explainers: what their docstrings say, and the map of each for a photograph and for one drawn image.
 
-The maps need shapes-xai and two small networks that are trained on it, which takes up to an hour on two cores.
+The maps of the photograph need the packages of the extra `demo`; those of the drawing shapes-xai and two small networks
+that are trained on it, which takes up to an hour on two cores.
 """
 
 import ast
@@ -17,6 +18,7 @@ from torch import Tensor
 from saliency_bench import options, registry, targets
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.building import build
 from saliency_bench.data.loading import load_dataset
@@ -29,24 +31,44 @@ from saliency_bench.utils.files import write_text, write_with
 SIZE, COUNT, EPOCHS = 64, 6144, 12
 COLUMNS = 6
 TRIED = 10
+PHOTOGRAPH = "coffee"
+ABOUT_PHOTOGRAPH = """\
+![maps of a photograph](maps_photograph.png)
+
+A photograph by Rachel Michetti (CC0), and what explainers say about the first answer of EfficientNet-Lite0, {answer},
+all with default options. Nobody knows which pixels a network looks at in a photograph; the outline is the cup's."""
 ABOUT_PICTURES = """\
-The pictures show maps of one test image of shapes-xai for its own class, all with default options. The image is the one
-whose object lies farthest from the middle, among those that the network classifies correctly and that give no constant
-map (gradcam_vit cuts off negative values, which can leave nothing). The outline is the object's. Signed maps are blue
-below zero and red above, on a scale that is symmetric around zero; the others go from their smallest value (dark) to
-their largest (bright). Each map has its own scale."""
+The other pictures show maps of one test image of shapes-xai for its own class, where only the object tells the class,
+with default options. The image is the one whose object lies farthest from the middle, among those that the network
+classifies correctly and that give no constant map (gradcam_vit cuts off negative values, which can leave nothing). The
+outline is the object's. In all pictures, signed maps are blue below zero and red above, on a scale that is symmetric
+around zero; the others go from their smallest value (dark) to their largest (bright). Each map has its own scale."""
 
 
 def write(folder: Path, models: Path | None) -> None:
     """Write `explainers.md` into a folder; with a folder for networks, also pictures of their maps."""
     shown, left_out = [], dict.fromkeys(registry.names("explainers"), "")
     if models is not None:
-        shown = [ABOUT_PICTURES]
+        shown = [with_photograph(list(left_out), models, folder), ABOUT_PICTURES]
         for network, config in (("ResNet", resnet()), ("ViT", vit())):
             if left_out:
                 classifier = trained(models, network, config)
                 shown, left_out = with_picture(shown, left_out, network, classifier, models, folder)
     write_text(folder / "explainers.md", page(shown, left_out if models is not None else {}))
+
+
+def with_photograph(names: list[str], models: Path, folder: Path) -> str:
+    """Draw the maps of a photograph through a real network, of the explainers that are defined for it."""
+    classifier = load_classifier(write_efficientnet_lite(models / "lite0"), device="cpu")
+    rows = [row for row in load_dataset("photos-xai", split="test") if row["image_id"] == PHOTOGRAPH]
+    batch = classifier.prepare(rows)
+    with torch.no_grad():
+        logits = classifier(batch.images)
+    answer = int(logits.argmax())
+    maps, _ = maps_of(classifier, batch.images, targets.one_hot([answer], logits.shape[1]), names)
+    picture = partial(draw, image=batch.images[0], mask=batch.masks[0], maps=maps)
+    write_with(folder / "maps_photograph.png", picture)
+    return ABOUT_PHOTOGRAPH.format(answer=(classifier.labels or [])[answer])
 
 
 def with_picture(

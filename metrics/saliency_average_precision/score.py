@@ -55,8 +55,8 @@ def _average_precision(values: np.ndarray, inside: np.ndarray) -> float:
     """Return the average precision of a sample's map (H, W); NaN for an empty mask."""
     if not inside.any():
         return np.nan
-    order = np.argsort(-values, axis=None)
-    ordered = values.ravel()[order]
-    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # pixel of each distinct value
-    hits = np.cumsum(inside.ravel()[order])[last]
-    return float(np.diff(hits, prepend=0) @ (hits / (last + 1)) / hits[-1])
+    found = np.sort(values[inside])[::-1]  # where recall grows: steps at other values add nothing
+    last = np.flatnonzero(np.append(found[1:] != found[:-1], True))  # pixel of each distinct value
+    hits = last + 1
+    salient = values.size - np.searchsorted(np.sort(values, axis=None), found[last])  # pixels of this value or more
+    return float(np.diff(hits, prepend=0) @ (hits / salient) / hits[-1])

@@ -160,9 +160,17 @@ class Race:
         margin = self.margin if margin is None else margin
         return log_wealth(self._bets[name].scaled(margin, self.span, self.largest))
 
-    def needed(self, name: str) -> int | None:
-        """Return after how many clusters like those so far a candidate would be dropped; None: it would not be."""
-        return clusters_needed(self._bets[name].scaled(self.margin, self.span, self.largest), self.threshold)
+    def needed(self, name: str, errors: float = 0.0) -> int | None:
+        """Return after how many clusters like those so far a candidate would be dropped; None: it would not be.
+
+        Args:
+            name: of the candidate.
+            errors: standard errors by which the mean of the clusters to come is higher.
+        """
+        scaled = self._bets[name].scaled(self.margin, self.span, self.largest)
+        if errors and len(scaled) > 1:
+            scaled = np.clip(scaled + errors * scaled.std(ddof=1) / np.sqrt(len(scaled)), -1, 1)
+        return clusters_needed(scaled, self.threshold)
 
     def behind(self, name: str) -> float:
         """Return how far a candidate is behind the best at least, 0 where this is not known."""

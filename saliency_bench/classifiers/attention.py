@@ -31,7 +31,10 @@ from saliency_bench.types import Images, Maps
 
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
 FIX = "use integrated_gradients or rise, defined for every classifier, or gradcam for a convolutional one"
-
+POOLING_HEAD = (
+    "ends in an attention-pooling head, as SigLIP's, whose queries are no patches, so its attention is not a map over "
+    f"patches; {FIX}"
+)
 FIX_OF_STAGES = "use gradcam, which reads its last feature map, integrated_gradients or rise"
 
 
@@ -141,10 +144,7 @@ class AttentionRecorder(TorchFunctionMode):
                 f"patches to all patches, so its attention is not a map over patches; {FIX_OF_STAGES}"
             )
         if self._pools_by_attention(tokens):
-            raise UserError(
-                f"{classifier.id} ends in an attention-pooling head, as SigLIP's, whose queries are no patches, so its "
-                f"attention is not a map over patches; {FIX}"
-            )
+            raise UserError(f"{classifier.id} {POOLING_HEAD}")
         if not squares or not sequences or self.convolved_after or self.patches is None or self._spare < 0:
             raise UserError(
                 f"{classifier.id} does not attend from all patches to all patches in every block (windows, pooled or "
@@ -336,6 +336,8 @@ def _attend_many_heads(
     **others: Any,
 ) -> Tensor:
     """Compute self-attention of `nn.MultiheadAttention`, (T, B, C), in operations that can be recorded."""
+    if key is value and query.shape[0] != key.shape[0]:  # both are (T, B, C)
+        raise UserError(f"this network {POOLING_HEAD}")
     masks = (others.get("key_padding_mask"), others.get("attn_mask"), bias_k, bias_v)
     is_plain = query is key is value and query.ndim == 3 and in_proj_weight is not None and not add_zero_attn
     if not is_plain or any(mask is not None for mask in masks) or (others.get("training") and dropout_p):

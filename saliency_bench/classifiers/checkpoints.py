@@ -20,6 +20,8 @@ from saliency_bench.classifiers.untrusted import check_config, check_folder, che
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.utils.storage import storage_error
 
+HEADLESS = "was saved without its classification head; train one with: saliency-bench train"
+
 
 def torchvision(name: str, layer: str | None) -> Classifier:
     """Load torchvision's weights by the name of their model; `layer` is the one that Grad-CAM reads."""
@@ -75,6 +77,8 @@ def transformers(name: str, revision: str | None, layer: str | None, activation:
     source = source_of(name, revision)
     with readable(source.name):
         config = config_of(source)
+        if config.num_labels == 0:
+            raise UserError(f"{source.name} {HEADLESS}")
         if config.num_labels < 2 and activation is None:
             raise UserError(f"{source.name} {ONE_LOGIT}")
         with counted(source.name, room_of(source.folder)):
@@ -84,8 +88,7 @@ def transformers(name: str, revision: str | None, layer: str | None, activation:
         processor = processor_of(source.folder, source.name)
     if loading["missing_keys"]:
         raise UserError(
-            f"{source.name} has no weights for {', '.join(sorted(loading['missing_keys'])[:3])}: it was saved without "
-            "its classification head; train one with: saliency-bench train"
+            f"{source.name} has no weights for {', '.join(sorted(loading['missing_keys'])[:3])}: it {HEADLESS}"
         )
     geometry, frame, mean, std = frame_of(processor, source.name)
     return checked(

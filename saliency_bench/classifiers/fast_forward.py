@@ -87,18 +87,21 @@ _copies: WeakKeyDictionary[Classifier, tuple[Hashable, Classifier | None]] = Wea
 def _state(classifier: Classifier, images: Images) -> Hashable:
     """Return what a copy is made of; equal states give equal copies."""
     tensors = list(chain(classifier.parameters(), classifier.buffers()))
-    sums = torch.stack([_bits(tensor) for tensor in tensors]).tolist() if tensors else []
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        by_device.setdefault(tensor.device, []).append(_bits(tensor))
+    sums = tuple(tuple(torch.stack(of_device).tolist()) for of_device in by_device.values())  # one read per device
     modules = tuple((id(module), id(type(module)), *_attributes(module)) for module in classifier.modules())
     settings = images.shape[1:], images.device, classifier.precision, classifier.channels_last
-    return settings, tuple(sums), tuple((tensor.shape, tensor.dtype) for tensor in tensors), modules
+    return settings, sums, tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors), modules
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's values as integers of their bits, Int64 (), modulo 2^64, on the CPU."""
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    kind = kinds.get(tensor.element_size(), torch.int64)  # complex128 as pairs
-    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return values.detach().contiguous().flatten().view(kind).sum(dtype=torch.int64).cpu()
+    """Return the sum of a tensor's bytes, eight at a time as integers, Int64 (), modulo 2^64."""
+    content = tensor.detach().contiguous().flatten().view(torch.uint8)
+    whole = len(content) // 8 * 8
+    eights = content[:whole] if content.storage_offset() % 8 == 0 else content[:whole].clone()
+    return eights.view(torch.int64).sum() + content[whole:].sum(dtype=torch.int64)
 
 
 def _attributes(module: nn.Module) -> Iterator[Hashable]:

@@ -129,17 +129,19 @@ def enlarge(small: Tensor, images: Images) -> Maps:
     cells = small.double()
     step = (cells.amax(dim=(1, 2), keepdim=True) - cells.amin(dim=(1, 2), keepdim=True)) / CELL_STEPS
     step = torch.where(step > 0, step, cells.abs().amax(dim=(1, 2), keepdim=True).clamp(min=TINY))  # a constant map
-    enlarged = _stretched(_stretched((cells / step).round(), width).mT, height).mT
-    return ((enlarged * PIXEL_STEPS).round() / PIXEL_STEPS * step).float().contiguous()
+    enlarged = _stretched(_stretched((cells / step).round(), width, 2), height, 1)
+    return enlarged.mul_(PIXEL_STEPS).round_().div_(PIXEL_STEPS).mul_(step).float()
 
 
-def _stretched(values: Tensor, length: int) -> Tensor:
-    """Interpolate (..., n) to (..., length)."""
-    cells = values.shape[-1]
+def _stretched(values: Tensor, length: int, axis: int) -> Tensor:
+    """Interpolate (B, h, w) to this length along one of its last two axes."""
+    cells = values.shape[axis]
     # Centres of the pixels in units of cells; before the first centre, the first cell is continued.
     positions = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5
     positions = positions.clamp(min=0)
     before = positions.long()
     after = (before + 1).clamp(max=cells - 1)
     # a + w (b - a) is exactly a where a = b, which (1 - w) a + w b need not be.
-    return values[..., before] + (positions - before) * (values[..., after] - values[..., before])
+    first, second = values.index_select(axis, before), values.index_select(axis, after)
+    weight = (positions - before).view(-1, *[1] * (2 - axis))
+    return second.sub_(first).mul_(weight).add_(first)

@@ -53,7 +53,8 @@ class Output:
         layout: How it holds a feature map, or None if it is none.
         pooled: Whether its resolution was lowered by pooling after the last convolution or linear layer.
         passive: Whether the module only pools or drops.
-        scores: Whether its mean over the pixels is the logits.
+        scores: Whether it holds class scores: its mean over the pixels is the logits, or it is a linear layer over
+            tokens with as many channels as there are classes (the second head of VOLO).
     """
 
     name: str
@@ -69,7 +70,7 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
 
     That is the last module that gives a map of more than one pixel, before any pooling and with its activation: no
     pooling, and no container that ends in it (14 x 14 in VGG, layer4 in ResNet); nor the maps of class scores whose
-    mean are the logits (SqueezeNet). Dropout and identity do not count.
+    mean are the logits (SqueezeNet), or that a second head makes of tokens (VOLO). Dropout and identity do not count.
 
     Raises:
         UserError: The network's last features are tokens that are not its patches, row by row.
@@ -136,15 +137,24 @@ def layout_of(classifier: Classifier, images: Images, layer: str) -> Layout | No
 
 
 def _before_scores(outputs: list[Output]) -> list[Output]:
-    """Return the outputs without what follows the last features: a map of class scores whose mean is the logits."""
+    """Return the outputs without what follows the last features: a map of class scores, see `Output.scores`.
+
+    Of tokens, only the last layer can be a head: within blocks, channels may be as many as classes by chance.
+    """
     maps = [output for output in outputs if output.layout and output.layout.pixels > 1]
     if not maps or not any(output.scores for output in maps):
         return outputs
     shape = maps[-1].shape
     last = list(takewhile(lambda output: output.shape == shape, reversed(maps)))
-    if not any(output.scores for output in last) or len(last) == len(maps):
+    is_within = len(last) > 1 and any(output.scores and _are_tokens(output) for output in last)
+    if not any(output.scores for output in last) or is_within or len(last) == len(maps):
         return outputs
     return outputs[: outputs.index(last[-1])]
+
+
+def _are_tokens(output: Output) -> bool:
+    """Return whether an output is a map whose channels come last."""
+    return output.layout is not None and output.layout.axes != "BCHW"
 
 
 _recordings: WeakKeyDictionary[Classifier, dict[tuple, list[Output]]] = WeakKeyDictionary()
@@ -162,6 +172,7 @@ def _outputs(classifier: Classifier, image: Images) -> list[Output]:
 def _record(classifier: Classifier, image: Images) -> list[Output]:
     """Pass one image through the network and return what its modules give."""
     seen: list[tuple[Output, Tensor | None]] = []
+    modules = dict(classifier.model.named_modules())
 
     def watch(name: str) -> Callable[..., None]:
         """Return the hook of a module."""
@@ -178,7 +189,7 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
 
     handles = [
         module.register_forward_hook(watch(name))
-        for name, module in classifier.model.named_modules()
+        for name, module in modules.items()
         if name and not isinstance(module, torch.jit.ScriptModule)  # which take no hooks
     ]
     try:
@@ -187,11 +198,13 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
     finally:
         for handle in handles:
             handle.remove()
-    return [_with_scores(output, means, logits) for output, means in seen]
+    return [_with_scores(output, modules[output.name], means, logits) for output, means in seen]
 
 
-def _with_scores(output: Output, means: Tensor | None, logits: Tensor) -> Output:
-    """Return an output marked as scores if its means over the pixels are the logits."""
+def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits: Tensor) -> Output:
+    """Return an output marked as scores if it is a head over tokens, or its means over the pixels are the logits."""
+    if _are_tokens(output) and isinstance(module, nn.Linear):
+        return replace(output, scores=output.shape[-1] == logits.shape[1])
     if means is None or means.shape != logits.shape:
         return output
     return replace(output, scores=torch.allclose(means.float(), logits, rtol=1e-3, atol=1e-6))

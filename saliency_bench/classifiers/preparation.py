@@ -12,6 +12,7 @@ from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import lacks
 from saliency_bench.types import Batch, Column
+from saliency_bench.utils.devices import sent
 from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_picture
 
 
@@ -44,7 +45,7 @@ def prepared_batch(
         raise UserError(f"{model} takes images as they are, but these differ in size; give load_classifier size=")
     labels = [-1 if row.get("label") is None else row["label"] for row in rows]
     return Batch(
-        images=torch.stack(frames).to(device),
+        images=sent(torch.stack(frames), device),
         masks=torch.from_numpy(np.stack(masks)),
         labels=torch.tensor(labels),
         ids=ids,
@@ -59,7 +60,7 @@ def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Fr
         return Column(values, [lacks(name) if value is None else None for value in values])
     pairs = [_further_picture(name, value, size) for value, size in zip(values, sizes, strict=True)]
     pictures, lacking = zip(*pairs, strict=True)
-    return Column(torch.stack([frame(picture) for picture in pictures]).to(device), list(lacking))
+    return Column(sent(torch.stack([frame(picture) for picture in pictures]), device), list(lacking))
 
 
 def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:

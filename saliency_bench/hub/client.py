@@ -54,7 +54,7 @@ class Account:
 
 def account(api: HfApi) -> Account:
     """Return the account of the token in use, as the Hub reports it; raise whatever error the Hub answers with."""
-    info: dict[str, Any] = api.whoami()
+    info: dict[str, Any] = api.whoami(cache=True)  # the Hub answers this question only so many times
     token = info.get("auth", {}).get("accessToken", {})
     scoped = (token.get("fineGrained") or {}).get("scoped") if token.get("role") == "fineGrained" else None
     writing = [scope for scope in scoped or () if "repo.write" in scope.get("permissions", ())]

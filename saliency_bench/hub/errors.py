@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.utils import parse_ratelimit_headers
 
 from saliency_bench.errors import UserError, one_line
 
@@ -37,9 +38,11 @@ def may_pass(error: BaseException) -> bool:
 def retry_after(error: BaseException) -> int | None:
     """Return the seconds to wait, if the Hub asks for it."""
     for item in _chain(error):
-        seconds = getattr(getattr(item, "response", None), "headers", {}).get("Retry-After", "")
-        if seconds.isdigit():
+        headers = getattr(getattr(item, "response", None), "headers", {})
+        if (seconds := headers.get("Retry-After", "")).isdigit():
             return int(seconds)
+        if status_of(item) == 429 and (limit := parse_ratelimit_headers(headers)):
+            return limit.reset_in_seconds
     return None
 
 

@@ -186,7 +186,7 @@ def _add_group(board: Board, root: Path, folders: Sequence[str], owners: Known) 
     for folder in folders:
         try:
             content, submission = read_folder(root, folder, owners)
-            candidates = [_candidate(cell, submission, content, owners) for cell in submission.cells]
+            candidates = [_candidate(cell, submission, folder, content, owners) for cell in submission.cells]
         except UserError as error:
             board.refused.append(Refused(folder, str(error)))
             continue
@@ -202,8 +202,16 @@ def _add_group(board: Board, root: Path, folders: Sequence[str], owners: Known) 
         board.rows.extend(replace(row, conflict=row.cell.cell_id in disputed) for row in _ranked_rows(rivals))
 
 
-def _candidate(cell: CellResult, submission: Checked, content: str, owners: Known) -> Candidate:
-    """Return the row of a cell of a submission, before it is ranked; `owners`: what the board's owner knows."""
+def _candidate(cell: CellResult, submission: Checked, folder: str, content: str, owners: Known) -> Candidate:
+    """Return the row of a cell of the submission in a folder, before it is ranked.
+
+    Args:
+        cell: the cell.
+        submission: that it is of.
+        folder: of the submission, as `Result.folder`, which is a hash of all its cells.
+        content: the hash of its files.
+        owners: what the board's owner knows.
+    """
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
     status, why, again = _trust(cell, submission, content, owners)
@@ -220,9 +228,9 @@ def _candidate(cell: CellResult, submission: Checked, content: str, owners: Know
         dataset=dataset.id if dataset else result.dataset.id,
         model=model.id if model else result.model.id,
         named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
-        own_method=known_explainer(cell) is None, submitters=(result.submitter,), folders=(result.folder,),
+        own_method=known_explainer(cell) is None, submitters=(result.submitter,), folders=(folder,),
     )  # fmt: skip
-    return Candidate(submission, cell, row, content, hash_of(cell.cell_id, result.folder))
+    return Candidate(submission, cell, row, content, hash_of(cell.cell_id, folder))
 
 
 def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -> tuple[Trust, str, Recomputed | None]:

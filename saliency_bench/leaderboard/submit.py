@@ -400,7 +400,7 @@ def _pending(proposed: SubmissionPlan, author: str) -> str | None:
                 proposed.repo, paths, revision=f"refs/pr/{pull.num}", repo_type="dataset"
             )
             if len(present) == len(paths):
-                return pull.url
+                return f"{client.shown_endpoint(proposed.api)}/datasets/{proposed.repo}/discussions/{pull.num}"
     return None
 
 

@@ -8,6 +8,7 @@ from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 
 from saliency_bench import registry
+from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.card import template_file
 from saliency_bench.data.hub_datasets import published_report
 from saliency_bench.data.names import NAMESPACE, list_datasets
@@ -109,18 +110,26 @@ def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
 def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str | None, str | None]:
     """Return (repository, commit) of a published dataset with exactly these training images.
 
-    (None, None) without one.
+    (None, None) without one. Raise UserError where the Hub is too busy to say.
     """
     for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
         try:
-            head = api.dataset_info(repo).sha  # a cached report may be older than the repository
+            info = api.dataset_info(repo)
+            head = info.sha  # a cached report may be older than the repository
             report = published_report(repo, head, api)
         except (HFValidationError, UserError):  # the one is reported when publishing, the other is not our dataset
             continue
         except Exception as error:
-            if errors.status_of(error) is None and not errors.is_network_error(error):
+            if errors.is_network_error(error):
+                complain(f"the Hub cannot be reached, so the card may not name the dataset {name} there")
+                return None, None
+            if errors.status_of(error) is None:
                 raise
+            if errors.may_pass(error):
+                errors.refuse(error, repo, client.token_of(api))
             continue
+        if not report and REPORT in {file.rfilename for file in info.siblings or ()}:
+            raise UserError(f"{REPORT} of {repo} did not arrive; start again") from ConnectionError(repo)
         if report.get("splits", {}).get("train", {}).get("fingerprint") == images:
             return repo, head
     return None, None

@@ -7,6 +7,7 @@ it by name. A Space therefore installs this wheel, from its own repository and b
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import Distribution, PackageNotFoundError, version
 from io import BytesIO
@@ -39,6 +40,7 @@ def package_files() -> dict[str, Path]:
     }
 
 
+@cache
 def wheel() -> tuple[str, bytes]:
     """Return (the name of the package's wheel, its bytes); the same files give the same bytes.
 

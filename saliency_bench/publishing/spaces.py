@@ -16,7 +16,10 @@ from saliency_bench.hub.plan import Publication
 from saliency_bench.publishing.package import package_files, pinned, plain_requirements
 
 STUDY = "human-study"  # the tag of a card
-EXTRAS = {"gradio": ("spaces",), "docker": ("studies", "lime", "postgres")}  # {sdk: what its apps need}
+EXTRAS = {
+    "gradio": ("spaces",),
+    "docker": ("studies", "lime", "onnx", "postgres", "segment"),
+}  # {sdk: what its apps need}
 DOCKERFILE = """FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 user
 USER user

@@ -1,5 +1,6 @@
 """Sentences and page of `choose`, both made of choice.json and the folder of its run alone."""
 
+from math import ceil
 from typing import Any
 
 from saliency_bench.analysis.verdict import listed
@@ -16,6 +17,7 @@ from saliency_bench.reports.words import (
 from saliency_bench.results.run_folder import RunData
 
 SHOWN = 0.005  # a lead below it is not worth a number
+MINUTES = 120  # more are given as hours
 MOST_NAMED = 6  # candidates named in a sentence
 MOST_IMAGES = 1_000_000  # that a sentence says would be needed
 PER_KIND = 2  # photographs that are best, worst and most disputed
@@ -33,8 +35,20 @@ def sentences(content: dict[str, Any]) -> list[str]:
         lines.append("The questions have different answers; take the one you ask, an average would answer none.")
     if excluded := content["survive_random_weights"]:
         lines.append(f"Left out, as their maps stay the same when all weights are random: {listed(excluded)}.")
+    lines += not_counted(content)
     silent = list(dict.fromkeys(question["silent"] for question in content["questions"] if question["silent"]))
     return [*lines, f"This does not say {'; nor '.join(silent)}."] if silent else lines
+
+
+def not_counted(content: dict[str, Any]) -> list[str]:
+    """Return which candidates do not count: those with the maps of another one, and those for which was no time."""
+    lines = [f"{listed([twin for twin, other in content['twins'].items() if other == kept])} and {kept} give the same "
+             f"maps here and count once, as {kept}." for kept in dict.fromkeys(content["twins"].values())]  # fmt: skip
+    if slow := content["too_slow"]:
+        minutes = ceil(content["within_for_all"] / 60)
+        enough = f"{minutes}m" if minutes <= MINUTES else f"{ceil(minutes / 60)}h"
+        lines.append(f"Not tried for lack of time: {_some(slow)}; --within {enough} would try all.")
+    return lines
 
 
 def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
@@ -53,7 +67,10 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
         best = listed(list(dict.fromkeys(answer["left"][0] for answer in answers)))
         beats = "is shown to beat" if any(set(answer["left"]) - _baselines(content) for answer in answers) else "beats"
         return f"For {about}: no method {beats} {best} here, so this dataset cannot tell you which to take."
-    return f"For {about} nothing can be said from {count(max(answer['images'] for answer in answers))} images."
+    seen = f"For {about} nothing can be said from {count(max(answer['images'] for answer in answers))} images"
+    needed = [answer["images_needed"] or answer["images_at_least"] for answer in answers]
+    known = [images for images in needed if images and content["dataset"]["images"] < images <= MOST_IMAGES]
+    return f"{seen}: a dataset of about {count(min(known))} is needed at least." if known else f"{seen}."
 
 
 def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> str:
@@ -110,6 +127,9 @@ def _needed(answer: dict[str, Any], content: dict[str, Any]) -> str:
     """Return how many images would tell, if differences stay as they are."""
     needed, there = answer["images_needed"], content["dataset"]["images"]
     if needed is None or needed > MOST_IMAGES:
+        least = answer["images_at_least"]
+        if least is not None and there < least <= MOST_IMAGES:
+            return f" It would take {count(least)} images at the very least to tell; there are {count(there)}."
         return " The images so far show no difference that more of them would confirm."
     if needed <= there:
         return f" About {count(needed)} images would tell, of {count(there)}: give it more time (--within)."
@@ -168,7 +188,7 @@ def page_text(content: dict[str, Any], run: RunData) -> str:
         "choice.html.j2",
         styles=("report.css", "choice.css"),
         content=content,
-        lines=sentences(content),
+        not_counted=not_counted(content),
         questions=[_question_view(question, content) for question in content["questions"]],
         lanes=[_lanes(answer, content) for answer in content["metrics"]],
         checks=list(content["checks"].items()),
@@ -228,6 +248,7 @@ def _lanes(answer: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     ends += [(item["name"], images.get(item["clusters"], item["clusters"]), "dropped") for item in dropped]
     shown = {name for name, *_ in ends}
     lengths = {name: item["images"] for item in content["rounds"] for name in item["lineup"].get(answer["metric"], [])}
+    shown |= set(content["twins"])
     ends += [(name, end, "excluded") for name, end in lengths.items() if name not in shown]
     whole = max((end for _, end, _ in ends), default=1)
     return {

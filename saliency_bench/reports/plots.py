@@ -2,7 +2,8 @@
 
     report            mean_plot, distribution_plot, difference_plot, difference_histogram    SVG inside a page
     analysis          plot                                                                   an SVG file
-    suite, board      STYLE and svg_text, around a figure of their own                       SVG inside a page
+    suite             STYLE and save_figure, around a figure of its own                      PDF, SVG and PNG files
+    board             STYLE and svg_text, around a figure of its own                         SVG inside a page
 
 Equal scores give equal bytes. Text stays text, so that it can be read aloud, searched and copied.
 """
@@ -11,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from saliency_bench.analysis.tables import Findings
 from saliency_bench.errors import UserError
 from saliency_bench.reports.words import number, percent
 from saliency_bench.results.run_folder import Column, RunData, load_maps
-from saliency_bench.utils.files import write_text
+from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.overlays import LEVELS, heat_map, scaled
 
 STYLE: dict[Any, Any] = {
@@ -56,6 +58,7 @@ LONGEST_NAME = 22  # characters in a line of a name
 BINS = 32
 FEW_BINS = 12  # of histograms of scores that are yes or no
 MOST_TILES = 12  # of a gallery
+NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "png": {"Software": None}}
 
 
 def svg_text(figure: Figure, tight: bool = True) -> str:
@@ -69,6 +72,22 @@ def svg_text(figure: Figure, tight: bool = True) -> str:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(text, format="svg", bbox_inches="tight" if tight else None, metadata=nothing)
     return text.getvalue()
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> str:
+    """Write a figure for a paper, as NAME.pdf, NAME.svg and NAME.png; return the SVG.
+
+    Args:
+        figure: made within `rc_context(STYLE)`, as this call is.
+        folder: where to write.
+        name: of the files.
+    """
+    svg = svg_text(figure)
+    write_text(folder / f"{name}.svg", svg)
+    for kind, metadata in NO_DATES.items():
+        save = partial(figure.savefig, format=kind, dpi=200, bbox_inches="tight", metadata=metadata)
+        write_with(folder / f"{name}.{kind}", save)
+    return svg
 
 
 # --- Plots of a report: a row per explainer, its name on the left and its number on the right ---

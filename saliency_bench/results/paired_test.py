@@ -13,7 +13,7 @@ samples without the event all speak against it. So a difference must also outlas
 it, as loudly as any of those seen (`with_another_cluster`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 ALPHA = 0.05
 FLIPS = 9999
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
-T_AT_ONCE = 2**22  # flipped T of all pairs, of which some copies are in memory
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
 SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
 
@@ -46,11 +45,10 @@ class SignFlips:
             widths = [len(self.families[number].columns) for number in numbers]
             # Families share their signs: flip b of a pair goes with flip b of every other pair, also of other metrics,
             # which the families `across` metrics need.
-            sums = signed_sums(
-                [column for number in numbers for column in self.families[number].columns], self.seed, self.flips
-            )
+            columns = [column for number in numbers for column in self.families[number].columns]
+            sums = np.ascontiguousarray(signed_sums(columns, self.seed, self.flips).T)
             for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
-                flipped = Flipped(self.families[number], indices, sums[:, end - width : end])
+                flipped = Flipped(self.families[number], indices, sums[end - width : end])
                 self.families[number].forget()
                 yield number, flipped.seen, flipped
 
@@ -92,14 +90,12 @@ class Flipped:
                 may_be = family.width * counts.sum() / np.count_nonzero(counts)
             self.outlasting[pair] = with_another_cluster(sums_of_pair, may_be)
 
-    def under_flips(self, pairs: Sequence[Pair], rows: slice) -> np.ndarray:
-        """Return |sum of signed differences| / norm for these flips and pairs, (flips, pairs)."""
-        sums = self._sums[rows]
-        first, second = (sums[:, [self._places[pair][side] for pair in pairs]] for side in (0, 1))
+    def under_flips(self, pair: Pair) -> np.ndarray:
+        """Return |sum of signed differences| / norm of a pair under every flip, (flips,)."""
         # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own; a pair
         # that differs nowhere has T = 0.
-        norms = np.array([self._norms[pair] or np.inf for pair in pairs])
-        return np.abs(first - second) / norms
+        first, second = self._places[pair]
+        return np.abs(self._sums[first] - self._sums[second]) / (self._norms[pair] or np.inf)
 
 
 def with_another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
@@ -137,7 +133,9 @@ def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
     return np.unpackbits(words, axis=1, count=count)
 
 
-def step_down(seen: np.ndarray, flipped: Iterable[np.ndarray], outlasting: np.ndarray | None = None) -> np.ndarray:
+def step_down(
+    seen: np.ndarray, flipped: Callable[[int], np.ndarray], outlasting: np.ndarray | None = None
+) -> np.ndarray:
     """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
 
     p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
@@ -147,23 +145,21 @@ def step_down(seen: np.ndarray, flipped: Iterable[np.ndarray], outlasting: np.nd
 
     Args:
         seen: (pairs,) T.
-        flipped: blocks (some flips, pairs) of T under the flips.
+        flipped: the number of a pair -> its T under every flip, (flips,).
         outlasting: (pairs,) T+; None: T alone counts.
     """
     order = np.argsort(-seen, kind="stable")
-    thresholds = [values[order] * SAME for values in (seen, seen if outlasting is None else outlasting)]
-    reached, flips = np.zeros((2, len(seen)), dtype=int), 0
-    for block in flipped:
-        # From the least T up, so that column i holds the greatest T among pair i and all of lesser T.
-        greatest = np.maximum.accumulate(block[:, order[::-1]], axis=1)[:, ::-1]
-        for counts, enough in zip(reached, thresholds, strict=True):
-            counts += (greatest >= enough).sum(axis=0)
-        flips += len(block)
+    reached = np.zeros((2, len(seen)), dtype=int)
+    greatest: np.ndarray | float = 0.0
+    for pair in order[::-1]:  # from the least T up: the greatest T among this pair and those of lesser T
+        greatest = np.maximum(greatest, flipped(pair))
+        for counts, values in zip(reached, (seen, seen if outlasting is None else outlasting), strict=True):
+            counts[pair] = np.count_nonzero(greatest >= values[pair] * SAME)
     # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
-    stepped, again = np.maximum.accumulate((1 + reached[0]) / (1 + flips)), (1 + reached[1]) / (1 + flips) / 2
-    p = np.empty(len(seen))
-    p[order] = np.where((stepped < ALPHA) & (again >= ALPHA), again, stepped)
-    return p
+    alone, again = (1 + reached) / (1 + np.size(greatest))
+    stepped = np.empty(len(seen))
+    stepped[order] = np.maximum.accumulate(alone[order])
+    return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
 
 
 def adjusted_p(
@@ -188,27 +184,17 @@ def adjusted_p(
     kept: dict[Member, tuple[float, float, np.ndarray]] = {}
     for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
         family_pairs = list(seen)
-        blocks = (flipped.under_flips(family_pairs, rows) for rows in _blocks(flips, len(family_pairs)))
-        values = (np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting))
-        p = step_down(next(values), blocks, next(values))
+        own, outlasting = (np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting))
+        p = step_down(own, lambda index: flipped.under_flips(family_pairs[index]), outlasting)  # noqa: B023
         p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
         for pair in family_pairs:
             if (number, pair) in wanted:
-                lone = flipped.under_flips([pair], slice(None))[:, 0]
-                kept[number, pair] = seen[pair], flipped.outlasting[pair], lone
+                kept[number, pair] = seen[pair], flipped.outlasting[pair], flipped.under_flips(pair)
     for members in across:
         tested = [member for member in members if member in kept]
         if tested:
-            seen_values, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
-            columns = [kept[member][2] for member in tested]
-            blocks = (np.stack([column[rows] for column in columns], axis=1) for rows in _blocks(flips, len(tested)))
-            p = step_down(seen_values, blocks, outlasting)
+            own, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
+            p = step_down(own, lambda index: kept[tested[index]][2], outlasting)  # noqa: B023
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values
-
-
-def _blocks(flips: int, pairs: int) -> Iterator[slice]:
-    """Return slices of the flips that are looked at in one go, which only bounds memory."""
-    step = max(1, T_AT_ONCE // max(pairs, 1))
-    return (slice(start, start + step) for start in range(0, flips, step))

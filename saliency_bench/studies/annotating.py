@@ -2,27 +2,28 @@
 
 An answer's payload is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or
 {"kind": "skip", "reason": TEXT}. Masks have the size of the image. A person sees nobody else's answers. What a reviewer
-rejects goes back to its annotator, with the comment; the correction is a new revision.
+rejects goes back to its annotator, with the comment; what is drawn then is a new revision. A reviewer may also draw the
+mask in its place: a correction, which names the revision it corrects, counts instead of it, and is reviewed like it.
 
 Honeypots are images whose mask the dataset knows: everybody gets them, one among every `honeypot_every` images, at a
 place drawn for each person. They are no part of consensus and agreement.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.agreement import iou
+from saliency_bench.studies.agreement import consensus, iou
 from saliency_bench.studies.growing import grow, revised
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.practice import attempts, feedback, is_over, score
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
-from saliency_bench.studies.study import LEASE_HOURS, Answer, Person, Review, Study
+from saliency_bench.studies.study import CORRECTED, LEASE_HOURS, Answer, Correction, Person, Review, Study
 from saliency_bench.utils.pictures import UnreadableError
 from saliency_bench.utils.seeds import seed_of
 
@@ -112,6 +113,7 @@ class Choice:
         accepted: only answers that all `reviewers` have accepted.
         honeypot_iou: leave out people whose mean IoU with the honeypots is below.
         with_excluded: count people whom the owner has left out.
+        as_drawn: without the corrections of reviewers.
     """
 
     people: Sequence[str] = ()
@@ -119,6 +121,7 @@ class Choice:
     accepted: bool = False
     honeypot_iou: float = 0.0
     with_excluded: bool = False
+    as_drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,13 +206,21 @@ class Annotating:
         return known
 
     def _total(self, person: str) -> int:
-        """Return how many images this person will have done in the end, if nobody else joins."""
+        """Return how many images this person will have done in the end, if nobody else takes any.
+
+        They are counted as `_waiting` gives them, so that the honeypots to come are among them.
+        """
         units, most = self.units, self.settings["per_person"]
         assigned = set(self._given(person))
         taken = self.study.takers(self.lease_hours, excluded(self.study), self._sent_back())
         left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
-        whole = len(assigned) + left
-        return min(whole, most) if most else whole
+        place, pots = len(assigned), sum(unit not in assigned for unit in self.honeypots)
+        while left or pots:
+            is_due = pots and self._is_honeypot_due(person, place)
+            if not is_due and not left:
+                break
+            place, left, pots = place + 1, left - (not is_due), pots - bool(is_due)
+        return min(place, most) if most else place
 
     def _waiting(self, person: str, answered: list[str]) -> list[str]:
         """Return the units that are given to a person and not answered, up to `AHEAD`.
@@ -235,12 +246,16 @@ class Annotating:
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
         """Return the honeypot that is due at the next place of a person's order, if there is such."""
-        every = self.settings["honeypot_every"]
         left = [unit for unit in self.honeypots if unit not in given]
-        block, place = divmod(len(given), every)
-        if not left or place != seed_of(self.study.seed, "honeypot", person, block) % every:
+        if not left or not self._is_honeypot_due(person, len(given)):
             return None
         return min(left, key=lambda unit: seed_of(self.study.seed, person, unit))
+
+    def _is_honeypot_due(self, person: str, place: int) -> bool:
+        """Return whether a place of a person's order is the one of its block that is a honeypot's."""
+        every = self.settings["honeypot_every"]
+        block, at = divmod(place, every)
+        return at == seed_of(self.study.seed, "honeypot", person, block) % every
 
     def _sent_back(self) -> set[tuple[str, str]]:
         """Return (person, unit) of the last answers that a reviewer sent back; they go to others once the person left.
@@ -302,9 +317,7 @@ class Annotating:
         if kind != "skip":
             sha256 = self.images.shown(unit).sha256
         if kind == "mask":
-            mask = mask_of(sent.get("runs") or [], *self.images.size(unit))
-            if not mask.any():
-                raise UserError("nothing is marked; mark the region, or choose 'No region'")
+            mask = self._drawn(unit, sent)
         if kind == "skip":
             payload["reason"] = str(sent.get("reason") or "")[:LONGEST_REASON]
         if unit in self.practice:
@@ -332,14 +345,15 @@ class Annotating:
     def to_review(self) -> list[Answer]:
         """Return the last answers, without masks, that need a review, oldest first; no honeypots or skips.
 
-        An answer needs one until it was sent back, or `reviewers` people have accepted it.
+        An answer needs one until it was sent back, or `reviewers` people have accepted it; of what a reviewer drew in
+        its place, that reviewer is one of them.
         """
         verdicts, names, pots = self.study.reviews(), self.study.reviewers(), {*self.honeypots, *self.practice}
         needed, last = reviewers_needed(self.study), self.study.answers(masks=False)
         return [
             answer
             for answer in last
-            if len(names.get(answer.id, ())) < needed
+            if len(_opinions(names, answer)) < needed
             and _verdict(verdicts, answer) != "reject"
             and answer.unit not in pots
             and answer.payload["kind"] != "skip"
@@ -350,21 +364,81 @@ class Annotating:
 
         They are this reviewer's alone until they are reviewed or the lease ends; nobody reviews an answer twice.
         """
-        names = self.study.reviewers()
-        done = sum(reviewer in reviewed for reviewed in names.values())
+        names, corrections = self.study.reviewers(), self.study.corrections()
+        done = sum(reviewer in reviewed for rounds in names.values() for reviewed in rounds)
         waiting = {
-            f"review {answer.id}": answer for answer in self.to_review() if reviewer not in names.get(answer.id, ())
+            _piece_of_review(answer.id, len(names.get(answer.id, [()]))): answer
+            for answer in self.to_review()
+            if reviewer not in _opinions(names, answer)
         }
-        over = {(name, f"review {answer}") for answer, reviewed in names.items() for name in reviewed}
+        over = {
+            (name, _piece_of_review(answer, number))
+            for answer, rounds in names.items()
+            for number, reviewed in enumerate(rounds, 1)
+            for name in reviewed
+        }
         chosen = self.study.hold(reviewer, list(waiting), open_units=AHEAD, done=over, lease_hours=self.lease_hours)
         return {
             "done": done,
             "total": done + len(waiting),
             "tasks": [
-                self._task(answer.unit) | self.last_answer(answer.person, answer.unit) | {"answer": answer.id}
+                self._task(answer.unit) | self._reviewed(answer, corrections) | {"answer": answer.id}
                 for answer in map(waiting.__getitem__, chosen)
             ],
         }
+
+    def _reviewed(self, answer: Answer, corrections: Mapping[int, Correction]) -> dict[str, Any]:
+        """Return what a reviewer judges: what a person answered, or the correction that counts instead."""
+        if (correction := corrections.get(answer.id)) is None:
+            return self.last_answer(answer.person, answer.unit)
+        pixels = corrected(answer, correction).pixels
+        return correction.payload | {"runs": None if pixels is None else runs_of(pixels), "corrected": True}
+
+    def others(self, number: object) -> dict[str, Any]:
+        """Return the consensus of the other people who drew on the image of an answer, for its reviewer.
+
+        Raises:
+            UserError: There is no such answer to review.
+        """
+        reviewed = self._to_be_reviewed(number)
+        answers = self.counted().get(reviewed.unit, [])
+        masks = [self.pixels(answer) for answer in answers if answer.person != reviewed.person]
+        return {"people": len(masks), "runs": runs_of(consensus(masks)) if masks else None}
+
+    def _to_be_reviewed(self, number: object) -> Answer:
+        """Return the answer of this number, if it is to be reviewed."""
+        for answer in self.to_review():
+            if answer.id == number:
+                return answer
+        raise UserError("this answer needs no review any more; reload the page")
+
+    def correct(self, reviewer: str, sent: dict[str, Any]) -> None:
+        """Store what a reviewer drew in place of an answer: a mask, or that there is no region.
+
+        Raises:
+            UserError: It is no mask of the image, or the answer needs no review.
+        """
+        number, pots = sent.get("answer"), {*self.honeypots, *self.practice}
+        answer = next((entry for entry in self.study.answers(masks=False) if entry.id == number), None)
+        if answer is None or answer.unit in pots:
+            raise UserError("this answer is not to be reviewed, or its author has changed it; reload the page")
+        if (kind := sent.get("kind")) not in ("mask", "no_region"):
+            raise UserError("kind of a correction is mask or no_region")
+        mask = self._drawn(answer.unit, sent) if kind == "mask" else None
+        payload = {"kind": kind, "corrects": {"person": answer.person, "revision": answer.revision}}
+        request = str(sent.get("request"))
+        self.study.correct(answer.id, reviewer, request, payload, mask=mask, seconds=sent.get("seconds"))
+
+    def _drawn(self, unit: str, sent: dict[str, Any]) -> np.ndarray:
+        """Return the mask that a page sent.
+
+        Raises:
+            UserError: It is none, or nothing is marked.
+        """
+        mask = mask_of(sent.get("runs") or [], *self.images.size(unit))
+        if not mask.any():
+            raise UserError("nothing is marked; mark the region, or choose 'No region'")
+        return mask
 
     # results
 
@@ -381,7 +455,7 @@ class Annotating:
         if choice.honeypot_iou:
             scores = self.honeypot_scores()
             without |= {person for person, ious in scores.items() if np.mean(ious) < choice.honeypot_iou}
-        options = {"accepted": choice.accepted, "with_excluded": choice.with_excluded}
+        options = {name: getattr(choice, name) for name in ("accepted", "with_excluded", "as_drawn")}
         return counted_answers(self.study, choice.people, without, **options)
 
     def _answerers(self) -> set[str]:
@@ -409,6 +483,22 @@ def reviewers_needed(study: Study) -> int:
     return study.configuration["settings"].get("reviewers", 1)
 
 
+def _piece_of_review(answer: int, number: int) -> str:
+    """Return the unit that a reviewer holds: an answer (1), or its first (2) or a later correction."""
+    return f"review {answer}" if number == 1 else f"review {answer}, correction {number - 1}"
+
+
+def _opinions(names: Mapping[int, Sequence[set[str]]], answer: Answer) -> set[str]:
+    """Return those who have reviewed what counts now of an answer: the answer, or its last correction."""
+    rounds = names.get(answer.id)
+    return rounds[-1] if rounds else set()
+
+
+def corrected(answer: Answer, correction: Correction) -> Answer:
+    """Return an answer with what a reviewer drew in its place."""
+    return replace(answer, payload=correction.payload, mask=correction.mask, corrected_by=correction.reviewer)
+
+
 def _verdict(reviews: Mapping[int, Review], answer: Answer) -> str | None:
     """Return the last verdict on an answer; None without a review."""
     return reviews[answer.id].verdict if answer.id in reviews else None
@@ -421,8 +511,11 @@ def counted_answers(
     *,
     accepted: bool = False,
     with_excluded: bool = False,
+    as_drawn: bool = False,
 ) -> dict[str, list[Answer]]:
     """Return {unit: answers} that count: the last of each person, of the real images, unless skipped or rejected.
+
+    What a reviewer drew in place of an answer counts instead of it, in the name of its person.
 
     Args:
         study: of annotation.
@@ -430,18 +523,21 @@ def counted_answers(
         without: people who do not count.
         accepted: only answers that a reviewer has accepted.
         with_excluded: count people whom the owner has left out.
+        as_drawn: without the corrections of reviewers.
     """
     without = set(without) if with_excluded else {*without, *excluded(study)}
     by_unit: dict[str, list[Answer]] = {}
     reviews, names, needed = study.reviews(), study.reviewers(), reviewers_needed(study)
     pots = {*study.configuration["honeypots"], *study.configuration.get("practice", [])}
+    corrections = {} if as_drawn else study.corrections()
     for answer in study.answers(masks=True):
         verdict = _verdict(reviews, answer)
-        is_accepted = verdict == "accept" and len(names[answer.id]) >= needed
+        is_accepted = verdict in ("accept", CORRECTED) and len(_opinions(names, answer)) >= needed
         is_fit = is_accepted if accepted else verdict != "reject"
         is_chosen = (not people or answer.person in people) and answer.person not in without
         if answer.unit not in pots and answer.payload["kind"] != "skip" and is_fit and is_chosen:
-            by_unit.setdefault(answer.unit, []).append(answer)
+            correction = corrections.get(answer.id)
+            by_unit.setdefault(answer.unit, []).append(corrected(answer, correction) if correction else answer)
     return by_unit
 
 

@@ -14,7 +14,7 @@ from saliency_bench.studies.annotating import Annotating, Choice
 from saliency_bench.studies.growing import protocol
 from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.practice import attempts, practice_report
-from saliency_bench.studies.study import Answer
+from saliency_bench.studies.study import CORRECTED, Answer
 
 
 def annotation_report(annotating: Annotating, choice: Choice | None = None) -> dict[str, Any]:
@@ -26,7 +26,8 @@ def annotation_report(annotating: Annotating, choice: Choice | None = None) -> d
     """
     last = [entry for entry in annotating.study.answers(masks=False) if entry.unit not in annotating.practice]
     counted = annotating.counted(choice)
-    left_out = excluded(annotating.study)
+    left_out, choice = excluded(annotating.study), choice or Choice()
+    corrections = _corrections(counted)
     verdicts = Counter(entry.verdict for entry in annotating.study.reviews().values())
     per_unit = annotating.settings["annotators"]
     return {
@@ -39,19 +40,36 @@ def annotation_report(annotating: Annotating, choice: Choice | None = None) -> d
         "answers": dict(sorted(Counter(entry.payload["kind"] for entry in last).items())),
         "reasons to skip": dict(Counter(entry.payload["reason"] for entry in last if entry.payload["kind"] == "skip")),
         "median seconds": float(np.median([entry.seconds for entry in last])) if last else None,
-        "reviews": {"accept": verdicts["accept"], "reject": verdicts["reject"], "open": len(annotating.to_review())},
+        "reviews": {
+            "accept": verdicts["accept"],
+            "reject": verdicts["reject"],
+            "correct": verdicts[CORRECTED],
+            "open": len(annotating.to_review()),
+        },
         "agreement": _agreement(annotating, counted),
+        "corrections": corrections,
+        "agreement as drawn": (
+            _agreement(annotating, annotating.counted(replace(choice, as_drawn=True))) if corrections else {}
+        ),
         "left out": left_out,
         "agreement with everyone": (
-            _agreement(annotating, annotating.counted(replace(choice or Choice(), with_excluded=True)))
-            if left_out
-            else {}
+            _agreement(annotating, annotating.counted(replace(choice, with_excluded=True))) if left_out else {}
         ),
         "honeypots": {person: _plain(entry) for person, entry in honeypot_estimates(annotating).items()},
         "practice": practice_report(
             attempts(annotating.study, annotating.practice), annotating.settings.get("practice_iou", 0.0)
         ),
     }
+
+
+def _corrections(counted: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
+    """Return the answers that count as a reviewer has corrected them: image, person, revision, reviewer."""
+    return [
+        {"image": unit, "person": entry.person, "revision": entry.revision, "corrected by": entry.corrected_by}
+        for unit, answers in counted.items()
+        for entry in answers
+        if entry.corrected_by
+    ]
 
 
 def _agreement(annotating: Annotating, counted: Mapping[str, Sequence[Answer]]) -> dict[str, Any]:
@@ -102,6 +120,12 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
         rows.append(["median time of an answer", f"{report['median seconds']:.0f} s"])
     rows += [[f"reviews: {verdict}", f"{count:,}"] for verdict, count in report["reviews"].items()]
     rows += [[f"agreement: {name}", _shown(estimate, "images")] for name, estimate in report["agreement"].items()]
+    by_reviewer = Counter(correction["corrected by"] for correction in report["corrections"])
+    rows += [[f"corrected by {reviewer}", f"{count:,} masks"] for reviewer, count in sorted(by_reviewer.items())]
+    rows += [
+        [f"agreement as drawn: {name}", _shown(estimate, "images")]
+        for name, estimate in report["agreement as drawn"].items()
+    ]
     rows += [[f"left out: {person}", reason or "no reason given"] for person, reason in report["left out"].items()]
     rows += [
         [f"agreement with everyone: {name}", _shown(estimate, "images")]

@@ -1,7 +1,7 @@
 """From an annotation study to files, and from files to an annotation study."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -15,9 +15,12 @@ from saliency_bench.studies.agreement import consensus, votes
 from saliency_bench.studies.annotating import Annotating, Choice
 from saliency_bench.studies.formats.regions import CONSENSUS, FORMATS, MODULES, Drawn, check_person
 from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.result_rows import write_rows
 from saliency_bench.studies.study import Answer
 from saliency_bench.utils.pictures import UnreadableError, png
 from saliency_bench.utils.seeds import seed_of
+
+CORRECTIONS = "corrections.csv"  # beside exported masks, where reviewers have corrected some
 
 
 def module_of(format: str) -> ModuleType:
@@ -36,6 +39,8 @@ def export(
     choice: Choice | None = None,
 ) -> int:  # fmt: skip
     """Write the masks that count, and the consensus of each image, into a new folder; return the number of images.
+
+    Which masks are corrections of reviewers is in corrections.csv.
 
     Args:
         annotating: the study.
@@ -63,7 +68,16 @@ def export(
     writer.check(drawn)
     out.mkdir(parents=True)
     writer.write(out, drawn)
+    if corrected := [entry for entry in drawn if entry.corrected is not None]:
+        _write_corrections(out / CORRECTIONS, corrected, people)
     return len({entry.image_id for entry in drawn})
+
+
+def _write_corrections(path: Path, corrected: Sequence[Drawn], people: bool) -> None:
+    """Write which masks are corrections of reviewers: whose answer, its revision, and the author where `people`."""
+    rows = [(entry.image_id, entry.person, *(entry.corrected or ("", ""))) for entry in corrected]
+    header = ("image", "person", "revision", "corrected by")
+    write_rows(path, header, rows if people else [(*row[:3], "") for row in rows])
 
 
 def all_drawn(
@@ -81,7 +95,8 @@ def all_drawn(
         masks = [annotating.pixels(answer) for answer in answers]
         label = annotating.images.label(unit) or "region"
         for number, (answer, mask) in enumerate(zip(answers, masks, strict=True), 1):
-            yield Drawn(unit, label, answer.person if people else str(number), mask)
+            corrected = (answer.revision, answer.corrected_by) if answer.corrected_by else None
+            yield Drawn(unit, label, answer.person if people else str(number), mask, corrected=corrected)
         yield Drawn(unit, label, CONSENSUS, consensus(masks, rule), votes(masks))
 
 

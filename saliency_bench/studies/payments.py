@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from saliency_bench.studies.events import events_of
-from saliency_bench.studies.study import Answer, Study
+from saliency_bench.studies.study import CORRECTED, Answer, Study
 
 PAYMENTS = ("person", "answers", "median seconds", "minutes", "checks right", "checks", "accepted", "rejected",
-            "last answer", "agreed")  # fmt: skip
+            "corrected", "last answer", "agreed")  # fmt: skip
 
 
 def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tuple]:
@@ -42,6 +42,7 @@ def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tup
                 len(checks.get(person, [])),
                 verdicts[person, "accept"],
                 verdicts[person, "reject"],
+                verdicts[person, CORRECTED],
                 given[-1].created if given else None,
                 agreed.get(person),
             )

@@ -15,7 +15,17 @@ from sqlalchemy.dialects import sqlite
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.database import Database
-from saliency_bench.studies.tables import answers, assignments, events, invites, parameters, people, reviews, studies
+from saliency_bench.studies.tables import (
+    answers,
+    assignments,
+    corrections,
+    events,
+    invites,
+    parameters,
+    people,
+    reviews,
+    studies,
+)
 
 TABLES = (
     studies,
@@ -23,10 +33,12 @@ TABLES = (
     assignments,
     answers,
     reviews,
+    corrections,
     invites,
     parameters,
     events,
 )  # what a row refers to is in an earlier table
+OF_ANSWERS = (reviews, corrections)  # tables whose rows name an answer
 SETTINGS = ("kind", "dataset", "configuration", "seed")  # of a study
 KEYS = {"assignment": ("study", "person", "unit")}  # what makes two rows the same; of other tables the request
 Marks = dict[str, int]  # {table: number of its last row}
@@ -48,7 +60,7 @@ def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
             for row in connection.execute(_after(table, marks.get(table.name, 0))).mappings():
                 values = dict(row)
                 marks[table.name] = values.pop("id")
-                if table is reviews:
+                if table in OF_ANSWERS:
                     values["answer"] = values.pop("of")
                 if "study" in values:
                     values["study"] = names[values["study"]]
@@ -59,10 +71,10 @@ def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
 
 
 def _after(table: Table, mark: int) -> Select[Any]:
-    """Return a query of the rows of a table after a number; of a review also the request of its answer."""
+    """Return a query of the rows of a table after a number; of what names an answer also its request."""
     query = select(table).where(table.c.id > mark).order_by(table.c.id)
-    if table is reviews:
-        query = query.add_columns(answers.c.request.label("of")).join(answers, answers.c.id == reviews.c.answer)
+    if table in OF_ANSWERS:
+        query = query.add_columns(answers.c.request.label("of")).join(answers, answers.c.id == table.c.answer)
     return query
 
 
@@ -126,7 +138,7 @@ def _missing(
     """Return the rows that a table lacks, with the numbers of this store."""
     names = KEYS.get(table.name, ("request",))
     here = set(map(tuple, connection.execute(select(*(table.c[name] for name in names)))))
-    if table is reviews:  # those of an answer that was left out are left out, too
+    if table in OF_ANSWERS:  # those of an answer that was left out are left out, too
         of_request = dict(connection.execute(select(answers.c.request, answers.c.id)).tuples().all())
         rows = [row | {"answer": of_request[row["answer"]]} for row in rows if row["answer"] in of_request]
     else:
@@ -137,7 +149,7 @@ def _missing(
 def copy_without(store: Database, target: Database, people_left_out: Collection[str]) -> Added:
     """Add all rows to an empty SQLite store but those of some people: how a person is erased from an append-only store.
 
-    Reviews of their answers are left out with these; what they said as reviewers is left out, too.
+    Reviews and corrections of their answers are left out with these; what they said as reviewers is left out, too.
 
     Args:
         store: that holds them.

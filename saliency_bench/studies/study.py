@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.database import Database, check_text, hours_ago, now, plain_json
-from saliency_bench.studies.tables import answers, assignments, invites, parameters, people, reviews
+from saliency_bench.studies.tables import answers, assignments, corrections, invites, parameters, people, reviews
 from saliency_bench.utils.pictures import decode
 from saliency_bench.utils.seeds import seed_of
 
@@ -26,6 +26,7 @@ ROLES = ("annotator", "reviewer", "owner")
 MOST_PARAMETERS = 30  # of an address
 LEASE_HOURS = 1.0  # after which what was given to somebody who does nothing is given to others, too
 VERDICTS = ("accept", "reject")
+CORRECTED = "correct"  # the verdict of a reviewer who drew another mask
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Answer:
         image_sha256: of the image that was shown.
         seconds: time spent.
         created: when it was stored.
+        corrected_by: the reviewer whose correction payload and mask are, in place of what the person drew.
     """
 
     id: int
@@ -85,6 +87,7 @@ class Answer:
     image_sha256: str | None
     seconds: float
     created: str
+    corrected_by: str | None = None
 
     @property
     def pixels(self) -> np.ndarray | None:
@@ -94,12 +97,33 @@ class Answer:
 
 @dataclass(frozen=True)
 class Review:
-    """A review of the answer with this id: "accept" or "reject", with a comment."""
+    """A review of the answer with this id: "accept", "reject" or "correct", with a comment."""
 
     answer: int
     reviewer: str
     verdict: str
     comment: str
+    created: str
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a reviewer drew in place of an answer.
+
+    Attributes:
+        answer: the id of the answer, which is one revision of a person's answers to a unit.
+        reviewer: the pseudonym of its author.
+        payload: as of an answer.
+        mask: as of an answer.
+        seconds: time spent.
+        created: when it was stored.
+    """
+
+    answer: int
+    reviewer: str
+    payload: Any
+    mask: bytes | None
+    seconds: float
     created: str
 
 
@@ -430,15 +454,52 @@ class Study:
             raise UserError(f"a comment is a text of at most {LONGEST_COMMENT} characters")
         check_text("request", request, 200)
         with self.store.writing() as connection:
-            row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().first()
-            if row is None:
-                self._check_newest(connection, answer)
-                values = {"answer": answer, "reviewer": reviewer, "verdict": verdict, "comment": comment}
-                connection.execute(insert(reviews).values(**values, request=request, created=now()))
-                row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().one()
+            return self._add_review(connection, answer, reviewer, verdict, request, comment)
+
+    def _add_review(
+        self, connection: Connection, answer: int, reviewer: str, verdict: str, request: str, comment: str
+    ) -> Review:
+        """Store a review once; return the stored one."""
+        row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().first()
+        if row is None:
+            self._check_newest(connection, answer)
+            values = {"answer": answer, "reviewer": reviewer, "verdict": verdict, "comment": comment}
+            connection.execute(insert(reviews).values(**values, request=request, created=now()))
+            row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().one()
         if (row["answer"], row["reviewer"]) != (answer, reviewer):
             raise UserError("this request was used for another review; make a new id for each")
         return Review(row["answer"], row["reviewer"], row["verdict"], row["comment"], row["created"])
+
+    def correct(
+        self,
+        answer: int,
+        reviewer: str,
+        request: str,
+        payload: Any,
+        *,
+        mask: np.ndarray | None = None,
+        seconds: object = 0.0,
+    ) -> None:
+        """Store what a reviewer drew in place of an answer, and the review "correct"; once, as `review`.
+
+        Raises:
+            UserError: There is no such answer in this study, or it was corrected by its author in the meantime.
+        """
+        check_text("request", request, 200)
+        values = {"payload": payload, "mask": None if mask is None else _encoded(mask), "seconds": _seconds(seconds)}
+        with self.store.writing() as connection:
+            self._add_review(connection, answer, reviewer, CORRECTED, request, "")
+            if connection.scalar(select(corrections.c.id).where(corrections.c.request == request)) is None:
+                names = {"answer": answer, "reviewer": reviewer, "request": request, "created": now()}
+                connection.execute(insert(corrections).values(**names, **values))
+
+    def corrections(self) -> dict[int, Correction]:
+        """Return {id of an answer: its last correction}."""
+        names = ("answer", "reviewer", "payload", "mask", "seconds", "created")
+        rows = select(*(corrections.c[name] for name in names)).join(answers, answers.c.id == corrections.c.answer)
+        with self.store.reading() as connection:
+            ordered = connection.execute(rows.where(answers.c.study == self.id).order_by(corrections.c.id))
+            return {row.answer: Correction(*row) for row in ordered}
 
     def _check_newest(self, connection: Connection, answer: int) -> None:
         """Raise UserError for an answer that was corrected, or is of another study."""
@@ -451,13 +512,17 @@ class Study:
         if connection.scalar(select(func.max(answers.c.id)).where(same)) != answer:
             raise UserError("this answer was corrected in the meantime; review the new one")
 
-    def reviewers(self) -> dict[int, set[str]]:
-        """Return {id of an answer: those who have reviewed it}."""
-        rows = select(reviews.c.answer, reviews.c.reviewer).join(answers, answers.c.id == reviews.c.answer)
-        names: dict[int, set[str]] = {}
+    def reviewers(self) -> dict[int, list[set[str]]]:
+        """Return {id of an answer: those who have reviewed it, then those of each correction, with its author}."""
+        columns = reviews.c.answer, reviews.c.reviewer, reviews.c.verdict
+        rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
+        names: dict[int, list[set[str]]] = {}
         with self.store.reading() as connection:
-            for answer, reviewer in connection.execute(rows.where(answers.c.study == self.id)):
-                names.setdefault(answer, set()).add(reviewer)
+            for answer, reviewer, verdict in connection.execute(rows.order_by(reviews.c.id)):
+                rounds = names.setdefault(answer, [set()])
+                if verdict == CORRECTED:
+                    rounds.append(set())
+                rounds[-1].add(reviewer)
         return names
 
     def reviews(self) -> dict[int, Review]:

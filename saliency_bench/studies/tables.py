@@ -5,6 +5,7 @@ person      a pseudonym, and the SHA-256 of the key that its owner holds; role "
 assignment  a unit that a person was given, and its place in this person's order
 answer      an answer: its revision counts the answers of one person to one unit
 review      a reviewer's verdict on an answer; the last one counts
+correction  what a reviewer drew in place of an answer; the last one counts
 invite      a link for one person: the SHA-256 of the request to join that it holds
 parameter   what the address said with which a person came, such as PROLIFIC_PID; kept apart from the answers
 event       what happened besides: who agreed to which text, what people were told, what the owner did
@@ -117,6 +118,18 @@ reviews = Table(
     _text("request", unique=True),
     _created(),
 )
+corrections = Table(
+    "correction",
+    metadata,
+    _key(),
+    _of("answer"),
+    _text("reviewer"),
+    _text("request", unique=True),
+    Column("payload", JSON, nullable=False),
+    Column("mask", LargeBinary),
+    Column("seconds", Float, nullable=False),
+    _created(),
+)
 invites = Table("invite", metadata, _key(), _of("study"), _text("request", unique=True), _created())
 parameters = Table(
     "parameter",
@@ -157,7 +170,7 @@ def _guard(table: Table) -> None:
         event.listen(table, "after_create", DDL(text).execute_if(dialect="postgresql"))
 
 
-for _table in (studies, people, assignments, answers, reviews, invites, parameters, events):
+for _table in (studies, people, assignments, answers, reviews, corrections, invites, parameters, events):
     _guard(_table)
 
 

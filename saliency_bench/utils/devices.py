@@ -4,9 +4,11 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from saliency_bench.errors import UserError
 
@@ -39,16 +41,38 @@ def device_name(text: str | torch.device | None) -> str:
     return f"cpu, {platform.machine()}, {os.cpu_count()} cores"
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Return values on a device; from the host to a GPU they are copied while the host goes on."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
+
+
 def peak_memory(device: torch.device) -> int | None:
-    """Return the peak memory in bytes: of torch on a GPU, or of this process on a CPU; None if the system has none."""
+    """Return the peak memory in bytes since it was reset: of torch on a GPU, or of this process on a CPU.
+
+    None if the system does not say.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError, StopIteration, ValueError):  # of Linux, the only one that can be reset
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
     try:
         import resource
     except ImportError:  # on Windows
         return None
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory` begin with what is in use now, where the system can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def is_out_of_memory(error: Exception) -> bool:

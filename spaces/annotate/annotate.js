@@ -7,6 +7,7 @@ import { placeInstructions } from "./introduction.js";
 import { Mask } from "./mask.js";
 import { Outbox } from "./outbox.js";
 import { Pictures } from "./pictures.js";
+import { Pieces } from "./pieces.js";
 import { backoff, call, dropSecondClicks, kept, Refused, settled, showCompletion, stopped } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
@@ -21,7 +22,8 @@ let startedAt = 0;
 let ready = false; // the image has been there long enough to be answered
 let checked = null; // what the server says about an attempt of practice, while it is on the screen
 let asked = 0; // when the page asked whether to leave a drawing out
-const board = new Board($("board"), { changed: keepDraft, announce: tell });
+const board = new Board($("board"), { changed: keepDraft, announce: tell, find: findRegion });
+let correcting = false; // whether a reviewer draws in place of what is reviewed
 const reviewing = () => about?.role === "reviewer";
 
 async function open() {
@@ -33,11 +35,11 @@ async function open() {
   board.readOnly = reviewing();
   document.body.classList.toggle("reviewing", reviewing());
   for (const id of ["back", "skip", "none"]) $(id).hidden = reviewing();
-  $("reject").hidden = !reviewing();
-  if (reviewing()) $("saveText").textContent = "Accept";
+  for (const id of ["reject", "correct", "others"]) $(id).hidden = !reviewing();
   $("person").textContent = about.person;
   $("link").value = `${location.origin}${location.pathname}#key=${key}`;
-  document.querySelector("[data-tool=superpixel]").hidden = !about.assist || reviewing();
+  document.querySelector("[data-tool=superpixel]").hidden = !about.assist;
+  document.querySelector("[data-tool=segment]").hidden = !about.segment;
   document.title = `${about.study} – ${reviewing() ? "review" : "annotate"}`;
   update(about);
   showStatus(outbox.items.length, "");
@@ -54,12 +56,21 @@ async function open() {
 const idOf = (one) => (one.answer ? `answer ${one.answer}` : one.unit);
 
 function update(state) {
-  about = { ...about, stopped: "", ...state };
+  const total = wantedTotal(state);
+  about = { ...about, stopped: "", ...state, total };
   const sent = new Set(outbox.items.map((item) => (item.body.answer ? `answer ${item.body.answer}` : item.body.unit)));
   queue = state.tasks.filter((one) => !sent.has(idOf(one)) && !(task && idOf(task) === idOf(one)));
   showProgress();
   pictures.keepOnly([...queue, ...(task ? [task] : [])]);
   if (!task) next();
+}
+
+// The number of images that was said at first, as long as it can be right: how many others take is not known.
+function wantedTotal(state) {
+  const same = about.shown && about.practice === state.practice && !reviewing();
+  about.shown = true;
+  const over = state.tasks.length === 0;
+  return same && !over ? Math.max(about.total, state.done + state.tasks.length) : state.total;
 }
 
 function showProgress() {
@@ -103,14 +114,12 @@ function showFinished() {
 async function show(one, tries = 0) {
   task = one;
   checked = null;
-  board.readOnly = reviewing();
+  draw(!reviewing());
   $("lead").textContent = reviewing() ? "Does the mask show" : one.practice ? "Practice: mark what shows" : "Mark what shows";
-  if (!reviewing()) $("saveText").replaceChildren(...saveText);
+  showOthers(null);
   ready = false;
   asked = 0;
-  const draft = reviewing() ? null : JSON.parse(kept.get(draftName(one)) ?? "null");
-  const fits = draft && draft.reduce((sum, run) => sum + run, 0) === one.width * one.height;
-  const mask = new Mask(one.width, one.height, fits ? draft : one.runs);
+  const mask = new Mask(one.width, one.height, (reviewing() ? null : draftOf(one)) ?? one.runs);
   $("finished").hidden = true;
   $("label").textContent = one.label || "the class";
   showNote();
@@ -135,9 +144,22 @@ async function show(one, tries = 0) {
   }
 }
 
+// Whether the board takes drawings: always of annotators, of reviewers while they correct.
+function draw(can) {
+  correcting = reviewing() && can;
+  board.readOnly = !can;
+  document.body.classList.toggle("correcting", correcting);
+  $("correct").textContent = correcting ? "Cancel" : "Correct…";
+  $("none").hidden = reviewing() && !correcting;
+  $("reject").hidden = !reviewing() || correcting;
+  $("saveText").replaceChildren(...(reviewing() ? [correcting ? "Save correction" : "Accept"] : saveText));
+}
+
 function showNote() {
   const without = task.kind === "no_region" ? "no region" : task.kind === "skip" ? "skipped" : "";
   if (task.error) note(`This image cannot be shown (${task.error}). Skip it.`);
+  else if (correcting) note("Correct the mask. It counts instead of what was drawn, in your name.");
+  else if (reviewing() && task.corrected) note(`A reviewer has corrected this${without ? ": no region" : ""}.`);
   else if (reviewing() && without) note("The answer is: no region shows the class.");
   else if (task.practice) note(task.kind ? "Try again: correct what you marked." : "Practice. When you save, you see how it is meant.");
   else if (task.comment) note(`Sent back by a reviewer: ${task.comment}`);
@@ -164,6 +186,7 @@ function answer(kind, extra = {}) {
     body.runs = board.mask.runs();
   }
   const sent = task;
+  if (correcting) return correct({ ...body, answer: sent.answer });
   if (sent.practice) return practise(body);
   answered.push(sent.unit);
   task = null;
@@ -209,6 +232,49 @@ function review(verdict, comment = "") {
   next();
 }
 
+// Begin or leave a correction.
+function startCorrection() {
+  if (!task || !ready) return;
+  if (correcting) {
+    kept.remove(draftName(task));
+    return show(task);
+  }
+  draw(true);
+  const draft = draftOf(task);
+  if (draft) board.show(board.image, new Mask(task.width, task.height, draft));
+  showNote();
+  enable();
+}
+
+function correct(body) {
+  kept.remove(draftName(task));
+  task = null;
+  draw(false);
+  outbox.add("api/correct", body);
+  next();
+}
+
+// What the other people drew, below what is reviewed; a second time hides it.
+async function toggleOthers() {
+  const one = task;
+  if (!one || !ready || !reviewing()) return;
+  if (board.known) return showOthers(null);
+  try {
+    const others = await call(`api/others?answer=${one.answer}`, { key });
+    if (task === one) showOthers(others);
+  } catch (error) {
+    if (task === one) note(error.message, true);
+  }
+}
+
+function showOthers(others) {
+  board.showKnown(others?.runs ? new Mask(task.width, task.height, others.runs) : null);
+  $("others").setAttribute("aria-pressed", Boolean(others?.runs));
+  if (!others) return showNote();
+  const people = others.people === 1 ? "another person" : `at least half of ${others.people} other people`;
+  note(others.runs ? `Blue: what ${people} marked.` : "Nobody else has drawn on this image.");
+}
+
 function confirmed(reply) {
   if (reply.feedback && task?.unit === reply.feedback.unit) return showFeedback(reply);
   if (outbox.items.length === 0 || !task) update(reply);
@@ -216,12 +282,18 @@ function confirmed(reply) {
 
 function refused(item, text) {
   if (task?.practice) show(task);
-  if (item.body.runs) kept.set("draft:" + item.body.unit, JSON.stringify(item.body.runs));
+  if (item.body.runs) kept.set(draftName(item.body), JSON.stringify(item.body.runs));
   call("api/state", { key }).then(update).catch(() => {});
   note(`An answer was not stored: ${text}`, true);
 }
 
-const draftName = (one) => "draft:" + one.unit;
+const draftName = (one) => "draft:" + idOf(one);
+
+// What was drawn on an image in this browser and not stored; null without it.
+function draftOf(one) {
+  const runs = JSON.parse(kept.get(draftName(one)) ?? "null");
+  return runs && runs.reduce((sum, run) => sum + run, 0) === one.width * one.height ? runs : null;
+}
 
 function keepDraft() {
   if (task && !board.readOnly) kept.set(draftName(task), JSON.stringify(board.mask.runs()));
@@ -256,7 +328,7 @@ function showStatus(waiting, offline) {
 }
 
 function save() {
-  if (reviewing()) return review("accept");
+  if (reviewing() && !correcting) return review("accept");
   if (checked) return leaveFeedback();
   if (!board.closePolygon()) answer("mask");
 }
@@ -275,18 +347,31 @@ let piecesOf = null; // the task whose pieces are on their way
 
 async function loadPieces() {
   const one = task;
-  if (!one || board.superpixels || piecesOf === one) return;
+  if (!one || board.pieces || piecesOf === one) return;
   piecesOf = one;
   note(COMPUTING);
   try {
     const bytes = await call(`api/superpixels?unit=${encodeURIComponent(one.unit)}`, { key, as: "bytes" });
     if (task !== one) return;
-    board.superpixels = new Uint16Array(bytes);
+    board.pieces = new Pieces(new Uint16Array(bytes), one.width);
+    board.draw();
     if ($("note").textContent === COMPUTING) showNote();
   } catch (error) {
     if (task === one) note(`The pieces cannot be loaded: ${error.message}`, true);
   } finally {
     if (piecesOf === one) piecesOf = null;
+  }
+}
+
+// The runs of the region that strokes say; null where there is no answer.
+async function findRegion(strokes) {
+  const one = task;
+  try {
+    const found = await call("api/segment", { key, body: { unit: one.unit, strokes } });
+    return task === one ? found.runs : null;
+  } catch (error) {
+    if (task === one) note(`The region cannot be found: ${error.message}`, true);
+    return null;
   }
 }
 
@@ -296,11 +381,13 @@ function enable() {
   $("redo").disabled = !mask?.undone.length || Boolean(checked);
   $("clear").disabled = !mask || mask.isEmpty() || Boolean(checked);
   $("save").disabled = !task || !ready || Boolean(task.error);
-  for (const id of ["none", "reject"]) $(id).disabled = !task || !ready || Boolean(checked);
+  for (const id of ["none", "reject", "correct", "others"]) $(id).disabled = !task || !ready || Boolean(checked);
   $("skip").disabled = !task || Boolean(checked);
   $("back").disabled = !answered.length && !about?.latest;
-  $("size").value = Board.sizes.indexOf(board.size);
-  $("sizeShown").textContent = board.size;
+  $("size").value = Board.sizes.indexOf(board.brush);
+  $("sizeShown").textContent = board.brush;
+  $("subtract").disabled = !["polygon", "segment"].includes(board.tool);
+  $("subtract").setAttribute("aria-pressed", board.takes && !$("subtract").disabled);
 }
 
 // A drawing is left out only if it is said twice.
@@ -318,7 +405,10 @@ function none() {
 const saveText = [...$("saveText").childNodes];
 dropSecondClicks("#none, #save, #skip, #back");
 const isOpen = () => Boolean(about);
-new Controls(board, { isOpen, reviewing, save, skip, back, none, changed: keepDraft, enable, loadPieces });
+new Controls(board, {
+  isOpen, reviewing, save, skip, back, none, correct: startCorrection, others: toggleOthers, changed: keepDraft, enable,
+  loadPieces,
+});
 
 $("skipDialog").onclose = () => {
   if ($("skipDialog").returnValue !== "skip") return;

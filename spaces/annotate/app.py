@@ -6,6 +6,7 @@ confirmed; the server keeps nothing but the store.
 """
 
 import gzip
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -18,11 +19,13 @@ from starlette.responses import FileResponse, Response
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
-from saliency_bench.spaces.pages.serving import SAFE, application, ending, refusal, stopping
+from saliency_bench.spaces.pages.serving import SAFE, application, ending, refusal, stopping, whole_number
 from saliency_bench.studies.annotating import Annotating
 from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.owner_actions import excluded, stopped
+from saliency_bench.studies.runs import runs_of
+from saliency_bench.studies.strokes import Stroke, strokes_of
 from saliency_bench.studies.study import Person
 from saliency_bench.utils.pictures import png
 
@@ -30,12 +33,14 @@ LARGEST = 2**24  # bytes of one request, which may hold a mask
 STRENGTH, COLOUR = 0.75, (255, 64, 129)  # of what everybody has marked
 THUMBNAIL = 480  # pixels of the longer side, on the page of the owner
 PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundred KB each
+Segmenter = Callable[[Path, Sequence[Stroke]], np.ndarray]  # (picture, strokes) -> region, bool (H, W)
 
 
 def create_app(
     annotating: Annotating,
     *,
     assist: bool = False,
+    segmenter: Segmenter | None = None,
     completion: dict[str, str] | None = None,
     introduction: Introduction | None = None,
 ) -> Starlette:
@@ -44,27 +49,32 @@ def create_app(
     Args:
         annotating: the study.
         assist: offer superpixels, which a click selects (needs scikit-image).
+        segmenter: finds a region by strokes; None: that is not offered.
         completion: what whoever has finished takes along (`serving.ending`).
         introduction: what people agree to and read first.
     """
-    pages = Pages(annotating, assist, completion)
-    get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels}
-    post = {"answer": pages.answer, "review": pages.review}
+    pages = Pages(annotating, assist, segmenter, completion)
+    get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels,
+           "others": pages.others}  # fmt: skip
+    post = {"answer": pages.answer, "review": pages.review, "correct": pages.correct, "segment": pages.segment}
     return application(annotating.study, Path(__file__).parent, get, post, LARGEST, introduction, pages.for_owner())
 
 
 class Pages:
     """What the pages ask for. Each method gets the person whose key was sent, and the values that came with it."""
 
-    def __init__(self, annotating: Annotating, assist: bool, completion: dict[str, str] | None):
+    def __init__(
+        self, annotating: Annotating, assist: bool, segmenter: Segmenter | None, completion: dict[str, str] | None
+    ):
         self.annotating, self.study, self.assist = annotating, annotating.study, assist
-        self.completion = completion
+        self.segmenter, self.completion = segmenter, completion
         self.pieces = lru_cache(PIECES_KEPT)(self._pieces)
         self.computing = Lock()  # one image at a time, and each once
 
     def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Return what the page shows a person now."""
-        about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist}
+        about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist,
+                 "segment": self.segmenter is not None}  # fmt: skip
         if person.role == "reviewer":
             return about | self.annotating.review_state(person.name)
         if stop := stopped(self.study, person.name):
@@ -103,10 +113,20 @@ class Pages:
         numbers = superpixels(self.annotating.images.shown(unit).path)
         return gzip.compress(numbers.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
+    def segment(self, person: Person, sent: dict[str, Any]) -> Any:
+        """Return the runs of the region that strokes on an image say."""
+        unit = str(sent.get("unit"))
+        if self.segmenter is None or not self.annotating.may_see(person, unit):
+            return refusal(403, "not offered")
+        strokes = strokes_of(sent.get("strokes"), *self.annotating.images.size(unit))
+        with self.computing:
+            region = self.segmenter(self.annotating.images.shown(unit).path, strokes)
+        return {"runs": runs_of(region)}
+
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Store an answer, and return the next question."""
         if person.role != "annotator":
-            raise UserError("reviewers do not draw")
+            raise UserError("reviewers correct masks, and have none of their own")
         stored = self.annotating.save(person.name, sent)
         feedback = self.annotating.feedback(stored)
         return {"revision": stored.revision, "feedback": feedback} | self.state(person, {})
@@ -118,6 +138,19 @@ class Pages:
         texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]
         self.study.review(sent.get("answer"), person.name, *texts)
         return self.state(person, {})
+
+    def correct(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        """Store what a reviewer drew in place of a mask, and return the next mask."""
+        if person.role != "reviewer":
+            raise UserError("this link is not a reviewer's")
+        self.annotating.correct(person.name, sent)
+        return self.state(person, {})
+
+    def others(self, person: Person, sent: dict[str, Any]) -> Any:
+        """Return the consensus of the other people who drew on an image that is reviewed."""
+        if person.role != "reviewer":
+            return refusal(403, "this link is not a reviewer's")
+        return self.annotating.others(whole_number(sent.get("answer")))
 
     def for_owner(self) -> dict[str, Any]:
         """Return what the page of the owner asks for: the state of the study, and the masks of an image."""

@@ -1,7 +1,8 @@
 // The board: an image, the mask over it, and the tools that draw on the mask.
 
-import { KNOWN, paintCursor, paintMask, paintPolygon } from "./paint.js";
+import { KNOWN, paintCursor, paintMask, paintPiece, paintPolygon, paintStrokes } from "./paint.js";
 import { Pointers } from "./pointers.js";
+import { Strokes } from "./strokes.js";
 import { View } from "./view.js";
 
 const SIZES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384];
@@ -9,13 +10,14 @@ const SIZES = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
 export class Board extends View {
   static sizes = SIZES;
 
-  // changed(): a step was finished. announce(text): to a screen reader.
-  constructor(canvas, { changed, announce }) {
+  // changed(): a step was finished. announce(text): to a screen reader. find(strokes): runs of the region they say.
+  constructor(canvas, { changed, announce, find }) {
     super(canvas);
     this.changed = changed;
     this.announce = announce;
     this.tool = "brush";
-    this.size = 24;
+    this.brush = 24; // diameter on the screen
+    this.takes = false; // polygons and strokes take away
     this.opacity = 0.5;
     this.readOnly = false;
     this.corners = []; // of the polygon
@@ -23,12 +25,19 @@ export class Board extends View {
     this.keyboard = false; // whether it is the arrow keys that move the cursor
     this.penDown = false; // of the keyboard
     this.pointers = new Pointers(this);
+    this.strokes = new Strokes(this, find);
   }
 
-  show(image, mask, superpixels = null) {
+  // Diameter of the brush in the image, at least a pixel.
+  get size() {
+    return Math.max(1, this.brush / this.scale);
+  }
+
+  show(image, mask) {
     this.image = image;
     this.mask = mask;
-    this.superpixels = superpixels;
+    this.pieces = null;
+    this.strokes.forget();
     this.known = null; // a canvas with a known mask, shown below
     this.overlay = new OffscreenCanvas(mask.width, mask.height);
     this.overlayContext = this.overlay.getContext("2d");
@@ -38,16 +47,12 @@ export class Board extends View {
     this.penDown = false;
     this.keyboard = false;
     this.cursor = null;
-    if (this.sizedFor !== Math.max(mask.width, mask.height)) {
-      this.sizedFor = Math.max(mask.width, mask.height);
-      const wanted = this.sizedFor / 20;
-      this.size = SIZES.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best));
-    }
     this.resize();
     this.fit();
   }
 
   showKnown(known) {
+    if (!known) return (this.known = null), this.draw();
     this.known = new OffscreenCanvas(known.width, known.height);
     known.touch(0, 0, known.width, known.height);
     paintMask(known, this.known.getContext("2d"), KNOWN);
@@ -70,8 +75,12 @@ export class Board extends View {
     if (this.known) context.drawImage(this.known, 0, 0);
     context.drawImage(this.overlay, 0, 0);
     context.globalAlpha = 1;
-    paintPolygon(context, this.scale, this.corners, this.cursor);
+    paintPolygon(context, this.scale, this.corners, this.cursor, this.takes);
+    const { list, drawing } = this.strokes;
+    paintStrokes(context, this.scale, drawing ? [...list, drawing] : list);
     if (!this.cursor || this.readOnly || this.tool === "pan") return;
+    const piece = this.tool === "superpixel" ? (this.pieces?.at(this.cursor) ?? null) : null;
+    if (piece !== null) paintPiece(context, this.scale, this.pieces.outline(piece));
     const brush = this.isBrush();
     paintCursor(context, this.scale, this.cursor, brush ? this.size : null, this.keyboard || !brush);
   }
@@ -85,14 +94,15 @@ export class Board extends View {
   choose(tool) {
     this.liftPen();
     this.corners = [];
+    this.strokes.forget();
     this.tool = tool;
     this.canvas.style.cursor = tool === "pan" ? "grab" : "crosshair";
     this.draw();
   }
 
   resizeBrush(step) {
-    const at = SIZES.findIndex((one) => one >= this.size);
-    this.size = SIZES[Math.min(SIZES.length - 1, Math.max(0, at + step))];
+    const at = SIZES.indexOf(this.brush);
+    this.brush = SIZES[Math.min(SIZES.length - 1, Math.max(0, at + step))];
     this.draw();
   }
 
@@ -122,17 +132,32 @@ export class Board extends View {
   closePolygon() {
     const corners = this.corners;
     this.corners = [];
-    if (corners.length > 2) this.step(() => this.mask.polygon(corners, 1));
+    if (corners.length > 2) this.step(() => this.mask.polygon(corners, this.takes ? 0 : 1));
     this.draw();
     return corners.length > 0;
   }
 
-  select(point) {
+  // What a click or drag that begins here does to pieces: marks them, or takes away where the first one is marked.
+  valueAt(point) {
     const [x, y] = point.map(Math.floor);
-    if (!this.superpixels || x < 0 || y < 0 || x >= this.mask.width || y >= this.mask.height) return;
-    const at = y * this.mask.width + x;
-    const value = this.mask.data[at] ? 0 : 1; // a second click takes it away
-    this.step(() => this.mask.region(this.superpixels, this.superpixels[at], value));
+    return this.mask.data[y * this.mask.width + x] ? 0 : 1;
+  }
+
+  // All pieces between two points.
+  markPieces(from, to, value) {
+    if (!this.pieces) return;
+    const steps = Math.max(1, Math.ceil(Math.hypot(to[0] - from[0], to[1] - from[1])));
+    for (let i = 0; i <= steps; i++) {
+      const piece = this.pieces.at([0, 1].map((axis) => from[axis] + ((to[axis] - from[axis]) * i) / steps));
+      if (piece === null || piece === this.marked) continue;
+      this.mask.region(this.pieces.numbers, piece, value, this.pieces.boxes[piece]);
+      this.marked = piece;
+    }
+  }
+
+  select(point) {
+    this.marked = null;
+    this.step(() => this.markPieces(point, point, this.valueAt(point)));
   }
 
   // keys: arrows move a cursor, the space bar lowers and lifts the pen
@@ -159,6 +184,11 @@ export class Board extends View {
       this.addCorner(this.cursor);
       this.announce(`Corner at ${where}`);
     } else if (this.tool === "superpixel") this.select(this.cursor);
+    else if (this.tool === "segment") {
+      this.strokes.begin(this.cursor, !this.takes);
+      this.strokes.end();
+      this.announce(`Point at ${where}`);
+    }
     else if (this.penDown) {
       this.liftPen();
       this.announce(`Pen up at ${where}`);

@@ -4,16 +4,19 @@ import { Board } from "./canvas.js";
 
 const $ = (id) => document.getElementById(id);
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-const ONCE = ["Enter", "n", "s", " ", ",", "r", "a"]; // not again while the key is held
+const ONCE = ["Enter", "n", "s", " ", ",", "r", "a", "c", "o", "t"]; // not again while the key is held
 const FOR_REVIEWS = ["+", "=", "-", "0", "?"];
+const FOR_CORRECTIONS = ["s", ","]; // keys that a reviewer who draws has not
 
 export class Controls {
-  // page: what the page does, { isOpen, reviewing, save, skip, back, none, changed, enable, loadPieces }.
+  // page: what the page does, { isOpen, reviewing, save, skip, back, none, correct, others, changed, enable, loadPieces }.
   constructor(board, page) {
     this.board = board;
     this.page = page;
     this.keys = this.drawingKeys();
-    this.reviewKeys = { Enter: page.save, a: page.save, r: () => $("rejectDialog").showModal() };
+    this.reviewKeys = {
+      Enter: page.save, a: page.save, r: () => $("rejectDialog").showModal(), c: page.correct, o: page.others,
+    };
     for (const name of FOR_REVIEWS) this.reviewKeys[name] = this.keys[name];
     this.connectButtons();
     this.connectSliders();
@@ -29,9 +32,10 @@ export class Controls {
     const { board, page } = this;
     return {
       b: () => this.choose("brush"), e: () => this.choose("eraser"), p: () => this.choose("polygon"),
-      a: () => this.choose("superpixel"), h: () => this.choose("pan"),
+      a: () => this.choose("superpixel"), g: () => this.choose("segment"), h: () => this.choose("pan"),
+      t: () => this.subtract(),
       "[": () => board.resizeBrush(-1), "]": () => board.resizeBrush(1), z: () => this.undo(), y: () => this.redo(),
-      x: () => board.step(() => board.mask.clear()), n: page.none, s: page.skip, ",": page.back, Enter: page.save,
+      x: () => (board.strokes.forget(), board.step(() => board.mask.clear())), n: page.none, s: page.skip, ",": page.back, Enter: page.save,
       "+": () => board.zoom(1.25), "=": () => board.zoom(1.25), "-": () => board.zoom(0.8), 0: () => board.fit(),
       "?": () => $("helpDialog").showModal(), " ": () => board.pressSpace(),
       Escape: () => ((board.corners = []), board.draw()), Backspace: () => board.corners.length && this.undo(),
@@ -44,17 +48,27 @@ export class Controls {
     for (const one of document.querySelectorAll("[data-tool]")) one.setAttribute("aria-pressed", one === button);
     this.board.choose(tool);
     if (tool === "superpixel") this.page.loadPieces();
+    this.page.enable();
+  }
+
+  // Whether polygons and strokes take away.
+  subtract() {
+    if ($("subtract").disabled) return;
+    this.board.takes = !this.board.takes;
+    this.board.draw();
   }
 
   undo() {
     const { board } = this;
     board.liftPen();
     if (board.corners.length) board.corners.pop();
+    else if (board.strokes.undo()) this.page.changed();
     else if (board.mask.undo()) this.page.changed();
     board.draw();
   }
 
   redo() {
+    this.board.strokes.forget();
     if (this.board.mask.redo()) this.page.changed();
     this.board.draw();
   }
@@ -67,7 +81,8 @@ export class Controls {
     }
     for (const [id, run] of Object.entries({
       undo: keys.z, redo: keys.y, clear: keys.x, fit: keys[0], back: keys[","], skip: keys.s, none: keys.n,
-      save: keys.Enter, help: keys["?"], reject: this.reviewKeys.r,
+      save: keys.Enter, help: keys["?"], reject: this.reviewKeys.r, correct: this.reviewKeys.c,
+      others: this.reviewKeys.o, subtract: keys.t,
     })) {
       $(id).onclick = () => (run(), page.enable());
     }
@@ -82,7 +97,7 @@ export class Controls {
   connectSliders() {
     const { board, page } = this;
     $("size").max = Board.sizes.length - 1;
-    $("size").oninput = () => ((board.size = Board.sizes[$("size").value]), page.enable(), board.draw());
+    $("size").oninput = () => ((board.brush = Board.sizes[$("size").value]), page.enable(), board.draw());
     $("opacity").oninput = () => ((board.opacity = Number($("opacity").value)), board.draw());
   }
 
@@ -101,11 +116,19 @@ export class Controls {
     }
     if (isForBrowser(event, name)) return;
     if (name === "m") board.opacity = 0;
-    const run = name === "z" && event.shiftKey ? this.keys.y : (page.reviewing() ? this.reviewKeys : this.keys)[name];
+    const run = name === "z" && event.shiftKey ? this.keys.y : this.keysNow()[name];
     if (!run || (event.repeat && ONCE.includes(name))) return name === "m" && board.draw();
     event.preventDefault();
     run();
     page.enable();
+  }
+
+  keysNow() {
+    const { page, keys, reviewKeys } = this;
+    if (!page.reviewing()) return keys;
+    if (this.board.readOnly) return reviewKeys;
+    const { c, o } = reviewKeys;
+    return { ...Object.fromEntries(Object.entries(keys).filter(([name]) => !FOR_CORRECTIONS.includes(name))), c, o };
   }
 
   keyUp(event) {

@@ -66,10 +66,18 @@ export class Mask {
     this.touch(0, top, this.width, bottom);
   }
 
-  // The pixels that have this number in an array of the same size.
-  region(numbers, number, value) {
-    for (let i = 0; i < numbers.length; i++) if (numbers[i] === number) this.data[i] = value;
-    this.touch(0, 0, this.width, this.height);
+  // The pixels that have this number in an array of the same size; all of them lie in the box.
+  region(numbers, number, value, [left, top, right, bottom]) {
+    for (let y = top; y < bottom; y++) {
+      for (let i = y * this.width + left; i < y * this.width + right; i++) if (numbers[i] === number) this.data[i] = value;
+    }
+    this.touch(left, top, right, bottom);
+  }
+
+  // What `before`, bytes of the same size, marks, and the ones of runs.
+  fillWith(before, runs) {
+    this.data.set(before);
+    this.fillRuns(runs, false);
   }
 
   clear() {
@@ -175,10 +183,11 @@ export class Mask {
     return found;
   }
 
-  fillRuns(runs) {
+  // zeros: whether those of the runs are written, too.
+  fillRuns(runs, zeros = true) {
     let at = 0;
     runs.forEach((length, index) => {
-      this.data.fill(index % 2, at, at + length);
+      if (zeros || index % 2) this.data.fill(index % 2, at, at + length);
       at += length;
     });
     this.touch(0, 0, this.width, this.height);

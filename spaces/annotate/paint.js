@@ -27,9 +27,10 @@ export function paintMask(mask, context, colour = COLOUR) {
   context.putImageData(pixels, left, top);
 }
 
-// end: where the next corner would be, or null.
-export function paintPolygon(context, scale, corners, end) {
+// end: where the next corner would be, or null. takes: whether the polygon takes away, which dashes say.
+export function paintPolygon(context, scale, corners, end, takes) {
   if (!corners.length) return;
+  context.setLineDash(takes ? [6 / scale, 4 / scale] : []);
   const path = new Path2D();
   corners.forEach(([x, y], index) => (index ? path.lineTo(x, y) : path.moveTo(x, y)));
   if (end) path.lineTo(...end);
@@ -39,7 +40,27 @@ export function paintPolygon(context, scale, corners, end) {
     dots.arc(x, y, 4 / scale, 0, 2 * Math.PI);
   });
   outline(context, scale, path);
+  context.setLineDash([]);
   outline(context, scale, dots);
+}
+
+export function paintPiece(context, scale, path) {
+  outline(context, scale, path);
+}
+
+// strokes: [{ points, add }], green for the region and orange for what is not.
+export function paintStrokes(context, scale, strokes) {
+  context.lineCap = context.lineJoin = "round";
+  for (const { points, add } of strokes) {
+    const path = new Path2D();
+    points.forEach(([x, y], index) => (index ? path.lineTo(x, y) : path.moveTo(x, y)));
+    if (points.length === 1) path.lineTo(...points[0]);
+    for (const [colour, width] of [["#fff", 7], [add ? "#1f9d57" : "#d9480f", 4]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = width / scale;
+      context.stroke(path);
+    }
+  }
 }
 
 // diameter: of the brush, or null.

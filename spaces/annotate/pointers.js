@@ -9,7 +9,6 @@ export class Pointers {
     this.penSeen = 0;
     this.last = null; // point of the stroke
     this.dragged = false; // whether it is the image that moves
-    this.pinched = false;
     for (const [kind, handler] of [
       ["pointerdown", this.press],
       ["pointermove", this.move],
@@ -38,8 +37,8 @@ export class Pointers {
     board.liftPen();
     if (this.down.size > 1) {
       board.mask.rollback();
+      board.strokes.cancel();
       this.last = null;
-      this.pinched = true;
       return board.draw();
     }
     this.dragged = board.tool === "pan" || event.button === 1 || event.button === 2 || board.readOnly;
@@ -49,6 +48,15 @@ export class Pointers {
       board.mask.begin();
       this.last = board.cursor;
       board.stroke(this.last, this.last);
+    } else if (board.tool === "superpixel") {
+      board.mask.begin();
+      board.marked = null;
+      this.value = board.valueAt(board.cursor);
+      this.last = board.cursor;
+      board.markPieces(this.last, this.last, this.value);
+    } else if (board.tool === "segment") {
+      this.last = board.cursor;
+      board.strokes.begin(this.last, board.takes === event.shiftKey);
     } else if (board.tool === "polygon") {
       board.addCorner(board.cursor);
     }
@@ -70,7 +78,9 @@ export class Pointers {
       const events = event.getCoalescedEvents?.() ?? [];
       for (const one of events.length ? events : [event]) {
         const point = board.point(one);
-        board.stroke(this.last, point);
+        if (board.isBrush()) board.stroke(this.last, point);
+        else if (board.tool === "superpixel") board.markPieces(this.last, point, this.value);
+        else board.strokes.extend(point);
         this.last = point;
       }
     }
@@ -92,9 +102,8 @@ export class Pointers {
     if (!this.down.delete(event.pointerId)) return;
     if (this.last) {
       this.last = null;
-      board.commit();
-    } else if (board.tool === "superpixel" && !this.dragged && !this.pinched) {
-      board.select(board.point(event));
+      if (board.tool === "segment") board.strokes.end();
+      else board.commit();
     }
     this.lifted();
   }
@@ -102,12 +111,12 @@ export class Pointers {
   cancel(event) {
     this.down.delete(event.pointerId);
     this.board.mask?.rollback();
+    this.board.strokes.cancel();
     this.last = null;
     this.lifted();
   }
 
   lifted() {
-    if (!this.down.size) this.pinched = false;
     this.dragged = false;
     this.board.draw();
   }

@@ -94,7 +94,7 @@ def launch(live: Live, **options: object) -> None:
 def main() -> None:
     """Serve the board of the Space's owner."""
     owner = os.environ.get("SPACE_AUTHOR_NAME", "saliency-bench")
-    launch(Live(os.environ.get("SALIENCY_BENCH_RESULTS", f"{owner}/results"), read_core(CORE)))
+    launch(Live(os.environ.get("SALIENCY_BENCH_RESULTS", f"{owner}/results"), default=read_core(CORE)))
 
 
 if __name__ == "__main__":

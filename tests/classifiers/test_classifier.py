@@ -3,8 +3,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
 from transformers import (
@@ -269,6 +271,23 @@ def test_a_checkpoint_without_its_head_is_refused(tmp_path):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": ["ResNetForImageClassification"]}))
     with pytest.raises(UserError, match="without its classification head"):
         load_classifier(path, device="cpu")
+
+
+@pytest.mark.parametrize("classes", [0, 37])
+def test_a_timm_checkpoint_whose_pretrained_weights_had_no_classes(tmp_path, classes):
+    """As DINO, DINOv2 and EVA-02 are on the Hub, and what is fine-tuned from them."""
+    sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 4, "depth": 1, "num_heads": 1}
+    model = timm.create_model("vit_small_patch16_224.dino", num_classes=classes, **sizes)
+    assert model.pretrained_cfg["num_classes"] == 0
+    save_file(model.state_dict(), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = {"architecture": "vit_small_patch16_224", "num_classes": classes, "model_args": sizes,
+              "pretrained_cfg": model.pretrained_cfg}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if classes:
+        assert len(load_classifier(tmp_path, device="cpu").labels) == 37
+    else:
+        with pytest.raises(UserError, match=r"without its classification head; train one with: saliency-bench train"):
+            load_classifier(tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""What waits for a GPU, and how large its passes are: counted on tensors that have a device and shapes, but no content.
+"""What waits for a GPU, what is sent to it, and how large its passes are: counted on tensors without content.
 
-A copy from the device to the host waits for all work before it, and so does a value that Python reads, which such
-tensors refuse.
+They have a device and shapes. A copy from the device to the host waits for all work before it, and so does a value
+that Python reads, which such tensors refuse.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,17 +39,20 @@ class Network(nn.Module):
 
 
 class Traffic(TorchDispatchMode):
-    """Copies from the GPU to the host."""
+    """Copies from the GPU to the host; the bytes of each copy to the GPU, and whether the host waits for one."""
 
     def __init__(self):
         super().__init__()
-        self.copies = Counter()
+        self.copies, self.sent, self.waits = Counter(), [], False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
         devices = {one.device.type for one in args if isinstance(one, torch.Tensor)}
         if isinstance(output, torch.Tensor) and output.device.type == "cpu" and "cuda" in devices:
             self.copies[str(func)] += 1
+        if isinstance(output, torch.Tensor) and output.device.type == "cuda" and devices == {"cpu"}:
+            self.sent.append(output.numel() * output.element_size())
+            self.waits |= not (kwargs or {}).get("non_blocking", False)
         return output
 
 
@@ -66,10 +70,10 @@ def on_gpu(monkeypatch):
         yield classifier
 
 
-# {explainer: the sizes of its passes for two images}
+# {explainer: the sizes of its passes for two images, most bytes sent to the GPU per 1,000 pictures of 602,112 each}
 EXPECTED = {
-    "occlusion:window=32,stride=16": [170] * 2,
-    "rise:masks=4000": [250] * 32,
+    "occlusion:window=32,stride=16": ([170] * 2, 17_200),
+    "rise:masks=4000": ([250] * 32, 107_000),
 }
 
 
@@ -80,8 +84,19 @@ def test_nothing_waits_for_the_device_between_passes(text, on_gpu):
     images, target = torch.rand(2, 3, SIDE, SIDE, device="cuda"), torch.rand(2, CLASSES, device="cuda")
     with Traffic() as traffic:
         explainer.function(on_gpu, images, target, **dict(explainer.options))
-    assert on_gpu.model.sizes == EXPECTED[text]
+    sizes, most = EXPECTED[text]
+    assert on_gpu.model.sizes == sizes
     assert traffic.copies == {}
+    assert 1000 * sum(traffic.sent) / sum(sizes) <= most
+
+
+def test_a_batch_of_images_is_one_copy_that_the_host_does_not_wait_for(on_gpu, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda one: pinned.append(one.shape) or one)
+    rows = [{"image": Image.new("RGB", (20, 20))}] * 3
+    with Traffic() as traffic:
+        assert on_gpu.prepare(rows).images.device.type == "cuda"
+    assert (pinned, traffic.sent, traffic.waits, traffic.copies) == ([(3, 3, 20, 20)], [3 * 3 * 20 * 20 * 4], False, {})
 
 
 def test_a_curve_waits_for_what_it_gives_alone(on_gpu, monkeypatch):

@@ -14,7 +14,16 @@ from saliency_bench.engine.choosing.answers import answer_of, question_answer
 from saliency_bench.engine.choosing.choose import seconds_of
 from saliency_bench.engine.choosing.copying import elsewhere, load_call
 from saliency_bench.engine.choosing.questions import QUESTIONS, questions_of
-from saliency_bench.engine.choosing.rounds import ALIKE, NO_IMAGES, NO_TIME, ONE_LEFT, Budget, Narrowing, Scores
+from saliency_bench.engine.choosing.rounds import (
+    ALIKE,
+    HOPELESS,
+    NO_IMAGES,
+    NO_TIME,
+    ONE_LEFT,
+    Budget,
+    Narrowing,
+    Scores,
+)
 from saliency_bench.errors import UserError
 from saliency_bench.reports.choice import sentences
 
@@ -36,7 +45,7 @@ class Known:
         values = {}
         for metric, names in asked.items():
             for name in names:
-                rng = np.random.default_rng(list(f"{name}{metric}".encode()))
+                rng = np.random.default_rng(list(f"{name.removesuffix(':again')}{metric}".encode()))
                 values[name, metric] = self.means[name] + self.noise * rng.uniform(-1, 1, 400)[:images]
         ids = [str(index) for index in range(images)]
         return Scores(values, ids, [None] * images, dict.fromkeys(asked, (0.0, 1.0)), dict.fromkeys(asked, True))
@@ -44,6 +53,9 @@ class Known:
     def survivors(self, names, images):
         self.checked += names
         return self.unchanged & set(names)
+
+    def twins(self, names):
+        return dict.fromkeys(names[1:], names[0])
 
 
 def narrowed(means, baselines=(), images=200, limit=inf, costs=None, **settings):
@@ -67,6 +79,8 @@ def content_of(narrowing, laboratory, images=400, later=True, question="alignmen
         "questions": [question_answer(asked, answers, [asked]) | {"metrics": [METRIC]}],
         "metrics": answers,
         "survive_random_weights": sorted(narrowing.excluded),
+        "twins": narrowing.twins,
+        "too_slow": [],
         "rounds": [],
     }  # fmt: skip
 
@@ -104,15 +118,40 @@ def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
     assert "Left out, as their maps stay the same when all weights are random: edges_like." in text
 
 
+def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():
+    means = {"good": 0.9, "poor": 0.7, "good:again": 0.9, "random": 0.2}
+    narrowing, laboratory = narrowed(means, ["random"])
+    assert narrowing.twins == {"good:again": "good"}
+    alone, _ = narrowed({name: mean for name, mean in means.items() if name != "good:again"}, ["random"])
+    race, expected = narrowing.contests[METRIC].race, alone.contests[METRIC].race
+    assert race.names == expected.names
+    assert race.dropped == expected.dropped
+    assert [METRIC in asked and "good:again" in asked[METRIC] for _, asked in laboratory.asked][:2] == [True, False]
+    text = " ".join(sentences(content_of(narrowing, laboratory)))
+    assert "good:again and good give the same maps here and count once, as good." in text
+
+
+def test_images_that_could_not_tell_candidates_apart_are_not_spent():
+    means = {"a": 0.8, "b": 0.78, "random": 0.1}
+    narrowing, _ = narrowed(means, ["random"], noise=0.3)
+    contest = narrowing.contests[METRIC]
+    assert contest.ended == HOPELESS
+    assert contest.images < 100
+    assert set(contest.race.left) == {"a", "b"}
+    assert "random" in contest.race.dropped
+    more, _ = narrowed({"a": 0.8, "b": 0.6, "random": 0.1}, ["random"], noise=0.3)  # of which there are enough
+    assert more.contests[METRIC].ended == ONE_LEFT
+
+
 def test_time_ends_the_rounds_and_keeps_enough_for_the_images_that_do_not_decide():
     means = {"a": 0.52, "b": 0.5, "c": 0.48, "random": 0.5}
     narrowing, _ = narrowed(means, ["random"], limit=200.0)
     assert narrowing.contests[METRIC].ended == NO_TIME
     images = narrowing.rounds[-1].images
     assert narrowing.budget.spent + 3 * images <= 200  # two finalists and a baseline, on as many images
-    narrowing, _ = narrowed(means, ["random"], images=30)
+    narrowing, _ = narrowed(means, ["random"], images=16)
     assert narrowing.contests[METRIC].ended == NO_IMAGES
-    assert narrowing.rounds[-1].images == 30
+    assert narrowing.rounds[-1].images == 16
 
 
 def test_words_follow_from_the_numbers():
@@ -184,8 +223,8 @@ def test_what_is_no_time_is_refused(text):
 def test_settings_to_copy():
     explainer = sb.load_explainer("gradcam_plus_plus", layer="layer3")
     assert load_call(explainer) == "explainer = sb.load_explainer(\"gradcam_plus_plus\", layer='layer3')"
-    assert 'get_submodule("layer3")' in elsewhere(explainer, "layer4")["pytorch-grad-cam"]
-    assert 'get_submodule("layer4")' in elsewhere(sb.load_explainer("gradcam"), "layer4")["pytorch-grad-cam"]
+    assert 'module_named("layer3")' in elsewhere(explainer, "layer4")["pytorch-grad-cam"]
+    assert 'module_named("layer4")' in elsewhere(sb.load_explainer("gradcam"), "layer4")["pytorch-grad-cam"]
     assert "n_steps=20" in elsewhere(sb.load_explainer("integrated_gradients:steps=20"), "")["captum"]
     # A baseline that the line cannot say would give other maps.
     assert elsewhere(sb.load_explainer("integrated_gradients:baseline=blur"), "") == {}

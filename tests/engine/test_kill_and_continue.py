@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child proce
 
 from children import Children
 from kill_loops.builds import builds
+from kill_loops.choices import choices
 from kill_loops.launches import launches
 from kill_loops.pushes import pushes
 from kill_loops.runs import runs
@@ -55,6 +56,13 @@ def test_builds_killed_at_any_moment_end_with_the_same_folder(children, tmp_path
 @pytest.mark.slow
 def test_uploads_killed_at_any_moment_are_seen_whole_or_not_at_all(children, shapes, tmp_path):
     done = pushes(3, shapes, tmp_path, children)
+    assert done.differing == []
+    assert done.kills.total() >= 1
+
+
+@pytest.mark.slow
+def test_choices_killed_at_any_moment_end_with_the_same_answer(children, shapes, resnet, tmp_path):
+    done = choices(1, shapes, resnet, tmp_path, children)
     assert done.differing == []
     assert done.kills.total() >= 1
 

@@ -1,5 +1,6 @@
 """Suites: what a file may say, which runs follow from it, and the tables that are made of them."""
 
+import csv
 import json
 import os
 import re
@@ -208,15 +209,16 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done):
+def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done, tmp_path):
     def panels(name, empty=()):
         table = next(table for table in done.tables if table.name == name)
         numbers = table.numbers.copy()
         if empty:
             numbers.loc[numbers["quantity"].isin(empty), ["value", "low", "high"]] = np.nan
-        return plot_of(replace(table, numbers=numbers)).count('id="axes_')
+        return plot_of(replace(table, numbers=numbers), tmp_path).count('id="axes_')
 
     assert panels("scores") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {f"scores.{kind}" for kind in ("pdf", "svg", "png")}
     assert panels("scores", ["iAUC"]) == 1
     assert panels("scores", ["iAUC", "mIoU"]) == 0
     assert panels("means") == 1  # variants of one quantity are compared in one panel
@@ -659,3 +661,26 @@ def test_the_smaller_of_two_limits_wins(tmp_path):
     _, content, tables = find_suite("p1-figure3")
     assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, limit=20))} == {20}
     assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, smoke=True))} == {content.smoke.limit}
+
+
+def test_a_run_extends_the_table_of_devices_that_a_plan_elsewhere_reads(done, file, tmp_path, monkeypatch, capsys):
+    for part in ("data", "models"):
+        shutil.copytree(done.folder / part, tmp_path / "out" / part)
+    monkeypatch.chdir(tmp_path)
+    words = ["suite", f"{file}:scores", "--smoke", "--out", "out", "--device", "cpu", "--device-table", "devices.csv",
+             "--select", "dataset=two", "model=small"]  # fmt: skip
+    assert cli.main(words) == 0
+    text = Path("devices.csv").read_text()
+    header, here = text.splitlines()
+    device = next(csv.reader([here]))[0]
+    shutil.rmtree("out/runs")
+    # Brought to a machine of another name, whose hour costs something.
+    Path("devices.csv").write_text(f"{header}\n{here.replace(device, 'elsewhere')}2 EUR\n")
+    capsys.readouterr()
+    assert cli.main([*words, "--plan"]) == 0
+    shown = capsys.readouterr().out
+    lines = [line for line in shown.splitlines() if line.startswith(("elsewhere", device))]
+    assert [line.split("  ")[0] for line in lines] == ["elsewhere", device]
+    assert ["EUR" in line for line in lines] == [True, False]
+    assert Path("devices.csv").read_text().count("\n") == 3
+    assert re.search(r"memory +MB +hours", shown)

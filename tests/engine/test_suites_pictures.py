@@ -5,14 +5,17 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from PIL import Image
+from torch import nn
 
 from saliency_bench.engine.suites.jobs import Choice, jobs_of
-from saliency_bench.engine.suites.pictures import _parts, chosen
+from saliency_bench.engine.suites.pictures import _parts, cell_of, chosen
 from saliency_bench.engine.suites.schema import Images, Picture, View, find_suite, read_suite
 from saliency_bench.engine.suites.suite import suite
 from saliency_bench.errors import UserError
+from saliency_bench.scoring.partners import PartnerSamples
 
 IDS = ["a", "b", "c", "d"]
 SCORES = {"gradcam": [0.1, 0.9, 0.5, np.nan], "random": [0.2, 0.1, 0.4, 0.3]}
@@ -40,29 +43,70 @@ def run(tmp_path):
     ],
 )
 def test_images_are_chosen_by_id_or_by_rule(run, images, expected):
-    assert "".join(chosen(Images(**images), run, ["saliency_miou"])) == expected
+    assert "".join(chosen(Images(**images), run, ["saliency_miou"], list(SCORES))) == expected
+
+
+def test_rules_go_by_the_explainers_of_the_picture(run):
+    images = Images(rule="lowest", count=2)
+    assert chosen(images, run, ["saliency_miou"], ["random"]) == ["b", "a"]  # of gradcam too it would be a and c
+    with pytest.raises(UserError, match="needs a value"):
+        chosen(images, run, ["saliency_miou"], ["rise"])
 
 
 def test_images_are_chosen_by_file(run, tmp_path):
     for text in ("c\n\nb\n", "image_id,why\nc,so\nb,too\n"):
         (tmp_path / "ids").write_text(text)
-        assert chosen(Images(file=str(tmp_path / "ids")), run, []) == ["c", "b"]
+        assert chosen(Images(file=str(tmp_path / "ids")), run, [], []) == ["c", "b"]
     with pytest.raises(UserError, match="unknown image 'e'"):
-        chosen(Images(ids=("e",)), run, [])
+        chosen(Images(ids=("e",)), run, [], [])
     with pytest.raises(UserError, match="needs a value"):
-        chosen(Images(rule="disputed"), run, [])
+        chosen(Images(rule="disputed"), run, [], [])
+
+
+class White(nn.Module):
+    """Logits (2 ln 3 times the share of white, 0), so that p of class 0 is 1 / 2 for black and 0.9 for white."""
+
+    activation = "softmax"
+
+    def forward(self, images):
+        white = images.mean(dim=(1, 2, 3)) * 2 * np.log(3)
+        return torch.stack([white, torch.zeros_like(white)], dim=1)
+
+
+FIRST = torch.tensor([[1.0, 0.0]])
 
 
 def test_parts_of_a_picture_are_those_of_its_map():
-    pixels = np.full((2, 2, 3), 200, np.uint8)
     maps = np.array([[[0.9, 0.1], [0.6, 0.2]]], np.float32)
-    shown = {kind: _parts(pixels, maps, View(kind=kind, share=0.25)) for kind in ("top", "rest", "region")}
-    assert {kind: (cell.pixels[..., 0] == 200).ravel().tolist() for kind, cell in shown.items()} == {
+    shown = {kind: _parts(White(), torch.ones(1, 3, 2, 2), FIRST, maps, View(kind=kind, share=0.25))
+             for kind in ("top", "rest", "region")}  # fmt: skip
+    assert {kind: (cell.pixels[..., 0] == 255).ravel().tolist() for kind, cell in shown.items()} == {
         "top": [True, False, False, False],
         "rest": [False, True, True, True],
         "region": [True, False, True, False],
     }
-    assert shown["region"].lines == ("50% of the image",)
+    # A half is white: 3 / (3 + 1).
+    assert shown["region"].lines == ("50% of the image, p 0.750",)
+
+
+def test_the_salient_region_of_the_partner_is_pasted_or_the_rest_of_it():
+    """The partner is white and its map marks the left half; the image itself is black."""
+    maps = np.array([[[0.9, 0.1], [0.8, 0.2]]], np.float32)
+    context = SimpleNamespace(classifier=White())
+    partner = PartnerSamples(["h"], torch.ones(1, 3, 2, 2), np.array([[True, False]]), [7])
+
+    def provider(explainer, seeds):
+        assert (explainer, list(seeds)) == ("an explainer", [7])
+        return lambda images, target: maps
+
+    sample = SimpleNamespace(context=context, partner=partner, images=torch.zeros(1, 3, 2, 2), provider=provider)
+    shown = {kind: cell_of(sample, "an explainer", View(kind=kind)) for kind in ("pasted", "inverse")}
+    assert shown["pasted"].pixels[..., 0].tolist() == [[255, 0], [255, 0]]
+    assert shown["inverse"].pixels[..., 0].tolist() == [[0, 255], [0, 255]]
+    assert cell_of(sample, "an explainer", View(kind="picture", partner=True)).lines == ("p 0.900",)
+    assert cell_of(sample, "an explainer", View(kind="region", partner=True)).lines == ("50% of the image, p 0.750",)
+    alone = SimpleNamespace(partner=None)
+    assert cell_of(alone, "an explainer", View(kind="pasted")).lines == ("not paired",)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +134,9 @@ paper: Own
 datasets: {one: {name: one}}
 models: {small: {name: small, family: resnet, train: {epochs: 1}}}
 runs:
-  pair: {datasets: [one], models: [small], explainers: [gradcam, random], other: {label: scene}}
+  pair:
+    {datasets: [one], models: [small], explainers: [gradcam, random, "rise:masks=50", "rise:masks=60"],
+     other: {label: scene}}
 tables:
   scores: {title: T, runs: [pair], rows: [explainer], columns: [value], values: {IDR: {metric: saliency_idr}}}
 pictures:
@@ -106,7 +152,7 @@ pictures:
       without: {other: true, without: true, scores: false}
     values: {IDR: {metric: saliency_idr}}
     images: {count: 2}
-smoke: {drawings: 60, passes: 1, count: 60, limit: 8}
+smoke: {drawings: 60, passes: 1, count: 60, limit: 8, options: {rise: {masks: 8}}}  # which makes two of them one
 """
 
 
@@ -118,8 +164,8 @@ def test_a_picture_is_written_in_three_formats_and_shown_on_the_page(tmp_path):
     assert (done.failed, done.tables, done.pictures) == ({}, [], ["maps"])
     folder = tmp_path / "out" / "pictures"
     svg = (folder / "maps.svg").read_text()
-    assert svg.count("<image") == 2 * 4 * 2
-    assert svg.count("IDR") == 2 * 2 * 2
+    assert svg.count("<image") == 2 * 4 * 4
+    assert svg.count(">IDR ") == 2 * 2 * 4
     assert "no image_without" not in svg
     assert (folder / "maps.pdf").read_bytes().startswith(b"%PDF")
     with Image.open(folder / "maps.png") as picture:
@@ -133,5 +179,5 @@ def test_an_axis_with_several_names_must_stand_somewhere(tmp_path):
     content = yaml.safe_load(PICTURES)
     content["pictures"]["maps"]["columns"] = ["dataset"]
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match="its runs have 2 names of explainer"):
+    with pytest.raises(UserError, match="its runs have 4 names of explainer"):
         read_suite(tmp_path / "own.yaml")

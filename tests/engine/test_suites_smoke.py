@@ -11,11 +11,17 @@ from saliency_bench.engine.suites.suite import suite
 UNDEFINED = {"p2-figure7": {"one of the two is constant"}}
 
 
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """One folder for all papers, which share the first training of their networks."""
+    return tmp_path_factory.mktemp("smoke") / "out"
+
+
 @pytest.mark.slow
 @pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("paper", sorted(suite_files()))
-def test_every_table_has_all_rows_and_columns(paper, tmp_path):
-    done = suite(paper, out=tmp_path / "out", smoke=True, compare=True, device="cpu", progress=False)
+def test_every_table_has_all_rows_and_columns(paper, out):
+    done = suite(paper, out=out, smoke=True, compare=True, device="cpu", progress=False)
     assert done.failed == {}
     _, content, names = find_suite(paper)
     assert [*(table.name for table in done.tables), *done.pictures] == list(names)

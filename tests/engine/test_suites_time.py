@@ -12,7 +12,8 @@ from saliency_bench.engine.suites.plan import Step
 from saliency_bench.engine.suites.time_left import TimeLeft
 from saliency_bench.errors import UserError
 
-SPEED = Speed(prepare=(0.0, 0.5, 1.0), forward=(1.0, 1.0, 2.0), gradient=(3.0,) * 3, trained=(4.0,) * 3, memory=10)
+SPEED = Speed(prepare=(0.0, 0.5, 1.0), forward=(1.0, 1.0, 2.0), gradient=(3.0,) * 3, trained=(4.0,) * 3,
+              step=(0.0,) * 3, memory=10)  # fmt: skip
 KEY = ("microsoft/resnet-18", 224, 16)
 
 

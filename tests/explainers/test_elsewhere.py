@@ -1,4 +1,4 @@
-"""The lines that `choose` prints for captum and pytorch-grad-cam give the same maps, up to scale for CAMs."""
+"""The lines that `choose` prints for captum and pytorch-grad-cam run as printed and give the same maps, up to scale."""
 
 import warnings
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench.engine.choosing.copying import elsewhere
+from saliency_bench.engine.choosing.copying import elsewhere, whole
 from saliency_bench.targets import one_hot
 
 NAMES = [name for name in sb.list_explainers() if sb.load_explainer(name).declaration.elsewhere]
@@ -27,19 +27,17 @@ def network():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_line_gives_the_same_maps(name, network):
-    grad_cam = pytest.importorskip("pytorch_grad_cam")
-    targets = pytest.importorskip("pytorch_grad_cam.utils.model_targets")
-    captum = pytest.importorskip("captum.attr")
-    scope = {"captum": __import__("captum"), "label": LABEL, "model": network, **vars(grad_cam), **vars(targets)}
-    assert captum is scope["captum"].attr
+    for package in ("captum", "pytorch_grad_cam"):
+        pytest.importorskip(package)
     classifier = sb.load_classifier(network, mean=(0.4,) * 3, std=(0.2,) * 3)
     images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     explainer = sb.load_explainer(name)
     maps = explainer(classifier, images, one_hot(torch.tensor([LABEL] * 2), 3)).numpy()
     ((package, line),) = elsewhere(explainer, "3").items()
-    scope["x"] = ((images - 0.4) / 0.2).requires_grad_()
+    scope = {"classifier": classifier, "images": images, "label": LABEL}
     with warnings.catch_warnings(action="ignore"):
-        found = eval(line, scope)
+        exec(whole(package, line), scope)
+    found = scope["maps"]
     found = found.detach().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
     if package == "pytorch-grad-cam":  # which scales each map to [0, 1]
         lowest, highest = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)

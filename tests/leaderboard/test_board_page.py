@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import boards
@@ -15,9 +16,10 @@ from submissions import IDS, vouch
 
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.source import source_at
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.compared import pairwise, samples_of
-from saliency_bench.leaderboard.view.core import read_core
+from saliency_bench.leaderboard.view.core import core_of_board, read_core
 from saliency_bench.leaderboard.view.live import Live
 from saliency_bench.leaderboard.view.page import Page
 from saliency_bench.spaces.leaderboard import app
@@ -213,6 +215,26 @@ def test_overall_tables_are_of_the_core_alone(page, archive, root):
     said = Outline(empty.show("tab=overall")["body"]).said
     assert any(text.startswith("Not fixed yet: dataset saliency-bench/pet-xai") for text in said)
     assert "no fixed core" in " ".join(Outline(Page(archive).show("tab=overall")["body"]).said)
+
+
+def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one(root, tmp_path):
+    """The test board has one of its own."""
+    others = [read_core(root / "core.yaml").model_copy(update={"name": name}) for name in ("given", "usual")]
+    assert Live(root, others[0], default=others[1]).page.core == others[0]
+    assert Live(root, default=others[1]).page.core == read_core(root / "core.yaml")
+    shutil.copytree(root, bare := tmp_path / "bare")
+    (bare / "core.yaml").unlink()
+    assert Live(bare, default=others[1]).page.core == others[1]
+    assert Live(bare).page.core is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("[" * 50_000, "RecursionError"), ("name: x\ndatasets: &a [*a]", "datasets.0: Input should be")]
+)
+def test_a_core_of_a_stranger_that_is_none_is_one_line(tmp_path, text, words):
+    (tmp_path / "core.yaml").write_text(text)
+    with pytest.raises(UserError, match=f"^core.yaml of the board is invalid: {words}"):
+        core_of_board(source_at(tmp_path))
 
 
 def test_exports_hold_all_rows_that_are_shown(page):

@@ -57,8 +57,8 @@ def found_anew():
 
     def forget():
         importlib.invalidate_caches()
-        for function in (registry._points, registry._places, registry._read_added, registry._code_of):
-            function.cache_clear()
+        for name in ("_all_points", "_points", "_places", "_read_added", "_code_of"):
+            getattr(registry, name).cache_clear()
 
     yield forget
     for name in [name for name in sys.modules if name.partition(".")[0] in ("saliency_example", "broken")]:

@@ -27,9 +27,11 @@ CODE = [page for page in PAGES if re.search(r"^```(sh|python)$", page.read_text(
 YOU = User("ada", "hf_AdAsSeCrEtToKeN0123456789abcdefgh")
 OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft",))
 SHORTER = {
-    README: {"saliency-bench demo": "saliency-bench demo --limit 48"},
+    README: {"saliency-bench demo": "saliency-bench demo --limit 24"},
+    ROOT / "docs" / "analyses.md": {"--limit 64": "--limit 16"},
     ROOT / "docs" / "publishing.md": {
         "--out models/resnet-18-pet": "--out models/resnet-18-pet --epochs 1 --size 32",
+        "--explainers gradcam random --out runs/pet": "--explainers gradcam random --limit 4 --out runs/pet",
     },
     # A person answers the question for the token, and it is in no environment afterwards.
     TUTORIAL: {"hf auth login\n": f"hf auth login --token {YOU.token}\n"},

@@ -11,6 +11,7 @@ import pytest
 import saliency_bench as sb
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from there
+import findings_attention
 import findings_page as script
 
 RNG = np.random.default_rng(0)
@@ -69,3 +70,16 @@ def test_ahead_of_every_baseline_are_those_whose_ranks_all_come_first():
              for name, rank in ranks.items()]  # fmt: skip
     assert script.leaders(cells) == ["sure"]
     assert script.leaders([SimpleNamespace(explainer="alone", rank=None, baseline=False)]) == []
+
+
+def test_the_section_of_a_transformer_takes_the_place_of_an_earlier_one_and_changes_nothing_else():
+    page = "# Findings\n\n## Pets\n\nNumbers.\n\n## Made by\n\nA command.\n"
+    sections = [f"{findings_attention.TITLE}\n\n{text}" for text in ("First.", "Second.")]
+    once = findings_attention.with_section(page, sections[0])
+    assert once == f"# Findings\n\n## Pets\n\nNumbers.\n\n{sections[0]}\n\n## Made by\n\nA command.\n"
+    assert findings_attention.with_section(once, sections[1]) == once.replace("First.", "Second.")
+
+
+def test_what_a_poor_network_cannot_say_is_said():
+    assert "right about most" in findings_attention.limits(0.87)
+    assert "wrong about many" in findings_attention.limits(0.5)

@@ -100,12 +100,12 @@ def test_a_pair_alone_is_near_the_t_test():
 def test_step_down_by_hand():
     """T 3, 2, 1. The greatest of all is held against 3, of the last two against 2, the last against 1."""
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
-    p = step_down(np.array([2.0, 3.0, 1.0]), [flipped[:3], flipped[3:]])
+    p = step_down(np.array([2.0, 3.0, 1.0]), lambda pair: flipped[:, pair])
     # 3: rows 1 and 3 reach it. 2, of T 2 and 1: rows 1 and 3. 1, alone: row 1, raised to the greatest before it.
     assert p.tolist() == [3 / 5, 3 / 5, 3 / 5]
-    p = step_down(np.array([2.0, 3.0, 1.0]), [flipped[1:]])
+    p = step_down(np.array([2.0, 3.0, 1.0]), lambda pair: flipped[1:, pair])
     assert p.tolist() == [2 / 4, 2 / 4, 2 / 4]
-    p = step_down(np.array([2.0, 9.0, 1.0]), [flipped[1:]])
+    p = step_down(np.array([2.0, 9.0, 1.0]), lambda pair: flipped[1:, pair])
     assert p.tolist() == [2 / 4, 1 / 4, 2 / 4]
 
 
@@ -244,5 +244,4 @@ def test_how_much_is_held_at_once_changes_no_number(monkeypatch):
     p, held = found()
     assert held == [0, 0, 0]
     monkeypatch.setattr(paired_test, "ELEMENTS_AT_ONCE", 1)
-    monkeypatch.setattr(paired_test, "T_AT_ONCE", 70)
     assert found() == (p, held)

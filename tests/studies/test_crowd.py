@@ -120,7 +120,7 @@ def test_payments_by_hand(annotating):
     study.review(last.id, "rita", "reject", "another request of rita", "too small")
     rows = [dict(zip(PAYMENTS, row, strict=True)) for row in payment_rows(study, {ada: [True, False]})]
     expected = {"person": ada, "answers": 2, "median seconds": 75.0, "minutes": 2.5, "checks right": 1, "checks": 2,
-                "accepted": 1, "rejected": 1, "last answer": last.created, "agreed": None}  # fmt: skip
+                "accepted": 1, "rejected": 1, "corrected": 0, "last answer": last.created, "agreed": None}  # fmt: skip
     assert rows[0] == expected
     assert (rows[1]["person"], rows[1]["answers"], rows[1]["median seconds"]) == (bob, 0, None)
 

@@ -2,12 +2,21 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from pages import dataset
+from starlette.testclient import TestClient
 
 from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import Choice, open_study
+from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.exporting import export
+from saliency_bench.studies.formats.regions import FORMATS
 from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.rows import add_lines, copy_without, lines_after
+from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.store import Store
 
 
@@ -24,6 +33,15 @@ def draw(annotating, letter):
         unit = tasks[0]["unit"]
         annotating.save(person, {"unit": unit, "kind": "no_region", "request": f"{letter} answers {unit}"})
     return person
+
+
+MASK = np.zeros((60, 80), bool)
+MASK[10:30, 5:25] = True
+
+
+def corrected(annotating, reviewer, answer, mask=MASK, **other):
+    sent = {"answer": answer, "kind": "mask", "runs": runs_of(mask), "request": f"{reviewer} corrects {answer}"}
+    annotating.correct(reviewer, sent | other)
 
 
 def held(annotating, reviewer):
@@ -75,3 +93,104 @@ def test_the_protocol_of_the_paper(tmp_path, shapes):
     assert main([*words, "p0", "--report", "--annotators", "4"]) == 0
     settings = Store(tmp_path / "s.db").find().configuration["settings"]
     assert (settings["annotators"], settings["reviewers"]) == (4, 2), "what is given counts"
+
+
+def test_a_correction_counts_instead_and_names_what_it_corrects(annotating):
+    person = draw(annotating, "a")
+    rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
+    for _ in range(2):  # a repeat stores nothing
+        corrected(annotating, rita, 1)
+    (unit,) = [answer.unit for answer in annotating.study.answers() if answer.id == 1]
+    correction = annotating.study.corrections()[1]
+    assert correction.payload == {"kind": "mask", "corrects": {"person": person, "revision": 1}}
+    assert correction.reviewer == rita
+    (counted,) = annotating.counted()[unit]
+    assert (counted.person, counted.revision, counted.corrected_by) == (person, 1, rita)
+    np.testing.assert_array_equal(annotating.pixels(counted), MASK)
+    (drawn,) = annotating.counted(Choice(as_drawn=True))[unit]
+    assert (drawn.corrected_by, annotating.pixels(drawn).any()) == (None, False)
+    assert [task["unit"] for task in annotating.state(person)["tasks"]] == [], "nothing goes back"
+
+    assert 1 not in held(annotating, rita)
+    (task,) = [task for task in annotating.review_state(saul)["tasks"] if task["answer"] == 1]
+    assert (task["corrected"], task["runs"]) == (True, runs_of(MASK))
+    assert annotating.counted(Choice(accepted=True)) == {}, "its author's opinion is one of two"
+    annotating.study.review(1, saul, "accept", "second opinion of saul")
+    assert list(annotating.counted(Choice(accepted=True))) == [unit]
+
+
+def test_opinions_of_what_was_drawn_do_not_accept_its_correction(annotating):
+    draw(annotating, "a")
+    rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
+    annotating.study.review(1, rita, "accept", "first opinion of rita")
+    corrected(annotating, saul, 1)
+    assert annotating.counted(Choice(accepted=True)) == {}
+    assert 1 in held(annotating, rita), "who accepted the mask is asked about the correction"
+    assert annotating.review_state(saul)["done"] == 1
+    annotating.study.review(1, rita, "accept", "another opinion of rita")
+    assert [answers[0].id for answers in annotating.counted(Choice(accepted=True)).values()] == [1]
+
+
+def test_corrections_are_refused_and_rejected_like_masks(annotating):
+    person = draw(annotating, "a")
+    for other in ({"kind": "skip"}, {"runs": [4800]}, {"runs": [1]}, {"answer": 99}, {"answer": None}):
+        with pytest.raises(UserError):
+            corrected(annotating, "rita", **{"answer": 1} | other)
+    corrected(annotating, "rita", 1)
+    annotating.study.review(1, "saul", "reject", "an opinion of saul", "both are wrong")
+    assert [task["comment"] for task in annotating.state(person)["tasks"]] == ["both are wrong"]
+    unit = annotating.state(person)["tasks"][0]["unit"]
+    annotating.save(person, {"unit": unit, "kind": "no_region", "request": "the second attempt"})
+    with pytest.raises(UserError, match="its author has changed it"):
+        corrected(annotating, "theo", 1)
+    (counted,) = annotating.counted()[unit]
+    assert (counted.revision, counted.corrected_by) == (2, None)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_reports_and_exports_say_what_was_corrected(annotating, tmp_path, format):
+    person = draw(annotating, "a")
+    corrected(annotating, "rita", 1)
+    unit = annotating.study.answers()[0].unit
+    report = annotation_report(annotating)
+    assert report["corrections"] == [{"image": unit, "person": person, "revision": 1, "corrected by": "rita"}]
+    assert report["reviews"]["correct"] == 1
+    assert ["corrected by rita", "1 masks"] in report_rows(report)
+    assert "agreement as drawn" in report
+    export(annotating, tmp_path / "out", format)
+    lines = (tmp_path / "out/corrections.csv").read_text().splitlines()
+    assert lines == ['"image","person","revision","corrected by"', f'"{unit}","{person}",1,"rita"']
+    export(annotating, tmp_path / "nobody", format, people=False)
+    assert "rita" not in (tmp_path / "nobody/corrections.csv").read_text()
+
+
+def test_corrections_are_copied_and_erased_with_their_people(annotating, tmp_path):
+    draw(annotating, "a")
+    corrected(annotating, "rita", 1)
+    store = annotating.study.store
+    other = Store(tmp_path / "other.db")
+    lines, _ = lines_after(store, {})
+    assert add_lines(other, lines, "a test") == add_lines(Store(tmp_path / "third.db"), lines[::-1], "a test")
+    assert add_lines(other, lines, "a test").added == 0
+    (correction,) = other.find().corrections().values()
+    assert (correction.reviewer, correction.mask) == ("rita", annotating.study.corrections()[1].mask)
+    copy_without(store, Store(tmp_path / "fourth.db"), {"rita"})
+    assert Store(tmp_path / "fourth.db").find().corrections() == {}
+
+
+def test_only_reviewers_see_others_and_correct(tmp_path):
+    annotating = open_study(Store(tmp_path / "s.db"), "noise", StudyImages(dataset(2)), "print", annotators=3)
+    client = TestClient(create_app(annotating), raise_server_exceptions=False)
+    draw(annotating, "a")
+    annotator, reviewer = annotating.study.join("b" * 32), annotating.study.join("r" * 32, "reviewer")
+    unit = annotating.study.answers()[0].unit
+    annotating.study.assign(annotator.name, [unit])
+    sent = {"unit": unit, "kind": "mask", "runs": runs_of(MASK), "request": "another mask"}
+    annotating.save(annotator.name, sent)
+    seen = client.get("/api/others?answer=1", headers={"X-Key": reviewer.key})
+    assert seen.json() == {"people": 1, "runs": runs_of(MASK)}
+    assert client.get("/api/others?answer=99", headers={"X-Key": reviewer.key}).status_code == 400
+    assert client.get("/api/others?answer=1", headers={"X-Key": annotator.key}).status_code == 403
+    sent = {"answer": 1, "kind": "mask", "runs": runs_of(MASK), "request": "a correction"}
+    assert client.post("/api/correct", json=sent, headers={"X-Key": annotator.key}).status_code == 400
+    assert client.post("/api/correct", json=sent, headers={"X-Key": reviewer.key}).json()["done"] == 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.choosing.questions import Question
-from saliency_bench.engine.choosing.rounds import Contest, Scores, ranking
+from saliency_bench.engine.choosing.rounds import HOPE, Contest, Scores, ranking
 from saliency_bench.results.clusters import Matched
 from saliency_bench.results.intervals import Estimate, difference, interval
 
@@ -27,9 +27,7 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None)
     race = contest.race
     left = ranking(contest, contest.scores)
     unbeaten = [name for name in left if name in baselines]
-    needed = [race.needed(name) for name in (unbeaten if unbeaten and left[0] not in baselines else left[1:2])]
-    per_cluster = contest.images / max(contest.clusters, 1)
-    known = [clusters for clusters in needed if clusters is not None]
+    rivals = unbeaten if unbeaten and left[0] not in baselines else left[1:2]
     return {
         "metric": contest.metric,
         "higher_is_better": contest.scores.higher[contest.metric],
@@ -41,8 +39,8 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None)
         "clusters": contest.clusters,
         "ended": contest.ended,
         "by_sign": race.by_sign,
-        # Half of the images decide, so that twice as many are needed.
-        "images_needed": round(2 * max(known) * per_cluster) if len(known) == len(needed) and known else None,
+        "images_needed": _needed(contest, rivals, 0.0),
+        "images_at_least": _needed(contest, rivals, HOPE),
         "later": {} if later is None else _later(contest, left[0] if left else "", later),
     }
 
@@ -79,6 +77,22 @@ def _outcome(left: Sequence[str], unbeaten: Sequence[str], baselines: frozenset[
     if left[0] in baselines:
         return BASELINE
     return OPEN if unbeaten else METHOD
+
+
+def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | None:
+    """Return the images of a dataset that tells the rivals from the best; None where nothing points that way.
+
+    Args:
+        contest: the race.
+        rivals: candidates that it would have to drop.
+        errors: standard errors by which their differences are greater than they look.
+    """
+    needed = [contest.race.needed(name, errors) for name in rivals]
+    known = [clusters for clusters in needed if clusters is not None]
+    if not known or len(known) < len(needed):
+        return None
+    # Half of the images decide, so that twice as many are needed; some of them may not be explained.
+    return round(2 * max(known) * contest.limit / max(contest.clusters, 1))
 
 
 def _later(contest: Contest, winner: str, later: Scores) -> dict[str, dict[str, Any]]:

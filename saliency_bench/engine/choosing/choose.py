@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
 from saliency_bench.engine.choosing.candidates import Candidate, candidate_of, candidates, costs, seconds_per_pass
-from saliency_bench.engine.choosing.copying import elsewhere, load_call
+from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup, whole
 from saliency_bench.engine.choosing.laboratory import RUN, RunLaboratory
 from saliency_bench.engine.choosing.questions import QUESTIONS, Question, metrics_of, questions_of
 from saliency_bench.engine.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, Scores, ranking
@@ -31,7 +31,7 @@ from saliency_bench.results.clusters import cluster_names
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.spec import RunSpec, takes_settings
 from saliency_bench.target_weights import one_hot
-from saliency_bench.types import Images
+from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.files import read_json, write_json, write_text
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.processes import accelerator_on
@@ -45,6 +45,7 @@ WITHIN, MARGIN = "30m", 0.02
 LATER = 64, 200  # images that did not decide: at least, where there are so many, and at most
 TRIED = 2  # rounds that every candidate takes part in if time allows
 SHARE = 0.25  # of the time that these rounds may take
+SAME_ON = 2  # images on which the maps of candidates with equal scores are compared
 
 
 @dataclass(frozen=True, repr=False)
@@ -162,6 +163,8 @@ class _Field:
     Attributes:
         chosen: those for whose first rounds there is time.
         not_tried: {any other: why}.
+        too_slow: those of them for which there is no time.
+        within_for_all: seconds that would have to be given for all to be tried.
         maps: {candidate: passes of its map}.
         scoring: {(candidate, metric): passes of scoring it}.
         budget: of time.
@@ -169,6 +172,8 @@ class _Field:
 
     chosen: list[Candidate]
     not_tried: dict[str, str]
+    too_slow: set[str]
+    within_for_all: float
     maps: dict[str, int]
     scoring: dict[tuple[str, str], int]
     budget: Budget
@@ -201,6 +206,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         settings={key: value for key, value in settings.items() if key not in ("out", "limit")},
         explainers={item.name: item.name if _is_named(item.explainer) else item.explainer for item in field.chosen},
         metrics={str(as_metric(metric)): metric for metric in request.metrics} or {text: text for text in metrics},
+        maps=lambda name: _maps(context, next(item.explainer for item in field.chosen if item.name == name)),
         progress=progress,
     )
     narrowing = Narrowing(
@@ -224,6 +230,9 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         "seconds": field.budget.spent,
         "candidates": [_described(item, _layer(context)) for item in field.chosen],
         "not_tried": field.not_tried,
+        "too_slow": sorted(field.too_slow),
+        "within_for_all": field.within_for_all,
+        "twins": narrowing.twins,
         "questions": answered,
         "metrics": list(answers.values()),
         "rounds": [asdict(item) for item in narrowing.rounds],
@@ -250,6 +259,7 @@ def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, A
             "masks": has_masks(context),
         },
         "model": {"id": context.model, "layer": _layer(context)},
+        "setup": setup(spec),
         "device": provenance(context.classifier.device, [])["device"],
         "within": request.within,
         "margin": request.margin,
@@ -264,7 +274,7 @@ def _described(candidate: Candidate, layer: str) -> dict[str, Any]:
         "baseline": candidate.baseline,
         "passes": candidate.passes,
         "load": load_call(candidate.explainer),
-        "elsewhere": elsewhere(candidate.explainer, layer),
+        "elsewhere": {package: whole(package, line) for package, line in elsewhere(candidate.explainer, layer).items()},
     }
 
 
@@ -280,8 +290,9 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
         {name: count * seconds for name, count in maps.items()},
         {key: count * seconds for key, count in scoring.items()},
     )
+    whole = TRIED * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
     chosen, slow = _affordable(chosen, metrics, budget, first)
-    return _Field(chosen, not_tried | slow, maps, scoring, budget)
+    return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
 
 
 def _listed(given: Any) -> list[Any]:
@@ -324,10 +335,7 @@ def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candida
     """Return (the candidates with the baselines, {explainer: why it is none})."""
     image = _images(context)[:1]
     if not given:
-        with torch.no_grad():
-            logits = context.classifier(image)
-        target = one_hot(logits.argmax(dim=1), logits.shape[1]).to(image)
-        return candidates(context.classifier, image, target)
+        return candidates(context.classifier, image, _predicted(context, image))
     explainers = list(map(as_explainer, given))
     names = set(map(str, explainers))
     baselines = [
@@ -336,6 +344,23 @@ def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candida
         if registry.declared("explainers", name, "needs", "") == "nothing" and name not in names
     ]
     return [candidate_of(explainer, image) for explainer in [*explainers, *baselines]], {}
+
+
+def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
+    """Return the maps of the first images for their predicted classes; None if the explainer raises."""
+    images = _images(context)[:SAME_ON]
+    try:
+        seeds = [context.seed_for(str(place), "explain") for place in range(len(images))]
+        return explainer.seeded(context.spec.seed)(context.classifier, images, _predicted(context, images), seeds=seeds)
+    except Exception:  # what it raises stands in the run
+        return None
+
+
+def _predicted(context: RunContext, images: Images) -> Target:
+    """Return the predicted class of each image as target."""
+    with torch.no_grad():
+        logits = context.classifier(images)
+    return one_hot(logits.argmax(dim=1), logits.shape[1]).to(images)
 
 
 def _affordable(
@@ -354,9 +379,11 @@ def _affordable(
             f"no time: {slowest.passes:,} passes an image, about {seconds([slowest]):.0f} s for {images} images"
         )
     if not any(not item.baseline for item in kept):
+        cheapest = min((item for item in chosen if not item.baseline), key=lambda item: seconds([item]))
+        enough = ceil((total + seconds([cheapest])) / SHARE / 60)
         raise UserError(
-            f"there is no time for any explainer on {images} images within {budget.limit:.0f} s (--within); the "
-            f"cheapest takes {total:.0f} s; give more time, or fewer metrics"
+            f"--within {budget.limit / 60:.0f}m is too little time here for any explainer beside the baselines; give "
+            f"--within {enough}m, or a question whose metrics cost less (--for alignment, with masks)"
         )
     return kept, slow
 
@@ -410,7 +437,8 @@ def _passes(
 ) -> dict[str, int]:
     """Return how many passes were spent, and how many all candidates on all images would take."""
     counted = Budget(inf, field.maps, field.scoring)
-    whole = counted.per_image({metric: [item.name for item in field.chosen] for metric in metrics}) * count
+    taking_part = [item.name for item in field.chosen if item.name not in narrowing.twins]
+    whole = counted.per_image(dict.fromkeys(metrics, taking_part)) * count
     seen = 0
     for item in narrowing.rounds:
         counted.spend(item.lineup, item.images - seen)

@@ -1,9 +1,17 @@
-"""Settings to copy: the recommended explainer in a line of Python, here and where another package has it too."""
+"""Settings to copy: the recommended explainer in lines of Python, here and where another package has it too."""
 
 from string import Formatter
 
 from saliency_bench import options, registry
 from saliency_bench.bound_explainer import Explainer
+from saliency_bench.spec import RunSpec
+
+IMPORTS = {
+    "captum": "import captum.attr",
+    "pytorch-grad-cam": "from pytorch_grad_cam import {name}\n"
+    "from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget",
+}
+NORMALISED = "model, x = classifier.taking_normalised(), classifier.normalised(images).requires_grad_()"
 
 
 def load_call(explainer: Explainer) -> str:
@@ -13,6 +21,24 @@ def load_call(explainer: Explainer) -> str:
     usual = options.defaults(explainer.function)
     chosen = [f", {name}={value!r}" for name, value in explainer.options if value != usual.get(name)]
     return f'explainer = sb.load_explainer("{explainer.name}"{"".join(chosen)})'
+
+
+def setup(spec: RunSpec) -> str:
+    """Return the lines that give network, image and class for `load_call`; a comment where no name gives them."""
+    if spec.needs_python:
+        return "# classifier, images (1, 3, H, W), target (1, K) and label are those of your program"
+    return "\n".join([
+        f'classifier = sb.load_classifier("{spec.model}")',
+        f'images = classifier.prepare([sb.load_dataset("{spec.dataset}", split="{spec.split}")[0]]).images',
+        "logits = classifier(images)",
+        "label = int(logits.argmax())",
+        "target = sb.targets.one_hot(label, logits.shape[1])",
+    ])  # fmt: skip
+
+
+def whole(package: str, line: str) -> str:
+    """Return a line of `elsewhere` with its imports, and with the network and the image that it names."""
+    return "\n".join([IMPORTS[package].format(name=line.partition("(")[0]), "", NORMALISED, f"maps = {line}"])
 
 
 def elsewhere(explainer: Explainer, layer: str) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """Scores for the rounds of `choose`: a run folder that is widened, and another one for the test by random weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import ERROR
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from saliency_bench.analysis.randomisation import BOUND, METRIC, STAYS, verdict
 from saliency_bench.engine.choosing.rounds import Scores
@@ -13,6 +15,7 @@ from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import start
 from saliency_bench.errors import UserError
 from saliency_bench.results.run_folder import RunData, read_run
+from saliency_bench.types import Maps
 from saliency_bench.utils.messages import LOGGER
 from saliency_bench.utils.progress import step
 
@@ -30,6 +33,7 @@ class RunLaboratory:
         settings: of the runs, but for explainers, metrics, limit and folder.
         explainers: {candidate: what a run is given for it}.
         metrics: {metric: what a run is given for it}.
+        maps: gives the maps of a candidate on the first images, None where it has none.
         progress: whether lines and bars are shown.
         checks: {candidate: what random weights and another class make of its maps}.
     """
@@ -38,6 +42,7 @@ class RunLaboratory:
     settings: Mapping[str, Any]
     explainers: Mapping[str, Any]
     metrics: Mapping[str, Any]
+    maps: Callable[[str], Maps | None]
     progress: bool
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -74,6 +79,21 @@ class RunLaboratory:
                 "class_sensitivity": of_name[OF_CLASS].value,
             }
         return {name for name in names if self.checks[name]["verdict"] == STAYS}
+
+    def twins(self, names: Sequence[str]) -> dict[str, str]:
+        """Return {candidate: an earlier one with the same maps on the first images}."""
+        found: dict[str, str] = {}
+        different: dict[str, Maps] = {}
+        for name in names:
+            maps = self.maps(name)
+            if maps is None:
+                continue
+            same = next((other for other, others in different.items() if torch.equal(maps, others)), None)
+            if same is None:
+                different[name] = maps
+            else:
+                found[name] = same
+        return found
 
     def _run(self, folder: str, names: Sequence[str], metrics: Sequence[Any], images: int) -> None:
         """Run candidates and metrics on the first images."""

@@ -21,6 +21,8 @@ CHECKED = 16  # images on which maps are compared with those under random weight
 RESERVED = 2  # candidates per metric that time is kept for before there is a leader
 FINALISTS = 3  # methods per metric that are scored on further images
 ONE_LEFT, ALIKE, NO_IMAGES, NO_TIME = "one is left", "those left are alike", "no more images", "no more time"
+HOPELESS = "too few images to tell those left apart"
+HOPE = 2.0  # standard errors by which a difference may be greater than it looks, before more images are no use
 NO_SCORES = "no candidate has scores"
 
 
@@ -74,6 +76,10 @@ class Laboratory(Protocol):
         """Return the candidates whose maps do not depend on the network's weights, as the first images show."""
         ...
 
+    def twins(self, names: Sequence[str]) -> dict[str, str]:
+        """Return {candidate: an earlier one with the same maps}."""
+        ...
+
 
 @dataclass
 class Budget:
@@ -113,6 +119,7 @@ class Contest:
         second: the next.
         ended: why no more images are asked for; "" while they are.
         images: that decided.
+        limit: images of the dataset that were gone through for these; more where not all are explained.
         clusters: of these.
         scores: of these, of the candidates that were left.
     """
@@ -123,6 +130,7 @@ class Contest:
     second: str = ""
     ended: str = ""
     images: int = 0
+    limit: int = 0
     clusters: int = 0
     scores: Scores | None = None
 
@@ -161,6 +169,7 @@ class Narrowing:
         first: images of the first round.
         excluded: candidates whose maps survive random weights.
         checked: candidates for which this was looked at.
+        twins: {candidate: an earlier one whose maps are the same, which alone takes part}.
     """
 
     laboratory: Laboratory
@@ -175,6 +184,7 @@ class Narrowing:
     rounds: list[Round] = field(default_factory=list)
     excluded: set[str] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)
+    twins: dict[str, str] = field(default_factory=dict)
 
     def narrow(self) -> None:
         """Go through the rounds until every metric's race has ended."""
@@ -186,9 +196,26 @@ class Narrowing:
             limit = following
             scores = self.laboratory.scores(lineup, limit)
             self.budget.spend(lineup, len(scores.ids) - seen)
+            if not self.rounds:
+                self._leave_out_twins(scores)
             dropped = {metric: self._look(metric, scores, seen) for metric in lineup}
+            for metric in lineup:
+                self.contests[metric].limit = limit
             self.rounds.append(Round(limit, len(scores.ids), scores.clusters, lineup, dropped))
             seen = len(scores.ids)
+
+    def _leave_out_twins(self, scores: Scores) -> None:
+        """Leave out all but one of the candidates with the same maps; nothing was bet on the first round's images."""
+        by_scores: dict[tuple[tuple[str, bytes], ...], list[str]] = {}
+        for name in dict.fromkeys(name for names in self.names.values() for name in names):
+            columns = ((metric, scores.values[name, metric].tobytes()) for metric in self.names
+                       if name in self.names[metric])  # fmt: skip
+            by_scores.setdefault(tuple(columns), []).append(name)
+        for names in by_scores.values():
+            if len(names) > 1:
+                self.twins |= self.laboratory.twins(names)
+        self.names = {metric: [name for name in names if name not in self.twins]
+                      for metric, names in self.names.items()}  # fmt: skip
 
     def _lineup(self) -> dict[str, list[str]]:
         """Return {metric: candidates left} of the races that go on."""
@@ -264,10 +291,19 @@ class Narrowing:
         others = [name for name in contest.race.left if name != contest.leader]
         if not set(others) - self.baselines and (not others or contest.leader in self.baselines):
             return ONE_LEFT
-        if contest.clusters < FEW or set(others) & self.baselines:
+        if contest.clusters < FEW:
             return ""
-        ahead = [lead_over(contest, other, scores).high for other in others]
-        return ALIKE if all(high <= self.margin for high in ahead) else ""
+        if not set(others) & self.baselines:
+            ahead = [lead_over(contest, other, scores).high for other in others]
+            if all(high <= self.margin for high in ahead):
+                return ALIKE
+        return HOPELESS if self._hopeless(contest) else ""
+
+    def _hopeless(self, contest: Contest) -> bool:
+        """Return whether no candidate would be dropped on all images that may decide, even if luck was against it."""
+        whole = contest.clusters * self.images / max(contest.images, 1)
+        needed = [contest.race.needed(name, HOPE) for name in contest.race.left]
+        return all(clusters is None or clusters > whole for clusters in needed)
 
 
 def ranking(contest: Contest, scores: Scores) -> list[str]:

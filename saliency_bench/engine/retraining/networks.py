@@ -24,6 +24,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import NO_ANSWER, Protocol, Test, changed
 from saliency_bench.types import Images
+from saliency_bench.utils.devices import sent
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
@@ -126,7 +127,7 @@ class Changed:
 
     def plain(self, places: np.ndarray) -> Images:
         """Return the images at these positions of the split, unchanged."""
-        return self.pictures.images(self.split.name, places).to(self.device)
+        return sent(self.pictures.images(self.split.name, places), self.device)
 
     def changed(self, places: np.ndarray) -> Images:
         """Return the images at these positions of the split, changed."""

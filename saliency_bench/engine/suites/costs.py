@@ -9,11 +9,12 @@ of which classify nothing. Times are per image, in a batch of the run's size; an
 takes as long as a trained one.
 """
 
-import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import ceil
 from pathlib import Path
+from time import perf_counter as clock
 from typing import Self
 
 import numpy as np
@@ -33,7 +34,7 @@ from saliency_bench.results.public_names import public_name
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import Protocol
 from saliency_bench.types import Images
-from saliency_bench.utils.devices import peak_memory
+from saliency_bench.utils.devices import peak_memory, reset_peak_memory
 
 SIDE = 224  # of images whose size is not known before the network is there
 ROUNDS = 5
@@ -43,7 +44,10 @@ Key = tuple[str, int, int]  # what its speed depends on: where it starts from, s
 
 @dataclass(frozen=True)
 class Cost:
-    """Counts of images, as the module says; `steps` of the optimiser, `networks` trained, `retrained` for a metric."""
+    """Counts of images, as the module says; `steps` of the optimiser, `networks` trained, `retrained` for a metric.
+
+    `made` counts maps by explainers as texts, and scores by metrics.
+    """
 
     images: int = 0
     forward: int = 0
@@ -52,6 +56,7 @@ class Cost:
     steps: int = 0
     networks: int = 0
     retrained: int = 0
+    made: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __bool__(self) -> bool:
         return self != Cost()
@@ -61,23 +66,34 @@ class Cost:
 
     def times(self, factor: int) -> "Cost":
         """Return the cost of so many of the same."""
-        return Cost(*(getattr(self, item.name) * factor for item in fields(self)))
+        numbers = {name: count * factor for name, count in self.counts.items()}
+        return Cost(**numbers, made=Counter({text: count * factor for text, count in self.made.items()}))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the counts by name, without `made`."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "made"}
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds per image, (fastest, median, slowest) of a few rounds each; bytes of memory at the most."""
+    """Seconds per image, and per step of the optimiser, (fastest, median, slowest) of a few rounds each.
+
+    `memory` is that of a batch, in bytes at the most, and `weights` that of a checkpoint.
+    """
 
     prepare: tuple[float, float, float]
     forward: tuple[float, float, float]
     gradient: tuple[float, float, float]
     trained: tuple[float, float, float]
+    step: tuple[float, float, float]
     memory: int | None
+    weights: int = 0  # bytes of a checkpoint
 
     def seconds(self, cost: Cost) -> tuple[float, float, float]:
         """Return how long a cost takes: at the least, probably, at the most."""
         parts = [(cost.images, self.prepare), (cost.forward, self.forward), (cost.gradient, self.gradient),
-                 (cost.trained, self.trained)]  # fmt: skip
+                 (cost.trained, self.trained), (cost.steps, self.step)]  # fmt: skip
         low, middle, high = (sum(count * times[end] for count, times in parts) for end in range(3))
         return low, middle, high
 
@@ -98,13 +114,16 @@ def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
     """Return what scoring a map costs by a metric, given as text; `of_map` is what each further map costs."""
     metric = as_metric(name)
     pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
-    return Cost(forward=pictures) + of_map.times(maps)
+    return Cost(forward=pictures, made=Counter([str(metric)])) + of_map.times(maps)
 
 
 def cost_of_map(explainer: Explainer, side: int = SIDE) -> Cost:
     """Return what a map costs; nothing for a function of your own, of which it is not known."""
     passes = explainer.declaration.passes_of(dict(explainer.options), side, side)
-    return Cost(gradient=passes) if "gradients" in explainer.declaration.needs else Cost(forward=passes)
+    made = Counter([str(explainer)])
+    if "gradients" in explainer.declaration.needs:
+        return Cost(gradient=passes, made=made)
+    return Cost(forward=passes, made=made)
 
 
 def cost_of_training(network: Network, train: int, validation: int, test: int) -> Cost:
@@ -116,7 +135,9 @@ def cost_of_training(network: Network, train: int, validation: int, test: int) -
                 networks=1)  # fmt: skip
 
 
-def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation: int, test: int) -> Cost:
+def cost_of_retraining(
+    pairs: Iterable[tuple[str, str]], train: int, validation: int, test: int, side: int = SIDE
+) -> Cost:
     """Return what the metrics among these pairs that retrain cost: maps of all images, and each training once."""
     total, tasks, mapped = Cost(), {}, set()
     for text, name in pairs:
@@ -134,7 +155,7 @@ def cost_of_retraining(pairs: Iterable[tuple[str, str]], train: int, validation:
                 tasks[by_map, task.exposure, number, count] = protocol
             if (maps_of, count) not in mapped:
                 mapped.add((maps_of, count))
-                of_map = cost_of_map(explainer) if maps_of != "random" else Cost()
+                of_map = cost_of_map(explainer, side) if maps_of != "random" else Cost()
                 total += of_map.times(count + validation + test)
     for (*_, count), protocol in tasks.items():
         total += Cost(forward=protocol.epochs * validation + 2 * test, trained=protocol.epochs * count,
@@ -181,17 +202,18 @@ def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROU
     work()  # the first round is slower
     seconds = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = clock()
         work()
-        seconds.append((time.perf_counter() - start) / images)
+        seconds.append((clock() - start) / images)
     return min(seconds), float(np.median(seconds)), max(seconds)
 
 
 def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> Speed:
-    """Time a network on a batch of this size: preparing, forward, with gradients, and with a step of Adam."""
+    """Time a network on a batch of this size: preparing, forward, with gradients, in training, a step of Adam."""
     classifier.eval()
     rows = [{"image": Image.new("RGB", (SIDE, SIDE))}] * batch_size
     images = classifier.prepare(rows).images
+    reset_peak_memory(images.device)
     parameters = [parameter for parameter in classifier.model.parameters() if parameter.is_floating_point()]
     kept = [parameter.detach().clone() for parameter in parameters]
     adam = torch.optim.Adam([parameter.requires_grad_(True) for parameter in parameters], lr=1e-9)
@@ -205,8 +227,11 @@ def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> S
         adam.zero_grad()
         loss = torch.nn.functional.cross_entropy(classifier(images), labels)
         loss.backward()
-        adam.step()
         loss.item()
+
+    def step() -> None:
+        adam.step()
+        parameters[0].flatten()[0].item()
 
     try:
         speed = Speed(
@@ -214,7 +239,9 @@ def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> S
             forward=seconds_per_image(lambda: forward_pass(classifier, images), batch_size, rounds),
             gradient=seconds_per_image(gradient, batch_size, rounds),
             trained=seconds_per_image(trained, batch_size, rounds),
+            step=seconds_per_image(step, 1, rounds),
             memory=peak_memory(images.device),
+            weights=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         )
     finally:
         with torch.no_grad():

@@ -25,7 +25,7 @@ from saliency_bench.engine.suites.tables import (
     number_of,
     rests_on_few,
 )
-from saliency_bench.reports.plots import STYLE, svg_text
+from saliency_bench.reports.plots import STYLE, save_figure
 from saliency_bench.reports.templates import render
 from saliency_bench.utils.files import write_text
 
@@ -72,8 +72,8 @@ def write_page(
     ))  # fmt: skip
 
 
-def section_of(table: SuiteTable) -> Section:
-    """Return a table as the page shows it."""
+def section_of(table: SuiteTable, folder: Path) -> Section:
+    """Return a table as the page shows it; its plot is written to `folder` as well."""
     nothing = {"text": "", "interval": "", "best": False, "figure": "", "why": ""}
     shown = {
         place: {
@@ -87,11 +87,11 @@ def section_of(table: SuiteTable) -> Section:
     }
     rows = [(table.called(row), [shown.get((row, column), nothing) for column in table.columns]) for row in table.rows]
     columns = [table.called(column) for column in table.columns]
-    return Section(table.name, table.table.title, table.notes, plot_of(table), table.table.rows, columns, rows)
+    return Section(table.name, table.table.title, table.notes, plot_of(table, folder), table.table.rows, columns, rows)
 
 
-def plot_of(table: SuiteTable) -> str:
-    """Draw a table as SVG; "" where there is nothing to draw. Equal tables give equal bytes.
+def plot_of(table: SuiteTable, folder: Path) -> str:
+    """Draw a table into a folder and return the SVG; "" where there is nothing to draw. Equal tables give equal bytes.
 
     There is a panel per quantity, or else per name on the last of several column axes. Of the other axes, those of the
     rows are along the panel, and each name on those of the columns has a colour: "points" with intervals, or "lines".
@@ -120,7 +120,7 @@ def plot_of(table: SuiteTable) -> str:
         handles, names = figure.axes[0].get_legend_handles_labels()
         if len(names) > 1:
             figure.legend(handles, names, loc="outside upper left", ncols=2 + 2 * width, frameon=False)
-        return svg_text(figure)
+        return save_figure(figure, folder, table.name)
 
 
 def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], columns: list[str]) -> tuple[float, float]:

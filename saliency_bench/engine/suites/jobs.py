@@ -289,10 +289,11 @@ def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: 
 
 def _pretrained(suite: Suite, choice: Choice, model: str, column: str) -> Network:
     """Return the small network that takes the place of a model's pretrained weights under --smoke."""
-    recipe, family = suite.smoke.pretraining(model), suite.models[model].family
-    key = hash_of([family, suite.smoke.drawings, column, recipe.model_dump()])[:8]
-    out = choice.out / "models" / "pretrained" / f"{_slug(model)}-{key}"
-    return Network(str(choice.out / "data" / DRAWINGS), str(smoke_config(choice, model)), column, recipe, out)
+    entry = suite.models[model]
+    recipe = suite.smoke.pretraining(entry.name)  # models of one name share it, also those of several suites
+    key = hash_of([entry.family, suite.smoke.drawings, column, recipe.model_dump()])[:8]
+    out = choice.out / "models" / "pretrained" / f"{_slug(entry.name)}-{key}"
+    return Network(str(choice.out / "data" / DRAWINGS), str(smoke_config(choice, entry.name)), column, recipe, out)
 
 
 def data_of(entry: DatasetEntry, name: str, choice: Choice) -> str:
@@ -308,9 +309,9 @@ def _build_command(entry: DatasetEntry, choice: Choice) -> str:
     return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
 
 
-def smoke_config(choice: Choice, model: str) -> Path:
-    """Return the config of the small network that takes a model's place under --smoke."""
-    return choice.out / "data" / "networks" / _slug(model) / "config.json"
+def smoke_config(choice: Choice, name: str) -> Path:
+    """Return the config of the small network that takes the place of a model of this name under --smoke."""
+    return choice.out / "data" / "networks" / _slug(name) / "config.json"
 
 
 def smoke_text(suite: Suite, text: str) -> str:

@@ -19,29 +19,32 @@ import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
+from torch import nn
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.suites.jobs import Job
 from saliency_bench.engine.suites.numbers import Results, explainer_text, metric_text
-from saliency_bench.engine.suites.samples import Sample, loaded
+from saliency_bench.engine.suites.samples import Sample, loaded, with_partners
 from saliency_bench.engine.suites.schema import Images, Picture, PictureAxis, View
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
 from saliency_bench.reports import words
-from saliency_bench.reports.plots import STYLE, svg_text
+from saliency_bench.reports.plots import STYLE, save_figure
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import RunData
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target_weights import activation_of, probabilities
 from saliency_bench.targets.terms import TargetTerms
-from saliency_bench.utils.files import write_text, write_with
-from saliency_bench.utils.overlays import eight_bit
+from saliency_bench.types import Images as BatchImages
+from saliency_bench.types import Target
+from saliency_bench.utils.overlays import eight_bit, overlay
 
 AXES = ("dataset", "model", "image", "explainer", "view")
 WITHOUT = "image_without_object"
+PASTED = ("pasted", "inverse")  # kinds of views
 CELL, HEADING, LINE = 1.35, 0.3, 0.13  # inches: a cell, the names above columns, a line of words below a cell
 NAMES = 1.0  # inches, left of the rows
-FORMATS = ("pdf", "svg", "png")
-NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "png": {"Software": None}}
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Cell:
 
 
 def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[str]]:
-    """Write a picture of a suite as `FORMATS`.
+    """Write a picture of a suite as PDF, SVG and PNG.
 
     Args:
         results: What the runs of the suite hold.
@@ -76,11 +79,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     rows, columns = (_keys(placed, axes, wanted, picture) for wanted in (picture.rows, picture.columns))
     with rc_context(STYLE):
         figure = _figure(placed, rows, columns, results.suite.names)
-        svg = svg_text(figure)
-        write_text(folder / f"{name}.svg", svg)
-        for kind in ("pdf", "png"):
-            save = partial(figure.savefig, format=kind, dpi=200, bbox_inches="tight", metadata=NO_DATES[kind])
-            write_with(folder / f"{name}.{kind}", save)
+        svg = save_figure(figure, folder, name)
     notes = [f"Images: {', '.join(dict.fromkeys(key[2] for key in cells))}."]
     return svg, notes
 
@@ -104,28 +103,33 @@ def _cells(results: Results, picture: Picture, job: Job, run: RunData) -> Iterat
         return
     manifest = read_manifest(job.folder)
     metrics = {name: results.sized(value.metric) for name, value in picture.values.items()}
-    sized = [results.sized(text) for text in explainers]
+    # Two of the suite may be the same at smoke size; each keeps its place.
+    called = {text: explainer_text(results.sized(text)) for text in explainers}
     # With its metrics, for the columns that they ask for.
-    context = loaded(job.folder, manifest, list(metrics.values()), sized, results.choice.device)
+    sized = list(dict(zip(called.values(), map(results.sized, called), strict=True)).values())
+    context = loaded(job.folder, manifest, list(dict.fromkeys(metrics.values())), sized, results.choice.device)
+    made = {str(explainer): explainer for explainer in context.explainers}
+    if any(view.partner or view.kind in PASTED for view in picture.views.values()):
+        context = with_partners(context)
     scores = {name: metric_text(text) for name, text in metrics.items()}
-    for image_id in chosen(picture.images, run, list(scores.values())):
+    for image_id in chosen(picture.images, run, list(scores.values()), list(made)):
         sample = Sample.at(context, context.data.samples.ids.index(image_id))
-        for (text, explainer), (view_name, view) in product(
-            zip(explainers, context.explainers, strict=True), picture.views.items()
-        ):
+        for text, (view_name, view) in product(explainers, picture.views.items()):
+            explainer = made[called[text]]
             cell = cell_of(sample, explainer, view)
             below = [score_line(run, image_id, explainer, metric, name) for name, metric in scores.items()]
             lines = (*cell.lines, *filter(None, below if view.has_scores else ()))
             yield (job.dataset, job.model, image_id, text, view_name), Cell(cell.pixels, lines)
 
 
-def chosen(images: Images, run: RunData, metrics: Sequence[str]) -> list[str]:
+def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Sequence[str]) -> list[str]:
     """Return the ids of a run's images that a picture shows.
 
     Args:
         images: How they are chosen.
         run: The run.
         metrics: Those of the picture, as cells call them; "lowest", "highest" and "disputed" go by the first.
+        explainers: Those of the picture, by whose scores these rules go.
 
     Raises:
         UserError: An image is not in the run, or a rule that needs scores has none.
@@ -139,7 +143,7 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str]) -> list[str]:
         return run.ids[: images.count]
     if images.rule == "per class":
         return _per_class(run, images.count)
-    cells = [cell for cell in run.cells if cell.metric_text == metrics[0]] if metrics else []
+    cells = [cell for cell in run.cells if cell.metric_text in metrics[:1] and cell.explainer_text in explainers]
     if not cells:
         raise UserError(f"the rule {images.rule!r} needs a value with a metric that the run has")
     scores = np.array([run.oriented(cell) for cell in cells])  # higher is better
@@ -179,6 +183,8 @@ def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, n
 
 def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
     """Draw one view of a sample; a target or a column that it does not have is said in the cell."""
+    if view.partner or view.kind in PASTED:
+        return _of_partner(sample, explainer, view)
     images = sample.images
     if view.without:
         column = (sample.batch.columns or {}).get(WITHOUT)
@@ -187,7 +193,7 @@ def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
         images = column.values
     pixels = eight_bit(images[0])
     if view.kind == "picture":
-        return Cell(pixels)
+        return Cell(pixels, () if view.without else (_prediction(sample),))
     if view.kind == "mask":
         return Cell(np.where(sample.batch.masks[0].numpy()[..., None], pixels, pixels // 4))
     target, line = sample.target, ""
@@ -209,7 +215,50 @@ def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
         return Cell(None, (str(error),))
     if view.kind == "map":
         return Cell(np.asarray(sample.marked(maps[0], images)), tuple(filter(None, (line,))))
-    return _parts(pixels, maps, view)
+    classifier = sample.other.classifier if view.other and sample.other else sample.context.classifier
+    return _parts(classifier, images, target, maps, view)
+
+
+def _prediction(sample: Sample) -> str:
+    """Return what the classifier says of a sample, with the probability: "cat 0.913"."""
+    row = sample.row
+    if row["prediction"] is None:
+        return "no prediction"
+    named = TargetTerms((row["prediction"],)).text(sample.context.classifier.labels)
+    return f"{named} {words.number(row['confidence'])}"
+
+
+def _of_partner(sample: Sample, explainer: Explainer, view: View) -> Cell:
+    """Draw the image that a sample is paired with, or the sample with a part of that image pasted in."""
+    if (partner := sample.partner) is None:
+        return Cell(None, ("not paired",))
+    classifier, pixels = sample.context.classifier, eight_bit(partner.images[0])
+    right = torch.from_numpy(partner.right).float().to(partner.images.device)
+    if view.kind == "picture":
+        return Cell(pixels, (_probability(classifier, partner.images, right),))
+    try:
+        maps = sample.provider(explainer, partner.seeds)(partner.images, right)
+    except ExplainerRaisedError as error:
+        return Cell(None, (str(error),))
+    if view.kind == "map":
+        return Cell(np.asarray(overlay(pixels, maps[0])))
+    if view.kind not in PASTED:
+        return _parts(classifier, partner.images, right, maps, view)
+    inside = torch.from_numpy(_salient(maps[0]) == (view.kind == "pasted")).to(partner.images.device)
+    images = torch.where(inside, partner.images, sample.images)
+    return Cell(eight_bit(images[0]), (_probability(classifier, images, right),))
+
+
+def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> str:
+    """Return the probability of a target for an image as a line: "p 0.913"."""
+    with torch.no_grad():
+        p = probabilities(classifier(images).double(), activation_of(classifier))
+    return f"p {words.number(float((p * target.to(p)).sum()))}"
+
+
+def _salient(values: np.ndarray) -> np.ndarray:
+    """Return the pixels of a map (H, W) above half of its range, Bool (H, W), as P4's S."""
+    return values - values.min() > 0.5 * np.ptp(values.astype(np.float64))
 
 
 def _terms(sample: Sample, rule: str) -> TargetTerms | None:
@@ -229,18 +278,24 @@ def _terms(sample: Sample, rule: str) -> TargetTerms | None:
     return TargetTerms(group) if group else None
 
 
-def _parts(pixels: np.ndarray, maps: np.ndarray, view: View) -> Cell:
-    """Draw the picture by the order of its map: `top` pixels alone, the `rest`, or the salient `region`, else black."""
-    height, width = pixels.shape[:2]
-    values = maps[0].astype(np.float64)
-    if view.kind == "region":  # above half of the map's range, as P4's S
-        inside = values - values.min() > 0.5 * np.ptp(values)
-        return Cell(pixels * inside[..., None], (f"{inside.mean():.0%} of the image",))
-    order = descending(maps)[0]
-    inside = np.zeros(height * width, bool)
-    inside[order[: round(view.share * height * width)]] = True
-    inside = inside.reshape(height, width) == (view.kind == "top")
-    return Cell(pixels * inside[..., None], (f"{'top' if view.kind == 'top' else 'without'} {view.share:.0%}",))
+def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: View) -> Cell:
+    """Draw the picture by the order of its map: `top` pixels, the `rest` or the salient `region`, else the reference.
+
+    Below it stands the probability that the target then has.
+    """
+    height, width = images.shape[2:]
+    if view.kind == "region":
+        inside = _salient(maps[0])
+        line = f"{inside.mean():.0%} of the image"
+    else:
+        inside = np.zeros(height * width, bool)
+        inside[descending(maps)[0][: round(view.share * height * width)]] = True
+        inside = inside.reshape(height, width) == (view.kind == "top")
+        line = f"{'top' if view.kind == 'top' else 'without'} {view.share:.0%}"
+    curves = Curves(classifier, images, target, maps)
+    kept = torch.from_numpy(inside).to(images.device)[None, None]
+    drawn = curves.drawn(torch.zeros(1, dtype=torch.long), kept, view.reference)
+    return Cell(eight_bit(drawn[0]), (f"{line}, {_probability(classifier, drawn, target)}",))
 
 
 def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> Figure:

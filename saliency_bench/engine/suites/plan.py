@@ -31,12 +31,14 @@ from saliency_bench.engine.suites.costs import (
     speed_of,
 )
 from saliency_bench.engine.suites.jobs import Choice, Job
+from saliency_bench.engine.suites.own_work import OwnWork, seconds_of
 from saliency_bench.errors import UserError
 from saliency_bench.results.run_folder import read_summary
 from saliency_bench.utils.messages import complain
 
 WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as, to compare runs that are not timed
 BYTES = 300  # of a record, about
+RUN_BYTES = 600_000  # of the report and other files of a run, about
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Step:
         left: (explainer, metric) of the cells that are not there.
         speed: How long its network takes, if that is known.
         trainings: {folder of a network: what its training costs}, a part of `cost`.
+        own: What maps and scores take beside their passes here, as far as it was tried.
     """
 
     job: Job
@@ -72,6 +75,7 @@ class Step:
     left: Sequence[tuple[str, str]] = ()
     speed: Speed | None = None
     trainings: Mapping[Path, Cost] = field(default_factory=dict)
+    own: OwnWork = field(default_factory=OwnWork)
 
     @property
     def key(self) -> Key:
@@ -85,15 +89,18 @@ class Step:
         Predictions, trainings and retrainings are not included.
         """
         costs: list[tuple[str, str | None, Cost]] = []
+        _, side, _ = self.key
         for explainer in dict.fromkeys(explainer for explainer, _ in self.left):
-            of_map = cost_of_map(as_explainer(explainer))
+            of_map = cost_of_map(as_explainer(explainer), side)
             costs.append((explainer, None, of_map))
-            costs += [(explainer, name, cost_of_score(of_map, name)) for other, name in self.left if other == explainer]
+            costs += [(explainer, name, cost_of_score(of_map, name, side)) for other, name in self.left
+                      if other == explainer]  # fmt: skip
         images = self.images or 0
         return [
             {"explainer": explainer, "metric": metric, "forward": images * cost.forward,
              "gradient": images * cost.gradient,
-             "seconds": None if self.speed is None else self.speed.seconds(cost.times(images)),
+             "seconds": None if self.speed is None else seconds_of(cost.times(images), self.speed, self.own),
+             "memory": self.own.peak([(explainer, metric)]) or self.memory,
              "megabytes": 0 if metric is None else images * BYTES / 1e6}
             for explainer, metric, cost in costs
         ]  # fmt: skip
@@ -111,8 +118,11 @@ class Step:
 
     @property
     def megabytes(self) -> float | None:
-        """Size of its records, about."""
-        return None if self.images is None else self.images * self.cells * BYTES / 1e6
+        """Size of its folder and of the checkpoints to train for it, about."""
+        if self.images is None:
+            return None
+        checkpoints = len(self.trainings) * (self.speed.weights if self.speed else 0)
+        return (self.images * self.cells * BYTES + RUN_BYTES + checkpoints) / 1e6
 
 
 def plan_of(
@@ -128,7 +138,7 @@ def plan_of(
     """
     speeds = {} if speeds is None else speeds
     # The cache lives as long as this plan: a build may change it before the next one.
-    dataset, trained = cache(_dataset), set[Path]()
+    dataset, trained, works = cache(_dataset), set[Path](), dict[Key, OwnWork]()
     steps = []
     for job in jobs:
         about, sizes, missing = dataset(str(job.spec.dataset), job.spec.split, job.build)
@@ -139,32 +149,56 @@ def plan_of(
         done = _cells_done(job, images)
         left = [pair for pair in pairs if (str(as_explainer(pair[0])), str(as_metric(pair[1]))) not in done]
         trainings = {} if images is None else _trainings(job, dataset, trained)
-        cost = None if images is None else sum(trainings.values(), _cost(left, images, sizes))
+        cost = None if images is None else sum(trainings.values(), _cost(left, images, sizes, speed_key(job)[1]))
         missing_model = _missing_model(job)
         key = speed_key(job)
-        if measured and cost not in (None, Cost()) and not missing_model and key not in speeds:
-            network = network_like(job, choice.device)
-            speeds[key] = None if network is None else speed_of(network, job.spec.batch_size)
+        own = works.setdefault(key, OwnWork())
+        if measured and cost and not missing_model:
+            _measure(job, choice, left, speeds, own)
         speed = speeds.get(key)
-        seconds = (0.0, 0.0, 0.0) if cost == Cost() else None if speed is None or cost is None else speed.seconds(cost)
+        seconds = None if cost is None or (cost and speed is None) else (0.0, 0.0, 0.0)
+        if cost and speed is not None:
+            seconds = seconds_of(cost, speed, own)
         steps.append(Step(
             job, about, "missing" if missing_model else _model(job), images, len(pairs), len(pairs) - len(left), cost,
-            seconds, None if speed is None else speed.memory, tuple(filter(None, (missing, missing_model))),
-            left, speed, trainings,
+            seconds, _memory(left, speed, own), tuple(filter(None, (missing, missing_model))),
+            left, speed, trainings, own,
         ))  # fmt: skip
     return steps
 
 
-def _cost(left: Sequence[tuple[str, str]], images: int, sizes: Mapping[str, int]) -> Cost:
+def _measure(
+    job: Job, choice: Choice, left: Sequence[tuple[str, str]], speeds: dict[Key, Speed | None], own: OwnWork
+) -> None:
+    """Time the network of a run, unless its speed is known, and what maps and scores take beside its passes."""
+    key = speed_key(job)
+    if speeds.get(key, ...) is None or (key in speeds and own.has_tried(left)):
+        return
+    network = network_like(job, choice.device)
+    if key not in speeds:
+        speeds[key] = None if network is None else speed_of(network, job.spec.batch_size)
+    speed = speeds[key]
+    if network is not None and speed is not None:
+        own.measure(network, speed, left, job.spec.batch_size)
+
+
+def _memory(left: Sequence[tuple[str, str]], speed: Speed | None, own: OwnWork) -> int | None:
+    """Return the memory that a batch takes at the most."""
+    known = [None if speed is None else speed.memory, own.peak(left)]
+    return max((peak for peak in known if peak), default=None)
+
+
+def _cost(left: Sequence[tuple[str, str]], images: int, sizes: Mapping[str, int], side: int) -> Cost:
     """Return what the missing cells of a run cost, without trainings of its networks.
 
     Args:
         left: (explainer, metric) of the missing cells.
         images: Images of the run.
         sizes: {split of its dataset: images}.
+        side: Of its images, in pixels.
     """
-    total = cost_of_image(left).times(images)
-    return total + cost_of_retraining(left, sizes.get("train", 0), sizes.get("validation", 0), images)
+    total = cost_of_image(left, side).times(images)
+    return total + cost_of_retraining(left, sizes.get("train", 0), sizes.get("validation", 0), images, side)
 
 
 def _trainings(
@@ -228,11 +262,12 @@ def missing_of(steps: Sequence[Step]) -> list[str]:
 def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
     """Return the plan as a table: header, then a row per run."""
     counts = ("forward", "gradient", "trained", "networks", "retrained")
-    rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "hours"]]
+    rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "memory", "MB", "hours"]]
     for step in steps:
         numbers = [_count(None if step.cost is None else getattr(step.cost, name)) for name in counts]
         rows.append([step.job.folder.name, step.dataset, step.model, _count(step.images), str(step.cells),
-                     str(step.done), *numbers, _hours(step.seconds)])  # fmt: skip
+                     str(step.done), *numbers, f"{step.memory / 1e9:.1f} GB" if step.memory else "?",
+                     "?" if step.megabytes is None else f"{step.megabytes:,.1f}", _hours(step.seconds)])  # fmt: skip
     return rows
 
 
@@ -245,7 +280,7 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
     lines = [
         f"{len(steps)} runs, {cells} cells, {done} of them done; {len(networks)} networks to train, "
         f"{_count(cost.retrained)} retrainings; {_count(cost.forward)} images forward, {_count(cost.gradient)} with "
-        f"gradients, {_count(cost.trained)} trained on in {_count(cost.steps)} steps; {disk:,.0f} MB of records"
+        f"gradients, {_count(cost.trained)} trained on in {_count(cost.steps)} steps; {disk:,.0f} MB on disk"
     ]
     known = [step.seconds for step in steps if step.seconds is not None]
     if any(seconds[1] for seconds in known):

@@ -1,7 +1,7 @@
 """Samples of a run that are looked at once more: loaded, predicted and explained as the run did it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from saliency_bench.bound_metric import registered_metric
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.explain import Explained
 from saliency_bench.engine.loading.load import load
-from saliency_bench.engine.predictions import PredictedChunk, answers
+from saliency_bench.engine.predictions import PredictedChunk, all_predictions, answers
 from saliency_bench.engine.python_objects import entries_of
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.engine.score import inputs_of, other_of
@@ -22,6 +22,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.results.manifest import Manifest, differing_settings
 from saliency_bench.scoring.inputs import MetricInputs, Other
+from saliency_bench.scoring.partners import PartnerSamples, plan_of
 from saliency_bench.spec import PythonObject
 from saliency_bench.targets.rules import stack
 from saliency_bench.types import Batch, Images, Maps, Target
@@ -69,6 +70,14 @@ class Sample:
         other = self.context.other
         return None if other is None else other_of(other, self.batch, self.predicted.of_other)
 
+    @cached_property
+    def partner(self) -> PartnerSamples | None:
+        """Return the first sample that this one is paired with by a metric of the run; None without one."""
+        (position,) = self.predicted.readable_in_run
+        plans = self.context.plans.values()
+        places = next((plan.partners[position] for plan in plans if position in plan.partners), ())
+        return self.context.partners(places[:1]) if places else None
+
     @property
     def labels(self) -> np.ndarray:
         """Return Bool (1, K), the classes that are right."""
@@ -90,10 +99,10 @@ class Sample:
         """The prepared frame as a picture."""
         return Image.fromarray(eight_bit(self.images[0]))
 
-    def provider(self, explainer: Explainer) -> MapProvider:
-        """Return what makes the maps of a run."""
-        seed = self.context.seed_for(self.name, "explain")
-        return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, [seed])
+    def provider(self, explainer: Explainer, seeds: Sequence[int] = ()) -> MapProvider:
+        """Return what makes the maps of a run, by the seeds of another sample if they are given."""
+        seeds = seeds or [self.context.seed_for(self.name, "explain")]
+        return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, seeds)
 
     def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
         """Return (the score that a run gives it by a metric that looks at no map, or None; why there is none)."""
@@ -141,3 +150,16 @@ def loaded(
     if differing := differing_settings(context.identity, manifest.identity):
         raise UserError(f"the {differing[0]} is no longer that of {folder}; make the run again with another --out")
     return context
+
+
+def with_partners(context: RunContext) -> RunContext:
+    """Return a finished run that knows which samples its metrics pair, by its predictions.
+
+    Raises:
+        UserError: Its predictions are not whole.
+    """
+    asking = [metric for metric in context.metrics if metric.declaration.plan is not None]
+    if not asking:
+        return context
+    predictions = all_predictions(context)
+    return replace(context, plans={metric: plan_of(metric, predictions) for metric in asking})

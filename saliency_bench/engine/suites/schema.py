@@ -266,27 +266,32 @@ class View(Strict):
     """Content of a cell of a picture, for an image.
 
     Attributes:
-        kind: The picture; the picture where its mask is; the map; the `top` share of the pixels by the map alone; the
-            `rest` without it; or the salient `region` alone, above half of the map's range.
+        kind: The picture; the picture where its mask is; the map; the `top` share of the pixels by the map; the `rest`
+            without it; the salient `region`, above half of the map's range; the image with the region of its partner
+            `pasted` in, as saliency_correctness and saliency_confidence pair them; or the `inverse`, with the rest.
+        reference: What stands elsewhere, for top, rest and region.
         share: Share of the pixels of `top` and `rest`.
         target: What the map explains, instead of the run's target; a contrast is the likeliest class against the
             runner-up of its group.
         other: Whether the run's other model is explained, for its own label.
         without: Whether the picture is that without the object, the column image_without_object.
+        partner: Whether the image that is pasted in is shown instead, explained for its own class.
         scores: Whether the picture's values stand below; by default below maps for the run's target.
     """
 
-    kind: Literal["picture", "mask", "map", "top", "rest", "region"] = "map"
+    kind: Literal["picture", "mask", "map", "top", "rest", "region", "pasted", "inverse"] = "map"
+    reference: Literal["black", "blur", "mean"] = "black"
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
     target: Literal["", "most likely", "least likely", "contrast", "class against group", "group"] = ""
     other: bool = False
     without: bool = False
+    partner: bool = False
     scores: bool | None = None
 
     @property
     def has_scores(self) -> bool:
         """Return whether the picture's values stand below it."""
-        return self.kind == "map" and not self.target if self.scores is None else self.scores
+        return self.kind == "map" and not self.target and not self.partner if self.scores is None else self.scores
 
 
 class Images(Strict):
@@ -295,7 +300,7 @@ class Images(Strict):
     Attributes:
         ids: Their ids.
         file: A file with an id per line, or a CSV file with the column image_id.
-        rule: The `first` of each run; the first `per class`; by the mean score over explainers of the picture's first
+        rule: The `first` of each run; the first `per class`; by the mean score of its explainers in its first
             value the `lowest` or `highest`, the best being high; or the most `disputed`, with the widest spread of it.
         count: How many, of each class with `per class`.
     """
@@ -383,11 +388,11 @@ class Smoke(Strict):
         """Return how the small networks are trained on a dataset."""
         return Training(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
 
-    def pretraining(self, model: str) -> Training:
-        """Return how a small network is first trained; each has weights of its own."""
+    def pretraining(self, name: str) -> Training:
+        """Return how the small network of a model of this name is first trained; each has weights of its own."""
         from saliency_bench.utils.seeds import seed_of  # imports numpy, which listing suites needs not
 
-        seed = seed_of("smoke", model) % 1000
+        seed = seed_of("smoke", name) % 1000
         return Training(epochs=self.passes, learning_rate=0.003, batch_size=16, size=self.size, seed=seed)
 
 

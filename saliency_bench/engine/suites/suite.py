@@ -95,7 +95,7 @@ class Plan:
                  "missing")  # fmt: skip
         return [
             {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
-            | {"cost": None if step.cost is None else vars(step.cost), "left": step.by_cell}
+            | {"cost": None if step.cost is None else step.cost.counts, "left": step.by_cell}
             | ({"hours_on": hours_on(step, self.devices)} if self.devices else {})
             for step in self.steps
         ]  # fmt: skip
@@ -181,7 +181,7 @@ def suite(
     title = f"{name}, smoke size" if smoke else name
     page = choice.out / "suite.html"
     write_page(
-        page, title, content.paper, [*map(section_of, written), *pictures],
+        page, title, content.paper, [*(section_of(table, choice.out / "pictures") for table in written), *pictures],
         plan_of(jobs, choice, measured=False), settings.texts(), failed, smoke,
     )  # fmt: skip
     return SuiteResult(choice.out, written, jobs, failed, [section.name for section in pictures if section.plot])

@@ -1,5 +1,7 @@
 """The core of a board, over which scores are averaged: `core.yaml` lists datasets, each with a classifier.
 
+The board itself may hold it, beside its submissions, which cannot touch it; `saliency-bench launch` writes it there.
+
 name: of the core. datasets: a list, with these entries each:
 
     dataset, split, fingerprint   name and hash; null: not published yet, so nothing is averaged over it
@@ -15,9 +17,12 @@ import yaml
 from pydantic import Field, ValidationError
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.leaderboard.source import Source
 from saliency_bench.results.cell import Hash, StrictModel, Text, field_line
+from saliency_bench.utils.bounded import bounded
 from saliency_bench.utils.files import read_bytes
 
+FILE = "core.yaml"
 LARGEST = 100_000  # bytes
 
 
@@ -57,6 +62,28 @@ def read_core(path: str | Path) -> Core:
         raise UserError(f"{path}: {field_line(error)}") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+
+
+def core_of_board(source: Source) -> Core | None:
+    """Return the core that a board holds, or None. Raise UserError if it is invalid."""
+    path = source.root([FILE]) / FILE
+    if not path.exists():
+        return None
+    try:
+        return Core.model_validate_json(bounded(core_as_json, str(path)))  # whoever owns the board may be a stranger
+    except UserError as error:
+        raise UserError(f"{FILE} of the board is invalid: {str(error).removeprefix(f'{path}: ')}") from error
+
+
+def core_as_json(path: str) -> bytes:
+    """Return the core in a file as JSON."""
+    return read_core(path).model_dump_json().encode()
+
+
+def core_as_yaml(core: Core) -> bytes:
+    """Return the content of `core.yaml`."""
+    head = "# What scores are averaged over on the page *Overall*, by the hashes of samples and weights.\n"
+    return (head + yaml.safe_dump(core.model_dump(mode="json"), sort_keys=False)).encode()
 
 
 def not_fixed(cells: Sequence[CoreCell]) -> list[str]:

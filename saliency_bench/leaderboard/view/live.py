@@ -7,7 +7,7 @@ from time import monotonic
 
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.view.archive import Archive, commit_of
-from saliency_bench.leaderboard.view.core import Core
+from saliency_bench.leaderboard.view.core import Core, core_of_board
 from saliency_bench.leaderboard.view.page import Page
 from saliency_bench.utils.messages import complain
 
@@ -19,19 +19,21 @@ class Live:
 
     Args:
         location: as for `Archive.load`.
-        core: as for `Page`.
+        core: as for `Page`, in the place of the board's own.
         every: seconds between two checks for a newer commit.
         data: as for `Archive.load`.
+        default: the core of a board that has none of its own.
 
     Raises:
         UserError: The board cannot be read at first.
     """
 
     def __init__(
-        self, location: str | Path, core: Core | None = None, every: float = EVERY, data: Sequence[str | Path] = ()
-    ):
-        self.location, self.core, self.every, self.data = location, core, every, data
-        self._page = Page(Archive.load(location, data), core)
+        self, location: str | Path, core: Core | None = None, every: float = EVERY, data: Sequence[str | Path] = (),
+        default: Core | None = None,
+    ):  # fmt: skip
+        self.location, self.core, self.every, self.data, self.default = location, core, every, data, default
+        self._page = self._read()
         self._checked_at, self._lock = monotonic(), Lock()
 
     @property
@@ -49,6 +51,11 @@ class Live:
         """Read the board again if it has changed. On an error keep the last state and log a line that says why."""
         try:
             if commit_of(str(self.location)) != self._page.archive.commit:
-                self._page = Page(Archive.load(self.location, self.data), self.core)
+                self._page = self._read()
         except UserError as error:
             complain(f"the board could not be read again: {error}")
+
+    def _read(self) -> Page:
+        """Return the page of the newest state."""
+        archive = Archive.load(self.location, self.data)
+        return Page(archive, self.core or core_of_board(archive.source) or self.default)

@@ -20,13 +20,23 @@ CONSENSUS = "consensus"  # the person whom the mask of most people is ascribed t
 
 @dataclass(frozen=True)
 class Drawn:
-    """A mask, bool (H, W), of a person or of the consensus; `votes`, uint16 (H, W), beside a consensus."""
+    """A mask, bool (H, W), of a person or of the consensus.
+
+    Attributes:
+        image_id: of its image.
+        label: the class.
+        person: the pseudonym.
+        mask: the pixels.
+        votes: uint16 (H, W), of a consensus: how many people marked each pixel.
+        corrected: (revision, reviewer) of an answer that a reviewer has corrected.
+    """
 
     image_id: str
     label: str
     person: str
     mask: np.ndarray
     votes: np.ndarray | None = None
+    corrected: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)

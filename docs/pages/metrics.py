@@ -1,0 +1,102 @@
+"""Pictures on the pages of metrics: maps of a photograph and of a drawing, and what the metric makes of each.
+
+The photographs are photos-xai through EfficientNet-Lite0, the drawings shapes-xai through the small ResNet of the page
+of explainers, where the truth is known.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.bound_metric import load_metric
+from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+from saliency_bench.utils.files import write_text, write_with
+
+EXPLAINERS = ("gradcam", "integrated_gradients:steps=20", "rise:masks=200", "centre", "random")
+SHOWN = ("coffee", "rocket")
+LIMIT = 16  # drawings, of which one is shown
+FILE = "shown_maps.png"
+ABOUT = """\
+Above two photographs of `photos-xai` through EfficientNet-Lite0, below a drawing of `shapes-xai` through a small ResNet
+that was trained on it; masks are outlined. The photographs show what maps of real networks look like, and the drawing
+is where the network can only use what the mask holds. These are single samples: {direction}, and no conclusion follows.
+"""
+
+
+def measured() -> list[str]:
+    """Return the metrics that need a map and at most its mask, a classifier and labels."""
+    cheap = {"maps", "masks", "curves", "labels"}
+    names = [name for name in registry.names("metrics") if set(load_metric(name).inputs) <= cheap]
+    return [name for name in names if name not in ("saliency_cauc", "saliency_cdrop")]  # which compare two classes
+
+
+def write(folder: Path, models: Path) -> None:
+    """Write the picture into the folder of the pages of metrics, and a table into each page that has scores."""
+    rows = sb.load_dataset("photos-xai", split="test")
+    rows = rows.select([index for index, name in enumerate(rows["image_id"]) if name in SHOWN])
+    photographs = rows, write_efficientnet_lite(models / "lite0")
+    drawings = sb.load_dataset(str(models / "shapes-xai"), split="test"), models / "ResNet"
+    shown = scored(models / "run-photos", *photographs, target="predicted", label_map="photos_to_imagenet")
+    drawn = scored(models / "run-shapes", *drawings, limit=LIMIT)
+    drawing = str(drawn.groupby("image_id").correct.first().idxmax())
+    write_with(folder / FILE, partial(draw, rows=[*((*photographs, name) for name in SHOWN), (*drawings, drawing)]))
+    scores = pd.concat([shown, drawn[drawn.image_id == drawing]])
+    for name in measured():
+        path = folder / f"{name}.md"
+        text = path.read_text(encoding="utf-8")
+        write_text(path, with_picture(text, name, scores[scores.metric == name]))
+
+
+def scored(out: Path, dataset: Dataset, model: Path, **settings: object) -> pd.DataFrame:
+    """Return the records of a run, with whether the classifier is right; without scores that are not defined."""
+    sb.run(dataset=dataset, model=str(model), explainers=EXPLAINERS, metrics=measured(), out=out, device="cpu",
+           progress=False, **settings)  # fmt: skip
+    predictions = pd.read_parquet(out / "predictions.parquet")[["image_id", "correct"]]
+    return pd.read_parquet(out / "records.parquet").merge(predictions, on="image_id")
+
+
+def with_picture(text: str, name: str, records: pd.DataFrame) -> str:
+    """Return a page with the picture and the score of each map before its second heading."""
+    table = records.pivot_table("value", "image_id", "explainer", sort=False)
+    names = [text.partition(":")[0] for text in EXPLAINERS]
+    title = name.removeprefix("saliency_").replace("_", " ")
+    lines = [f"| {title} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for image in [*(name for name in SHOWN if name in table.index), *table.index.difference(SHOWN)]:
+        label = image if image in SHOWN else "the drawing"
+        lines.append(f"| {label} | {' | '.join(cell(table.loc[image].get(explainer)) for explainer in names)} |")
+    direction = f"{'higher' if load_metric(name).higher_is_better else 'lower'} is better"
+    part = "\n\n".join([f"![maps of two photographs and of a drawing]({FILE})", "\n".join(lines),
+                        ABOUT.format(direction=direction)])  # fmt: skip
+    head, mark, rest = text.partition("\n## How to use")
+    return f"{head}\n## On a photograph and on a drawing\n\n{part}{mark}{rest}"
+
+
+def cell(value: float | None) -> str:
+    return "–" if value is None or np.isnan(value) else f"{value:.2f}"
+
+
+def draw(path: Path, rows: Sequence[tuple[Dataset, Path, str]]) -> None:
+    """Draw the maps of images, each (dataset, model, its id), a line for each image."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 2.2 * len(rows)), dpi=100, layout="constrained")
+    for axes, (dataset, model, name) in zip(figure.subplots(len(rows), len(EXPLAINERS) + 1), rows, strict=True):
+        row = dataset[dataset["image_id"].index(name)]
+        classifier = sb.load_classifier(str(model), device="cpu")
+        batch = classifier.prepare([row])
+        axes[0].imshow(batch.images[0].permute(1, 2, 0).numpy())
+        axes[0].set_title(name if name in SHOWN else "a drawing", fontsize=10)
+        for axis, explainer in zip(axes[1:], EXPLAINERS, strict=True):
+            seen = sb.explain(row["image"], classifier, explainer, image_id=name)
+            axis.imshow(seen.overlay)
+            axis.set_title(explainer.partition(":")[0].replace("_", " "), fontsize=10)
+        for axis in axes:
+            axis.axis("off")
+            axis.contour(np.asarray(batch.masks[0]), levels=[0.5], colors="white", linewidths=1)
+    figure.savefig(path, format="png", metadata={"Software": None})

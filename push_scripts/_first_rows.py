@@ -1,0 +1,173 @@
+"""The first rows of a board: its owner runs baselines and a few explainers, and lets them in like any submission."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+
+from saliency_bench.errors import UserError
+
+EXPLAINERS = ("random", "centre", "edges", "gradcam", "integrated_gradients")
+METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion", "saliency_deletion")
+# The families of metrics that a dataset of the core counts for.
+WITHOUT: list[Any] = ["faithfulness", "sensitivity"]
+WITH_MASKS: list[Any] = ["alignment", *WITHOUT]
+NOTE = "first rows, by the owner of the board"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A dataset of the core with its classifier, both built here.
+
+    Attributes:
+        dataset: folder of the dataset.
+        report: its build report.
+        split: that is scored.
+        model: folder of the classifier.
+        digest: hash of its weights.
+    """
+
+    dataset: Path
+    report: dict[str, Any]
+    split: str
+    model: Path
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The name of the dataset's repository."""
+        return self.report["dataset"]
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the samples."""
+        return self.report["splits"][self.split]["fingerprint"]
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether there are masks to compare maps with."""
+        return self.report["splits"][self.split]["masks"] > 0
+
+    @property
+    def has_images(self) -> bool:
+        """Whether its images are published."""
+        return self.report["redistribute_images"]
+
+    def published_as(self, namespace: str) -> str:
+        """Return what the dataset is loaded by: its repository, or its folder where the images are not published."""
+        return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
+
+    def run_folder(self, root: Path) -> Path:
+        """Return where its run is kept; other samples or weights have another folder."""
+        return root / "first-rows" / f"{self.name}-{self.fingerprint[:8]}-{self.model.name}-{self.digest[:8]}"
+
+
+def pairs(root: Path) -> list[Pair]:
+    """Return the datasets below a folder with the classifier that was trained on each, resnet-18-DATASET first."""
+    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.data.build_report import REPORT, read_report
+    from saliency_bench.publishing.headline import shown_split
+    from saliency_bench.utils.files import read_json
+
+    logs = {log.parent: read_json(log) for log in sorted(root.rglob("training_log.json"))}
+    found = []
+    for path in sorted(root.rglob(REPORT)):
+        report = read_report(path.parent)
+        images = report["splits"].get("train", {}).get("fingerprint")
+        trained = [folder for folder, log in logs.items() if images and log["settings"]["images"] == images]
+        if trained:
+            model = min(trained, key=lambda folder: (folder.name != f"resnet-18-{report['dataset']}", folder.name))
+            digest = load_classifier(str(model)).digest
+            found.append(Pair(path.parent, report, shown_split(report), model, digest))
+    return found
+
+
+def splits(root: Path) -> dict[str, str]:
+    """Return {dataset below a folder: the split that it is known by}."""
+    from saliency_bench.data.build_report import REPORT, read_report
+    from saliency_bench.publishing.headline import shown_split
+
+    reports = (read_report(path.parent) for path in sorted(root.rglob(REPORT)))
+    return {report["dataset"]: shown_split(report) for report in reports}
+
+
+def core(pairs: Sequence[Pair], namespace: str, before: Any = None) -> Any:
+    """Return the core of a board over these datasets and those that it had before; None if there are none."""
+    from saliency_bench.leaderboard.view.core import Core, CoreCell
+
+    cells = {cell.dataset: cell for cell in (before.datasets if before else ())}
+    for pair in pairs:
+        name = f"{namespace}/{pair.name}"
+        cells[name] = CoreCell(
+            dataset=name, split=pair.split, fingerprint=pair.fingerprint, model=f"{namespace}/{pair.model.name}",
+            digest=pair.digest, families=WITH_MASKS if pair.has_masks else WITHOUT,
+        )  # fmt: skip
+    return Core(name=before.name if before else f"{namespace} core", datasets=list(cells.values())) if cells else None
+
+
+def metrics_for(pair: Pair, metrics: Sequence[str]) -> list[str]:
+    """Return those of the metrics that a dataset has everything for."""
+    from saliency_bench.bound_metric import load_metric
+
+    return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]
+
+
+def scored(pair: Pair, namespace: str, root: Path, settings: Mapping[str, Any]) -> Path:
+    """Run explainers on a dataset and a classifier as they are published; return the folder of the run.
+
+    Args:
+        pair: the dataset, from its folder where its images are not published.
+        namespace: on the Hub.
+        root: of the folders of runs.
+        settings: explainers, metrics, limit and device.
+    """
+    from saliency_bench.engine.run import run
+
+    chosen = {**settings, "metrics": metrics_for(pair, settings["metrics"])}
+    return run(
+        dataset=pair.published_as(namespace), model=f"hub:{namespace}/{pair.model.name}", split=pair.split,
+        out=pair.run_folder(root), progress=False, **chosen,
+    ).folder  # fmt: skip
+
+
+def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
+    """Submit, review and merge what the board lacks of a run. Raise UserError if the review refuses it."""
+    from saliency_bench.leaderboard import review
+    from saliency_bench.leaderboard.submit import plan
+
+    proposed = plan(run, namespace=namespace, note=NOTE, api=api)
+    if proposed.new:
+        number = int(str(proposed.pending or proposed.publish()).rpartition("/")[2])
+        verdict = review.review(proposed.repo, number, api)
+        if not verdict.fine:
+            raise UserError(f"pull request {number} of {proposed.repo} must not be merged: {verdict.problems[0]}")
+        review.merge(verdict, api)
+        say(f"merged: pull request {number} of {proposed.repo}")
+
+
+def recompute(pair: Pair, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
+    """Recompute the owner's submissions for a pair that have no status. Raise UserError if one is refused."""
+    from saliency_bench.hub.client import account
+    from saliency_bench.leaderboard.recompute import vouch
+
+    repo = f"{namespace}/results"
+    given = {"device": device} | ({} if pair.has_images else {"dataset": str(pair.dataset)})
+    for folder in _not_recomputed(pair, repo, account(api).name, api):
+        status, lines = vouch(repo, folder, api=api, progress=False, **given)  # type: ignore[arg-type]
+        say(lines[0])
+        if status.refused:
+            raise UserError(f"{repo}: {lines[0]}")
+
+
+def _not_recomputed(pair: Pair, repo: str, owner: str, api: HfApi) -> list[str]:
+    """Return the folders of the owner's submissions for a pair without a status."""
+    from saliency_bench.leaderboard.known import content_of
+    from saliency_bench.leaderboard.source import Source
+
+    source = Source(repo, api=api)
+    statuses = source.known()[0].statuses
+    root, folders = source.folders(f"*-{pair.fingerprint[:8]}/*-{pair.digest[:8]}")
+    own = [folder for folder in folders if folder.rpartition("/")[2].rpartition("-")[0] == owner]
+    return [folder for folder in own if content_of(root / folder) not in statuses]

@@ -1,0 +1,45 @@
+"""Text with which the owner of a namespace asks for the Hub's own leaderboards, in the two places that decide."""
+
+from collections.abc import Sequence
+
+FRAMEWORKS = "https://github.com/huggingface/huggingface.js, file packages/tasks/src/eval.ts"
+ENTRY = """\
+	"saliency-bench": {
+		name: "saliency-bench",
+		description:
+			"saliency-bench measures whether the saliency maps of image classifiers can be trusted.",
+		url: "URL-OF-THE-REPOSITORY",
+	},"""
+
+
+def requests(namespace: str, datasets: Sequence[str]) -> str:
+    """Return the two texts, ready to send.
+
+    Args:
+        namespace: on the Hub.
+        datasets: names of the datasets in it that have a test split for a leaderboard.
+    """
+    listed = "\n".join(f"- https://huggingface.co/datasets/{namespace}/{name}" for name in datasets)
+    pushes = "\n".join(
+        f"  saliency-bench push dataset FOLDER-OF-{name} --namespace {namespace} --eval-yaml" for name in datasets
+    )
+    return f"""\
+The Hub's own leaderboards are asked for in two places.
+
+1. A pull request to {FRAMEWORKS}: "Add saliency-bench to EVALUATION_FRAMEWORKS"
+
+{ENTRY}
+
+2. When it is merged, add eval.yaml to the datasets,
+
+{pushes}
+
+   then open a discussion on the page of each: "Please add this dataset to the benchmarks"
+
+Hello, we would like this dataset to be listed as a benchmark, so that scores in .eval_results of model repositories
+appear on its page. eval.yaml is in place; its framework, saliency-bench, is in EVALUATION_FRAMEWORKS. Its tasks are the
+accuracy of image classifiers and how good their Grad-CAM maps are (mIoU with the masks where there are masks, and
+insertion). Scores of the first models are ready: `push model --eval-results` writes them, and all records are in
+https://huggingface.co/datasets/{namespace}/results. The datasets are:
+{listed}
+"""

@@ -1,0 +1,116 @@
+"""Check a namespace as a stranger does: in a fresh process, with empty caches, without a token.
+
+The process is told what to check as JSON: {"namespace", "datasets": {repository: split}, "models", "metrics", "runs"}.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from saliency_bench.errors import UserError, one_line
+
+KEPT = ("HF_ENDPOINT", "HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_UPDATE_DOWNLOAD_COUNTS")
+OURS = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "DATASETS_", "TRANSFORMERS_", "SALIENCY_BENCH_")
+
+
+def check_as_stranger(what: dict[str, Any]) -> list[str]:
+    """Return a line for each thing that a stranger could load, compare or review.
+
+    Raises:
+        UserError: Something fails; has the last line that the process printed.
+    """
+    with TemporaryDirectory(prefix="saliency-bench-") as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "saliency_bench.push_scripts._stranger", json.dumps(what)],
+            env=_environment(Path(folder)), cwd=folder, capture_output=True, text=True,
+        )  # fmt: skip
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(f"the check as a stranger failed: {one_line(last, 500)}; start the same command again")
+    return done.stdout.splitlines()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return this process's environment without tokens, and with caches of its own."""
+    clean = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OURS)}
+    caches = {"HF_HOME": "hf", "HF_MODULES_CACHE": "modules", "SALIENCY_BENCH_CACHE": "saliency-bench"}
+    own = {name: str(folder / place) for name, place in caches.items()}
+    return clean | own | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+
+
+def main(what: dict[str, Any]) -> None:
+    """Check everything, and print a line for each."""
+    from saliency_bench.hub.client import default_api
+    from saliency_bench.hub.patience import patiently
+
+    board = f"{what['namespace']}/results"
+    checks: list[tuple[str, Callable[[], str]]] = [
+        *((repo, lambda repo=repo, split=split: _dataset(repo, split)) for repo, split in what["datasets"].items()),
+        *((repo, lambda repo=repo: _model(repo)) for repo in what["models"]),
+        *((repo, lambda repo=repo: _metric(repo)) for repo in what["metrics"]),
+        (board, lambda: _board(board)),
+        (board, lambda: _command("review", board)),
+        *((board, lambda run=run: _command("submit", run, "--namespace", what["namespace"], "--dry-run"))
+          for run in what["runs"]),
+    ]  # fmt: skip
+    for repo, check in checks:
+        line = patiently(check, repo, default_api(), lambda text: print(text, flush=True))
+        print(line, flush=True)
+
+
+def _dataset(repo: str, split: str) -> str:
+    """Load a split of a dataset."""
+    from datasets import load_dataset
+
+    return f'load_dataset("{repo}"): {len(load_dataset(repo, split=split))} samples of {split}'
+
+
+def _model(repo: str) -> str:
+    """Load a model with its processor."""
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    AutoImageProcessor.from_pretrained(repo)
+    network = AutoModelForImageClassification.from_pretrained(repo)
+    return f'from_pretrained("{repo}"): {network.config.num_labels} classes'
+
+
+def _metric(repo: str) -> str:
+    """Load a metric."""
+    import evaluate
+
+    return f'evaluate.load("{repo}"): {evaluate.load(repo).name}'
+
+
+def _board(repo: str) -> str:
+    """Read the board and its page *Overall*."""
+    from saliency_bench.leaderboard.view.live import Live
+
+    page = Live(repo).page
+    tables = [page.standings.table(name) for name in page.standings.metrics]
+    averaged = sum(row.value is not None for table in tables for row in table.rows)
+    statuses = [row.status for row in page.archive.rows]
+    counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none"
+    return f'load_results("{repo}"): {len(statuses)} rows ({counts}); Overall has {averaged}'
+
+
+def _command(name: str, *words: str) -> str:
+    """Run a command of ours as from a terminal, and return its first line."""
+    from saliency_bench import cli
+
+    shown = StringIO()
+    with redirect_stdout(shown):
+        code = cli.main([name, *words])
+    if code > 1:  # 1: somebody's open submission must not be merged
+        raise UserError(f"saliency-bench {name} ended with {code}")
+    return f"{name}: {(shown.getvalue().splitlines() or ['nothing'])[0]}"
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

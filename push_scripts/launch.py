@@ -1,0 +1,311 @@
+"""Publish everything on the first day of a namespace, and check it as a stranger.
+
+example:
+  saliency-bench launch YOUR-NAME --dry-run
+  saliency-bench launch YOUR-NAME --license apache-2.0
+  saliency-bench launch YOUR-NAME --only pet-xai saliency_miou leaderboard
+
+In this order: account and names are checked before anything is sent; datasets, models, metrics, the board with the
+core of its page Overall, and the apps are published; baselines and a few explainers are run on each dataset with its
+classifier, submitted, reviewed, merged and recomputed; their scores go into the cards of the models; a process without
+your token loads all of it. Started again, after a kill or a refusal, it asks the Hub what is there and does the rest.
+With --limit, rows cover a part of the samples and have no rank.
+"""
+
+import json
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+from saliency_bench import registry
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.push_scripts import _all, _first_rows, _native, _shared, _stranger
+
+SECTION = "publish"
+KEPT = "files that arrived and complete chunks of runs", ""  # when it is stopped
+BOARD = "results"
+# Seconds after each repository that was written. One takes about 15 requests; the Hub grants a free account 1,000 in
+# five minutes.
+PACE = 5.0
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("namespace", metavar="NAMESPACE", type=_shared.namespace_name,
+                        help="user or organisation on the Hub")  # fmt: skip
+    parser.add_argument("--data", metavar="DIR", default="built",
+                        help="folder with built datasets and trained models, at any depth (default: built); runs are "
+                        "kept in it")  # fmt: skip
+    parser.add_argument("--license", metavar="LICENCE", help="licence of the models' weights, such as apache-2.0")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], action="extend",
+                        help="publish these repositories and the board alone")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and send nothing")
+    parser.add_argument("--pace", type=float, metavar="SECONDS", default=PACE,
+                        help=f"pause after each repository, for the Hub's limits (default: {PACE:g})")  # fmt: skip
+    rows = parser.add_argument_group("for the first rows of the board")
+    _shared.setting(rows, "explainers", default=list(_first_rows.EXPLAINERS))
+    _shared.setting(rows, "metrics", default=list(_first_rows.METRICS))
+    _shared.setting(rows, "limit")
+    _shared.setting(rows, "device")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> None:
+    """Publish everything on the first day of a namespace, and check it as a stranger."""
+    if args.pace < 0:
+        raise UserError(f"--pace {args.pace:g} is negative; give seconds")
+    with TemporaryDirectory(prefix="saliency-bench-") as workspace:
+        launch = Launch(args, Path(workspace), (lambda line: None) if args.json else partial(print, flush=True))
+        launch.plan()
+        if not args.dry_run:
+            for number, (title, step) in enumerate(STEPS.items(), 1):
+                launch.say(f"\n{number} of {len(STEPS)}: {title}")
+                step(launch)
+    text = _native.requests(args.namespace, [pair.name for pair in launch.pairs])
+    if args.json:
+        shown = {"dry_run": args.dry_run, "repositories": launch.planned, "checked": launch.checked, "requests": text}
+        print(json.dumps(shown, indent=2))
+    elif args.dry_run:
+        print(f"steps: {'; '.join(STEPS)}\ndry run: nothing was sent")
+    else:
+        print(f"\n{text}")
+
+
+@dataclass
+class Launch:
+    """What all steps share.
+
+    Attributes:
+        workspace: an empty folder for temporary files.
+        say: prints a line.
+        names: of all repositories that could be published, but for the board's.
+        planned: the plan of each repository, as JSON holds it.
+        checked: lines of the check as a stranger.
+    """
+
+    args: Namespace
+    workspace: Path
+    say: Callable[[str], object]
+    names: set[str] = field(default_factory=set)
+    planned: list[dict[str, Any]] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        from saliency_bench.hub.client import default_api
+
+        self.root, self.namespace, self.api = Path(self.args.data), self.args.namespace, default_api()
+        self.board = f"{self.namespace}/{BOARD}"
+
+    def patiently(self, action: Callable[[], Any], repo: str = "") -> Any:
+        """Return what an action returns, repeated while the Hub is busy; a plan alone waits for nothing."""
+        from saliency_bench.hub.patience import PAUSES, patiently
+
+        return patiently(action, repo or self.board, self.api, self.say, () if self.args.dry_run else PAUSES)
+
+    def takes(self, name: str) -> bool:
+        """Return whether a repository is published, and note that there is one of this name."""
+        self.names.add(name)
+        return not self.args.only or name in self.args.only
+
+    @cached_property
+    def pairs(self) -> list[_first_rows.Pair]:
+        """The datasets of the core with their classifiers."""
+        return [one for one in _first_rows.pairs(self.root) if self.takes(one.name) and self.takes(one.model.name)]
+
+    # What is published
+
+    def datasets(self) -> Iterable:
+        """Return the publications of datasets."""
+        return _all.datasets(self.root, self.namespace, Path(mkdtemp(dir=self.workspace)), self.takes)
+
+    def models(self) -> Iterable:
+        """Return the publications of models, with the scores of the runs that are there."""
+        return _all.models(self.root, self.namespace, self.args.license, self.takes)
+
+    def metrics(self) -> Iterable:
+        """Return the publications of metrics."""
+        return _all.metrics(self.namespace, self.takes)
+
+    def boards(self) -> Iterable:
+        """Return the publication of the board, with the hashes of what scores are averaged over."""
+        from saliency_bench.leaderboard.submit import board_publication
+        from saliency_bench.leaderboard.view.core import FILE, core_as_yaml
+
+        publication, core = board_publication(self.namespace), self.core()
+        return [replace(publication, files=publication.files | ({FILE: core_as_yaml(core)} if core else {}))]
+
+    def apps(self) -> Iterable:
+        """Return the publications of apps."""
+        return _all.apps(self.namespace, self.takes)
+
+    def core(self) -> Any:
+        """Return the core of the board: what it holds already, and the datasets and classifiers of this launch."""
+        from saliency_bench.hub.errors import is_network_error
+        from saliency_bench.leaderboard.source import Source
+        from saliency_bench.leaderboard.view.core import FILE, core_of_board
+
+        before = None
+        try:
+            if self.api.file_exists(self.board, FILE, repo_type="dataset"):
+                before = core_of_board(Source(self.board, api=self.api))
+        except Exception as error:
+            if not (self.args.dry_run and is_network_error(error)):
+                raise
+        return _first_rows.core(self.pairs, self.namespace, before)
+
+    # Steps
+
+    def plan(self) -> None:
+        """Check the account, all names and all contents before anything is sent, and say what will be.
+
+        Raises:
+            UserError: The account may not write to all of it, a repository holds something else, or one of --only does
+                not exist.
+        """
+        from saliency_bench.bound_explainer import load_explainer
+        from saliency_bench.hub.plan import plan_if_reachable, upload_plan
+
+        for name in self.args.explainers:  # a wrong name is told now, not after the first hour
+            load_explainer(name)
+        kinds = (self.datasets, self.models, self.metrics, self.boards, self.apps)
+        publications = [item for kind in kinds for item in self.patiently(partial(_listed, kind))]
+        for name in self.args.only:
+            if name not in self.names | {BOARD}:
+                raise unknown("repository", name, self.names)
+        for item in publications:
+            if item.kind == "model" and not item.license and not self.args.dry_run:
+                raise UserError(f"{item.repo} has no licence; give that of its weights, as in --license apache-2.0")
+        self._check_account(publications)
+        ask = plan_if_reachable if self.args.dry_run else upload_plan
+        plans = [self.patiently(partial(ask, item, False, self.api), item.repo) for item in publications]
+        self.planned = [plan.as_dict() for plan in plans]
+        for line in _plan_lines(plans):
+            self.say(line)
+        for pair in self.pairs:
+            self.say(_row_line(pair, self))
+        published = {_name(item) for item in publications if item.kind == "dataset"}
+        for name in sorted(published - {BOARD, *(pair.name for pair in self.pairs)}):
+            self.say(f"no rows of {name}: none of the models to publish was trained on it")
+
+    def _check_account(self, publications: list) -> None:
+        """Raise UserError for an account that may not write to one of the repositories; a dry run says so."""
+        from saliency_bench.hub.client import LOGIN, account, rights, token_of
+
+        if self.args.dry_run:
+            self.say(f"account: {rights(self.api, self.board).line}")
+            return
+        if token_of(self.api) is None:
+            raise UserError(LOGIN)
+        user = self.patiently(lambda: account(self.api))
+        for item in publications:
+            if refusal := user.refusal(item.repo):
+                raise UserError(f"{refusal}; give your own NAMESPACE, or log in with a token that may")
+        self.say(f"account: {user.name} may write to {self.namespace}")
+
+    def publish(self, publications: Callable[[], Iterable]) -> None:
+        """Publish those that are asked for, one after the other."""
+        from saliency_bench.hub.upload import publish
+
+        def briefly(line: str) -> None:
+            """Say a line, unless it is a detail of the plan, which was shown."""
+            if not line.startswith("  "):
+                self.say(line)
+
+        for item in self.patiently(partial(_listed, publications)):
+            done = self.patiently(partial(publish, item, api=self.api, say=briefly), item.repo)
+            self.say(str(done))
+            time.sleep(self.args.pace if done.changed else 0)
+
+    def add_rows(self) -> None:
+        """Add the first rows of the board; each part asks the Hub, or the folder of the run, what is there."""
+        settings = {name: getattr(self.args, name) for name in ("explainers", "metrics", "limit", "device")}
+        for pair in self.pairs:
+            self.say(_row_line(pair, self))
+            run = self.patiently(partial(_first_rows.scored, pair, self.namespace, self.root, settings))
+            self.patiently(partial(_first_rows.let_in, run, self.namespace, self.api, self.say))
+            device = self.args.device
+            self.patiently(partial(_first_rows.recompute, pair, self.namespace, device, self.api, self.say))
+
+    def tables(self) -> Iterable:
+        """Return the publication of the table that the Hub shows of the board."""
+        from saliency_bench.hub.plan import Publication
+        from saliency_bench.leaderboard.board import load_results
+        from saliency_bench.leaderboard.hub_table import ROWS, table_of
+        from saliency_bench.leaderboard.schema import LICENSE
+
+        board = load_results(self.board)
+        return [Publication("dataset", self.board, {ROWS: table_of(board)}, LICENSE)] if board.rows else []
+
+    def check(self) -> None:
+        """Check everything as a stranger."""
+        kinds: dict[str, list[str]] = {"dataset": [], "model": [], "space": []}
+        for plan in self.planned:
+            kinds[plan["kind"]].append(plan["repo"])
+        metrics = {f"{self.namespace}/{name}" for name in registry.names("metrics")}
+        splits = {f"{self.namespace}/{name}": split for name, split in _first_rows.splits(self.root).items()}
+        self.checked = _stranger.check_as_stranger({
+            "namespace": self.namespace,
+            "datasets": {repo: splits[repo] for repo in kinds["dataset"] if repo != self.board},
+            "models": kinds["model"], "metrics": [repo for repo in kinds["space"] if repo in metrics],
+            "runs": [str(pair.run_folder(self.root).resolve()) for pair in self.pairs],
+        })  # fmt: skip
+        for line in self.checked:
+            self.say(line)
+
+
+STEPS: dict[str, Callable[[Launch], None]] = {
+    "datasets": lambda launch: launch.publish(launch.datasets),
+    "models": lambda launch: launch.publish(launch.models),
+    "metrics": lambda launch: launch.publish(launch.metrics),
+    "the board and its core": lambda launch: launch.publish(launch.boards),
+    "apps": lambda launch: launch.publish(launch.apps),
+    "first rows of the board": Launch.add_rows,
+    "scores in the cards of the models": lambda launch: launch.publish(launch.models),
+    "the table of the board": lambda launch: launch.publish(launch.tables),
+    "the check as a stranger": Launch.check,
+}
+
+
+def _listed(publications: Callable[[], Iterable]) -> list:
+    """Return all publications of a kind; a generator that fails in the middle could not be asked again."""
+    return list(publications())
+
+
+def _name(publication: Any) -> str:
+    """Return the name of a repository without its namespace."""
+    return publication.repo.partition("/")[2]
+
+
+def _plan_lines(plans: list) -> list[str]:
+    """Return a line for each repository, what would be overwritten, and the sum."""
+    from saliency_bench.hub.plan import size
+
+    lines, total, new = [], 0, 0
+    for plan in plans:
+        changes = {path: change for path, change in plan.changes.items() if change != "unchanged"}
+        sent = sum(plan.publication.bytes(path) for path, change in changes.items() if change != "removed")
+        total, new = total + sent, new + (not plan.exists)
+        state = "exists" if plan.exists else "new" if plan.compared else "not compared with the Hub"
+        licence = f", licence: {plan.publication.license or 'not stated'}"
+        done = "nothing to send" if plan.nothing else f"{len(changes)} of {len(plan.changes)} files, {size(sent)}"
+        lines.append(f"{plan.publication.kind:<9}{plan.publication.repo}: {state}, {done}{licence}")
+        lines += [f"    {change}: {path}" for path, change in changes.items() if change != "new"]
+    lines.append(f"in all: {len(plans)} repositories, {new} of them new, {size(total)} to send")
+    lines.append("how much an account may store or create in a day, the Hub says only when it refuses")
+    return lines
+
+
+def _row_line(pair: _first_rows.Pair, launch: Launch) -> str:
+    """Return which rows there will be of a dataset."""
+    metrics = _first_rows.metrics_for(pair, launch.args.metrics)
+    count = pair.report["splits"][pair.split]["num_examples"]
+    used = min(launch.args.limit or count, count)
+    partly = "" if used == count else f" of {count}, so that they have no rank"
+    done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "to be made"
+    return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} by {', '.join(metrics)} "
+            f"on {used} samples{partly}; run {done}")  # fmt: skip

@@ -1,0 +1,49 @@
+"""Wait for the Hub where it asks for it (429) or does not answer (503, a broken connection), then try again."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from huggingface_hub import HfApi
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub.client import token_of
+from saliency_bench.hub.errors import may_pass, reason, refuse, retry_after, status_of
+
+T = TypeVar("T")
+PAUSES = (15, 60, 300)  # seconds, where the Hub names none; its limits are those of five minutes
+LONGEST_WAIT = 3600  # seconds; the limits of a day are longer than anybody waits for
+
+
+def patiently(
+    action: Callable[[], T],
+    repo: str,
+    api: HfApi,
+    say: Callable[[str], object] = lambda line: None,
+    pauses: Sequence[int] = PAUSES,
+) -> T:
+    """Return what an action returns, which is repeated as a whole while the Hub is busy; so it must bear repetition.
+
+    Args:
+        action: asks the Hub, or sends something that it does not send twice.
+        repo: what it is about, for messages.
+        api: client of the Hub.
+        say: gets a line before each pause.
+        pauses: in seconds, one after the other, where the Hub names none.
+
+    Raises:
+        UserError: The action raises one that no waiting helps, or the Hub stays busy.
+    """
+    for pause in (*pauses, None):
+        try:
+            return action()
+        except Exception as error:
+            wait = retry_after(error) or pause
+            if pause is None or wait is None or wait > LONGEST_WAIT or not may_pass(error):
+                if isinstance(error, UserError) or not (may_pass(error) or status_of(error)):
+                    raise
+                refuse(error, repo, token_of(api))
+            line = str(error) if isinstance(error, UserError) else reason(error, repo, token_of(api))
+            say(f"{one_line(line.partition(';')[0])}; trying again in {wait} s")
+            time.sleep(wait)
+    raise AssertionError("the last try returns or raises")

@@ -1,0 +1,112 @@
+"""Strokes by which a region is found: what a page may send, and GrabCut (Rother et al., 2004) by OpenCV.
+
+A stroke is {"points": [[x, y], ...], "add": bool}: places in pixels of the image that belong to the region, or do not.
+GrabCut models the colours under both kinds of strokes and cuts where neighbouring pixels differ; what no stroke touches
+is at first taken for background. scikit-image has no GrabCut; its random walker took 5 to 10 times as long on the same
+strokes, too long to wait for after each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.errors import UserError
+from saliency_bench.registry import install_hint
+
+MOST_STROKES = 60
+MOST_POINTS = 400  # of all strokes together; a page thins out longer ones
+LONGEST = 320  # pixels of the longest side on which GrabCut works
+WIDTH = 3  # pixels of a stroke on that picture
+ROUNDS = 3  # of GrabCut: models of colours, then a cut
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """Points (x, y) in pixels of an image, and whether they belong to the region."""
+
+    points: list[tuple[float, float]]
+    add: bool
+
+
+def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
+    """Return the strokes that a page sent.
+
+    Raises:
+        UserError: They are none, or too many, or lie outside of an image of this size.
+    """
+    if not isinstance(sent, list) or not 0 < len(sent) <= MOST_STROKES:
+        raise UserError(f"strokes are a list of 1 to {MOST_STROKES}; begin again with what is marked")
+    strokes = [_stroke(entry, height, width) for entry in sent]
+    if sum(len(stroke.points) for stroke in strokes) > MOST_POINTS:
+        raise UserError(f"strokes have at most {MOST_POINTS} points together; begin again with what is marked")
+    if not any(stroke.add for stroke in strokes):
+        raise UserError("no stroke says what belongs to the region")
+    return strokes
+
+
+def _stroke(sent: object, height: int, width: int) -> Stroke:
+    """Return a stroke.
+
+    Raises:
+        UserError: It is none.
+    """
+    if not isinstance(sent, dict) or type(sent.get("add")) is not bool:
+        raise UserError("a stroke says whether it adds")
+    points = sent.get("points")
+    if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
+        raise UserError("a stroke has points [x, y]")
+    for point in points:
+        numbers = point if isinstance(point, list) and len(point) == 2 else [None]
+        if not all(type(number) in (int, float) for number in numbers):
+            raise UserError("a point of a stroke is [x, y]")
+        if not (0 <= point[0] <= width and 0 <= point[1] <= height):  # NaN is neither
+            raise UserError("a stroke lies outside of the image")
+    return Stroke([(float(x), float(y)) for x, y in points], bool(sent["add"]))
+
+
+class GrabCut:
+    """Finds a region by GrabCut, on a copy of the picture of at most `LONGEST` pixels a side.
+
+    Raises: UserError where OpenCV is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import cv2
+        except ModuleNotFoundError as error:
+            raise UserError(f"--segment needs OpenCV: {install_hint('segment')}") from error
+        self._cv2 = cv2
+
+    def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
+        """Return bool (H, W), the region, in the size of the picture; the same for the same strokes."""
+        cv2 = self._cv2
+        with Image.open(file) as opened:
+            picture = opened.convert("RGB")
+        size = picture.size
+        picture.thumbnail((LONGEST, LONGEST), Image.Resampling.BOX)
+        scale = picture.width / size[0], picture.height / size[1]
+        labels = np.full((picture.height, picture.width), cv2.GC_PR_BGD, np.uint8)
+        for stroke in strokes:
+            _draw(cv2, labels, stroke, scale, cv2.GC_FGD if stroke.add else cv2.GC_BGD)
+        if labels.min() == labels.max():  # a stroke that covers a tiny picture leaves nothing to cut
+            return np.ones(size[::-1], bool)
+        cv2.setRNGSeed(0)  # of the first clusters of colours
+        models = np.zeros((1, 65)), np.zeros((1, 65))
+        cv2.grabCut(np.asarray(picture), labels, None, *models, ROUNDS, cv2.GC_INIT_WITH_MASK)
+        region = Image.fromarray(np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.uint8) * 255)
+        return np.asarray(region.resize(size, Image.Resampling.BILINEAR)) >= 128  # smooth edges
+
+
+def _draw(cv2: Any, labels: np.ndarray, stroke: Stroke, scale: tuple[float, float], value: int) -> None:
+    """Draw a stroke on the labels of a reduced picture."""
+    height, width = labels.shape
+    places = np.array(stroke.points) * scale
+    places = np.clip(places.astype(np.int32), 0, (width - 1, height - 1))
+    if len(places) == 1:
+        cv2.circle(labels, tuple(map(int, places[0])), WIDTH // 2, value, -1)
+    else:
+        cv2.polylines(labels, [places], isClosed=False, color=value, thickness=WIDTH)

@@ -1,0 +1,72 @@
+// The strokes by which the server finds a region: those since the mask was last changed by other means.
+
+const MOST_POINTS = 400; // of all strokes together, as the server takes them
+const PER_STROKE = 40;
+
+export class Strokes {
+  // board: that they are drawn on. find(strokes): the runs of the region, from the server; null without an answer.
+  constructor(board, find) {
+    this.board = board;
+    this.find = find;
+    this.forget();
+  }
+
+  forget() {
+    this.list = [];
+    this.drawing = null; // the stroke that is being drawn
+    this.before = null; // the pixels before the first stroke
+    this.asked = (this.asked ?? 0) + 1; // a reply to what was asked before is out of date
+  }
+
+  begin(point, add) {
+    if (!this.list.length) this.before = this.board.mask.data.slice();
+    this.drawing = { points: [this.inside(point)], add };
+  }
+
+  extend(point) {
+    this.drawing?.points.push(this.inside(point));
+  }
+
+  cancel() {
+    this.drawing = null;
+  }
+
+  end() {
+    if (!this.drawing) return;
+    this.list.push({ ...this.drawing, points: thinned(this.drawing.points, PER_STROKE) });
+    this.drawing = null;
+    this.ask();
+  }
+
+  // Take the last stroke back, with what it has changed; whether there was one.
+  undo() {
+    const stroke = this.list.pop();
+    if (!stroke) return false;
+    this.asked++;
+    if (stroke.step) this.board.mask.undo();
+    return true;
+  }
+
+  async ask() {
+    const { board, list, before } = this;
+    const asked = ++this.asked;
+    const most = Math.max(1, Math.floor(MOST_POINTS / Math.max(1, list.length)));
+    const strokes = list.map((stroke) => ({ ...stroke, points: thinned(stroke.points, most) }));
+    const runs = strokes.some((stroke) => stroke.add) ? await this.find(strokes) : [before.length];
+    if (asked !== this.asked || !runs) return;
+    const steps = board.mask.done.at(-1);
+    board.step(() => board.mask.fillWith(before, runs));
+    list.at(-1).step = board.mask.done.at(-1) !== steps;
+  }
+
+  inside([x, y]) {
+    const { width, height } = this.board.mask;
+    return [Math.min(width, Math.max(0, x)), Math.min(height, Math.max(0, y))];
+  }
+}
+
+// At most so many of the points, evenly, with both ends.
+function thinned(points, most) {
+  if (points.length <= most) return points;
+  return Array.from({ length: most }, (_, i) => points[Math.round((i * (points.length - 1)) / Math.max(1, most - 1))]);
+}

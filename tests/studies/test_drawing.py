@@ -1,0 +1,166 @@
+"""Tools of the drawing page in a real browser: pieces, brush, polygon, strokes, corrections; and what they send."""
+
+import shutil
+
+import numpy as np
+import pytest
+from pages import chromium, dataset, serving
+from test_annotate_page import DESKTOP, READY, drag, opened, view
+
+from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.store import Store
+from saliency_bench.studies.superpixels import superpixels
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
+]
+SMALL = {"viewport": {"width": 320, "height": 256}}  # 1280 x 1024 at 400 %
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def annotating(tmp_path):
+    return open_study(Store(tmp_path / "study.db"), "noise", StudyImages(dataset(5)), "print", annotators=2)
+
+
+def square(file, strokes):
+    """A segmenter: a square around each stroke that adds, without one around those that do not."""
+    region = np.zeros((60, 80), bool)
+    for stroke in sorted(strokes, key=lambda one: not one.add):
+        x, y = np.mean(stroke.points, axis=0)
+        region[max(0, int(y) - 4) : int(y) + 4, max(0, int(x) - 4) : int(x) + 4] = stroke.add
+    return region
+
+
+def click(page, x, y):
+    scale, left, top, _ = view(page)
+    page.mouse.click(left + x * scale, top + y * scale)
+
+
+def stored(page, annotating):
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    playwright.expect(page.locator("#status")).to_have_text("All saved")
+    return annotating.study.answers()[-1]
+
+
+def test_a_drag_marks_pieces_and_the_outline_follows_the_mouse(browser, annotating):
+    pytest.importorskip("skimage", reason="needs scikit-image")
+    with serving(create_app(annotating, assist=True)) as url:
+        for page in opened(browser, url, DESKTOP):
+            with page.expect_response("**/api/superpixels*"):
+                page.keyboard.press("a")
+            scale, left, top, _ = view(page)
+            page.mouse.move(left + 40 * scale, top + 30 * scale)
+            page.wait_for_function("() => document.querySelector('#note').hidden")
+            view(page)
+            before = page.screenshot()
+            page.mouse.move(left + 10 * scale, top + 10 * scale)
+            view(page)
+            assert page.screenshot() != before, "another piece is outlined"
+            drag(page, [(20.5, 30.5), (60.5, 30.5)])
+            answer = stored(page, annotating)
+    pieces = superpixels(annotating.images.shown(answer.unit).path)
+    np.testing.assert_array_equal(answer.pixels, np.isin(pieces, np.unique(pieces[30, 20:61])))
+
+
+def test_the_brush_keeps_its_size_on_the_screen(browser, annotating):
+    with serving(create_app(annotating)) as url:
+        for page in opened(browser, url, DESKTOP):
+            scale, *_, size = view(page)
+            page.mouse.move(640, 400)
+            page.mouse.wheel(0, -462)  # twice as large
+            zoomed, *_, smaller = view(page)
+            assert zoomed == pytest.approx(2 * scale, rel=0.01)
+            assert size * scale == pytest.approx(24) == smaller * zoomed
+            mask = np.zeros((60, 80), bool)
+            drag(page, [(38, 28), (41, 31)], mask)
+            np.testing.assert_array_equal(stored(page, annotating).pixels, mask)
+
+
+def test_a_polygon_takes_away_and_strokes_find_a_region(browser, annotating):
+    with serving(create_app(annotating, segmenter=square)) as url:
+        for page in opened(browser, url, DESKTOP):
+            page.keyboard.press("g")
+            for x, add in ((20, True), (50, True), (22, False)):
+                page.keyboard.down("Shift") if not add else None
+                with page.expect_response("**/api/segment"):
+                    click(page, x + 0.5, 30.5)
+                page.keyboard.up("Shift")
+            page.wait_for_function("() => document.querySelector('#undo').disabled === false")
+            page.keyboard.press("z")  # the last stroke
+            page.keyboard.press("p")
+            page.keyboard.press("t")
+            for corner in ((40, 20), (60, 20), (60, 30), (40, 30)):
+                click(page, *corner)
+            page.keyboard.press("Enter")
+            answer = stored(page, annotating)
+    expected = np.zeros((60, 80), bool)
+    expected[26:34, 16:24] = expected[30:34, 46:54] = True
+    np.testing.assert_array_equal(answer.pixels, expected)
+
+
+def test_a_reviewer_looks_at_what_others_drew_and_corrects(browser, annotating):
+    for letter in "ab":
+        person = annotating.study.join(letter * 32).name
+        unit = annotating.units[0]
+        annotating.study.assign(person, [unit])
+        sent = {"unit": unit, "kind": "mask", "runs": [0, 2400, 2400], "request": f"{letter} draws"}
+        annotating.save(person, sent)
+    reviewer = annotating.study.join("r" * 32, "reviewer")
+    with serving(create_app(annotating)) as url:
+        for page in opened(browser, f"{url}#key={reviewer.key}", DESKTOP):
+            page.keyboard.press("o")
+            playwright.expect(page.locator("#note")).to_have_text("Blue: what another person marked.")
+            page.keyboard.press("c")
+            page.keyboard.press("e")
+            drag(page, [(10, 10), (60, 20)])
+            page.keyboard.press("Enter")
+            page.wait_for_selector(READY)
+            playwright.expect(page.locator("#status")).to_have_text("All saved")
+            playwright.expect(page.locator("#count")).to_have_text("1 of 2")
+            page.keyboard.press("Enter")  # accepts the second
+            playwright.expect(page.locator("#finishedTitle")).to_have_text("All done")
+            playwright.expect(page.locator("#status")).to_have_text("All saved")
+    first, second = annotating.counted()[annotating.units[0]]
+    assert (first.corrected_by, second.corrected_by) == (reviewer.name, None)
+    assert 0 < first.pixels.sum() < second.pixels.sum() == 2400
+
+
+def test_the_number_of_images_stays_while_others_draw(browser, annotating):
+    with serving(create_app(annotating)) as url:
+        for page in opened(browser, url, DESKTOP):
+            playwright.expect(page.locator("#count")).to_have_text("0 of 5")
+            for letter in "ab":  # who take all that is left
+                other = annotating.study.join(letter * 32).name
+                annotating.study.assign(other, annotating.units)
+            drag(page, [(10, 10), (60, 20)])
+            page.keyboard.press("Enter")
+            playwright.expect(page.locator("#count")).to_have_text("1 of 5")
+            page.wait_for_selector(READY)
+            drag(page, [(10, 10), (60, 20)])
+            page.keyboard.press("Enter")
+            playwright.expect(page.locator("#finishedTitle")).to_have_text("All done")
+            playwright.expect(page.locator("#count")).to_have_text("2 of 2")
+
+
+def test_at_400_percent_the_page_scrolls_and_can_be_drawn_on(browser, annotating):
+    with serving(create_app(annotating)) as url:
+        for page in opened(browser, url, SMALL):
+            assert page.locator("#board").bounding_box()["height"] >= 200
+            page.locator("#board").scroll_into_view_if_needed()
+            mask = np.zeros((60, 80), bool)
+            drag(page, [(20, 20), (50, 30)], mask)
+            page.get_by_role("button", name="Save").click()
+            playwright.expect(page.locator("#status")).to_have_text("All saved")
+            assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    np.testing.assert_array_equal(annotating.study.answers()[-1].pixels, mask)

@@ -1,0 +1,215 @@
+"""A region found by strokes: what a page may send, GrabCut, and a small network in the place of Segment Anything."""
+
+import numpy as np
+import pytest
+from pages import dataset
+from PIL import Image
+from starlette.testclient import TestClient
+
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.runs import runs_of
+from saliency_bench.studies.segment_anything import MEAN, STD, SegmentAnything
+from saliency_bench.studies.store import Store
+from saliency_bench.studies.strokes import LONGEST, MOST_POINTS, GrabCut, Stroke, strokes_of
+
+SIDE = 32  # of the encoder's picture
+
+
+def test_strokes_are_what_a_page_may_send():
+    sent = [{"points": [[1, 2.5], [80, 60]], "add": True}, {"points": [[0, 0]], "add": False}]
+    assert strokes_of(sent, 60, 80) == [Stroke([(1.0, 2.5), (80.0, 60.0)], True), Stroke([(0.0, 0.0)], False)]
+
+
+POINT = [1, 1]
+BAD = [
+    None, [], {}, "points", [None], [{}], [{"points": []}], [{"points": [1, 1], "add": True}], [{"points": [[1]]}],
+    [{"points": [[1, 1, 1]], "add": True}], [{"points": [["1", 1]], "add": True}],
+    [{"points": [[True, 1]], "add": True}], [{"points": [POINT]}], [{"points": [POINT], "add": 1}],
+    [{"points": [[float("nan"), 1]], "add": True}], [{"points": [[10**400, 1]], "add": True}],
+    [{"points": [[81, 1]], "add": True}], [{"points": [[1, -1]], "add": True}], [{"points": [POINT], "add": False}],
+    [{"points": [POINT] * (MOST_POINTS + 1), "add": True}], [{"points": [POINT], "add": True}] * 61,
+    [{"points": [POINT] * 10, "add": True}] * 41,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", BAD)
+def test_anything_else_is_refused(sent):
+    with pytest.raises(UserError):
+        strokes_of(sent, 60, 80)
+
+
+@pytest.fixture
+def disc(tmp_path):
+    """(a file of a red disc on green, with a little noise; the disc), larger than what GrabCut works on."""
+    y, x = np.mgrid[:270, :360]
+    mask = (x - 130) ** 2 + (y - 110) ** 2 < 65**2
+    picture = np.where(mask[..., None], (200, 40, 30), (40, 150, 60)) + np.random.default_rng(0).integers(
+        0, 30, (270, 360, 3)
+    )
+    Image.fromarray(picture.astype(np.uint8)).save(tmp_path / "disc.png")
+    assert max(mask.shape) > LONGEST
+    return tmp_path / "disc.png", mask
+
+
+def test_grabcut_finds_a_disc_and_the_same_each_time(disc):
+    pytest.importorskip("cv2", reason="needs OpenCV")
+    file, mask = disc
+    strokes = [Stroke([(110.0, 90.0), (150.0, 130.0)], True), Stroke([(310.0, 25.0), (310.0, 220.0)], False)]
+    found = GrabCut()(file, strokes)
+    assert (found & mask).sum() / (found | mask).sum() > 0.97
+    np.testing.assert_array_equal(GrabCut()(file, strokes), found)
+    less = GrabCut()(file, [*strokes, Stroke([(70.0, 110.0), (105.0, 110.0)], False)])
+    assert not less[110, 74:102].any(), "what is said not to belong to it does not"
+
+
+def test_a_picture_of_a_few_pixels_is_no_problem(tmp_path):
+    pytest.importorskip("cv2", reason="needs OpenCV")
+    for size in ((1, 1), (2, 3), (900, 1)):
+        Image.new("RGB", size).save(tmp_path / "small.png")
+        found = GrabCut()(tmp_path / "small.png", [Stroke([(0.0, 0.0)], True)])
+        assert found.shape == size[::-1]
+
+
+def networks(folder, full=True):
+    """An encoder that keeps the picture, and a decoder: the pixels whose red is like that under the first point.
+
+    full: the masks have the size of the image, by orig_im_size; else a quarter of the padded picture's.
+    """
+    onnx = pytest.importorskip("onnx", reason="needs onnx")
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    from onnx import TensorProto as Kind
+    from onnx import helper, numpy_helper
+
+    def constant(name, values):
+        return numpy_helper.from_array(np.array(values), name)
+
+    def value(name, shape, kind=Kind.FLOAT):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    def saved(name, nodes, inputs, outputs, constants=()):
+        graph = helper.make_graph(nodes, name, inputs, outputs, list(constants))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        onnx.checker.check_model(model)
+        onnx.save(model, folder / f"{name}.onnx")
+        return folder / f"{name}.onnx"
+
+    picture = [1, 3, SIDE, SIDE]
+    encoder = saved(
+        "encoder",
+        [helper.make_node("Identity", ["x"], ["embedding"])],
+        [value("x", picture)],
+        [value("embedding", picture)],
+    )
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["image_embeddings", "zero"], ["red"], axis=1),  # (1, 1, S, S)
+        node("Slice", ["point_coords", "start", "one_", "middle"], ["xy"]),  # (1, 1, 2): the first of the points
+        node("Cast", ["xy"], ["whole"], to=Kind.INT64),
+        node("Gather", ["whole", "swap"], ["yx"], axis=2),
+        node("Reshape", ["yx", "flat"], ["place"]),  # (1, 2)
+        node("Squeeze", ["red", "axes"], ["plane"]),  # (S, S)
+        node("GatherND", ["plane", "place"], ["colour"]),  # (1,)
+        node("Sub", ["red", "colour"], ["difference"]),
+        node("Abs", ["difference"], ["distance"]),
+        node("Sub", ["near", "distance"], ["like"]),
+        node("Neg", ["like"], ["unlike"]),
+        node("Concat", ["unlike", "like"], ["both"], axis=1),
+    ]
+    constants = [
+        constant("zero", [0]), constant("start", [0]), constant("one_", [1]), constant("middle", [1]),
+        constant("swap", [1, 0]), constant("flat", [1, 2]), constant("axes", [0, 1]),
+        constant("near", np.float32(2.0)), constant("quality", np.float32([[0.1, 0.9]])),
+    ]  # fmt: skip
+    inputs = [value("image_embeddings", picture), value("point_coords", [1, "n", 2]), value("point_labels", [1, "n"]),
+              value("mask_input", [1, 1, 8, 8]), value("has_mask_input", [1])]  # fmt: skip
+    if full:
+        inputs.append(value("orig_im_size", [2]))
+        nodes += [
+            node("ReduceMax", ["orig_im_size"], ["longest"], keepdims=1),
+            node("Cast", ["orig_im_size"], ["size"], to=Kind.INT64),
+            node("Cast", ["longest"], ["side"], to=Kind.INT64),
+            node("Concat", ["batch", "side", "side"], ["square"], axis=0),
+            node("Resize", ["both", "", "", "square"], ["large"], mode="nearest"),
+            node("Slice", ["large", "origin", "size", "image_axes"], ["masks"]),
+        ]
+        constants += [constant("batch", [1, 2]), constant("origin", [0, 0]), constant("image_axes", [2, 3])]
+    else:
+        nodes += [node("AveragePool", ["both"], ["masks"], kernel_shape=[4, 4], strides=[4, 4])]
+    nodes += [node("Identity", ["quality"], ["iou_predictions"])]
+    outputs = [value("masks", [1, 2, None, None]), value("iou_predictions", [1, 2])]
+    return encoder, saved("decoder", nodes, inputs, outputs, constants)
+
+
+@pytest.fixture
+def halves(tmp_path):
+    """A picture of 48 x 64 pixels whose left half is red."""
+    picture = np.zeros((48, 64, 3), np.uint8)
+    picture[:, :32, 0] = 250
+    Image.fromarray(picture).save(tmp_path / "halves.png")
+    return tmp_path / "halves.png"
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_network_gets_picture_and_points_and_its_best_mask_is_shown(tmp_path, halves, full):
+    find = SegmentAnything(*networks(tmp_path, full))
+    left = np.zeros((48, 64), bool)
+    left[:, :32] = True
+    for point, region in (((10.0, 40.0), left), ((50.0, 5.0), ~left)):
+        found = find(halves, [Stroke([point, (point[0] + 4, 8.0)], True)])
+        assert (found != region)[:, [*range(26), *range(38, 64)]].sum() == 0
+        assert (found != region).mean() < (0.04 if full else 0.08), "at the edge, of a picture half as large"
+    assert find._embedding.cache_info().misses == 1, "the encoder looks once at a picture"
+
+
+def test_the_encoder_gets_the_picture_as_segment_anything_does(tmp_path, halves):
+    (_, outputs) = SegmentAnything(*networks(tmp_path))._embedding(halves)
+    seen = outputs["embedding"]
+    assert seen.shape == (1, 3, SIDE, SIDE)
+    np.testing.assert_allclose(seen[0, :, 0, 0], (np.array([250, 0, 0]) - MEAN) / STD, rtol=1e-5)
+    assert not seen[0, :, 24:].any(), "zeros below"
+
+
+def test_files_that_are_no_such_networks_are_refused(tmp_path, halves):
+    _, decoder = networks(tmp_path)
+    with pytest.raises(UserError, match="there is no file"):
+        SegmentAnything(tmp_path / "none.onnx", decoder)
+    with pytest.raises(UserError, match="cannot be read as an ONNX network"):
+        SegmentAnything(halves, decoder)
+    with pytest.raises(UserError, match="is no encoder; give one that takes a picture"):
+        SegmentAnything(decoder, decoder)
+
+
+def test_a_decoder_with_other_inputs_is_refused(tmp_path):
+    encoder, _ = networks(tmp_path)
+    with pytest.raises(UserError, match="takes x; give a decoder exported as by Segment Anything"):
+        SegmentAnything(encoder, encoder)
+
+
+def test_the_page_finds_regions_of_images_that_were_given(tmp_path):
+    annotating = open_study(Store(tmp_path / "s.db"), "noise", StudyImages(dataset(3)), "print")
+    region = np.zeros((60, 80), bool)
+    region[5:9] = True
+    client = TestClient(create_app(annotating, segmenter=lambda file, strokes: region), raise_server_exceptions=False)
+    key = {"X-Key": client.post("/api/join", json={"request": "a" * 32}).json()["key"]}
+    state = client.get("/api/state", headers=key).json()
+    assert state["segment"] is True
+    sent = {"unit": state["tasks"][0]["unit"], "strokes": [{"points": [[3, 4]], "add": True}]}
+    assert client.post("/api/segment", json=sent, headers=key).json() == {"runs": runs_of(region)}
+    assert client.post("/api/segment", json=sent | {"strokes": []}, headers=key).status_code == 400
+    (other,) = set(annotating.units) - {task["unit"] for task in state["tasks"]}
+    assert client.post("/api/segment", json=sent | {"unit": other}, headers=key).status_code == 403
+    without = TestClient(create_app(annotating), raise_server_exceptions=False)
+    assert without.post("/api/segment", json=sent, headers=key).status_code == 403
+
+
+def test_segment_takes_two_files_or_none(tmp_path, capsys):
+    words = ["annotate", "--dataset", "none", "--store", str(tmp_path / "s.db"), "--segment"]
+    assert main([*words, "one.onnx"]) == 2
+    assert "--segment takes two ONNX files, an encoder and a decoder, or none, not 1" in capsys.readouterr().err
+    assert main([*words, "one.onnx", "two.onnx"]) == 2
+    assert "there is no file one.onnx" in capsys.readouterr().err
+    assert not (tmp_path / "s.db").exists()
