@@ -136,7 +136,7 @@ def hidden_places(entries: Sequence[Candidate]) -> dict[str, Place]:
 
 def _sign(row: Row, other: Row) -> int:
     """Return 1 if the interval of a row lies on the better side of another row's, -1 if on the worse, else 0."""
-    if other.low is None or other.high is None:
+    if row.low is None or row.high is None or other.low is None or other.high is None:
         return 0
     sign = int(row.low > other.high) - int(row.high < other.low)
     return sign if row.cell.higher_is_better else -sign

@@ -63,7 +63,6 @@ class ShownRow:
     status: str
     why: str
     recomputed: int
-    attempts: int | None
     beats: tuple[str, ...]
     not_beaten: tuple[str, ...]
     not_comparable: str
@@ -77,6 +76,7 @@ class ShownRow:
     not_beaten_if_true: tuple[str, ...] = ()
     same_as: tuple[str, ...] = ()
     suspicions: tuple[str, ...] = ()
+    attempts: int | None = None
 
 
 def shown(row: "Row") -> ShownRow:
