@@ -162,9 +162,9 @@ def _refuse_other_work(publication: Publication, there: set[str], head: str, api
         expected, theirs = _value(publication.files[path], key), _value(Path(downloaded), key)
         if expected != theirs:
             is_first = key == keys[0]  # which names the work itself
-            shown = [one_line(value, 100) if is_first else f"{key} {one_line(value, 100)}" if value else f"no {key}"
+            values = [one_line(value, 100) if is_first else f"{key} {one_line(value, 100)}" if value else f"no {key}"
                      for value in (theirs, expected)]  # fmt: skip
-            raise UserError(f"the {publication.kind} {publication.repo} holds {shown[0]}, not {shown[1]}; {fix}")
+            raise UserError(f"the {publication.kind} {publication.repo} holds {values[0]}, not {values[1]}; {fix}")
 
 
 def _value(content: Path | bytes, key: str) -> object:

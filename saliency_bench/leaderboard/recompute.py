@@ -120,7 +120,7 @@ def recompute(
     for by, some_cells in ways.items() if not problem else ():
         settings = names | {"progress": progress, **given}
         is_hidden, their_maps = by.endswith(WITH_HIDDEN), maps if by.startswith("maps") else {}
-        if is_hidden:
+        if is_hidden and masks is not None:
             kept = hidden_track.kept_masks(masks, api or client.default_api())
             settings["dataset"] = join_masks(load_dataset(names["dataset"], setting.split), kept, setting.split)
         their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
