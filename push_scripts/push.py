@@ -2,6 +2,7 @@
 
 example:
   saliency-bench push dataset pet-xai --dry-run
+  saliency-bench push dataset my-data --name my-data --with-images cc-by-4.0 --hide-masks test
   saliency-bench push metric saliency_miou --namespace YOUR-NAME
   saliency-bench push model models/resnet-18-pet-xai --license apache-2.0
   saliency-bench push results runs/pet
@@ -21,15 +22,20 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
+from typing import TYPE_CHECKING
 
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _results, _shared
+
+if TYPE_CHECKING:
+    from saliency_bench.hub.plan import Publication
+    from saliency_bench.hub.upload import Published
 
 SECTION = "publish"
 KEPT = "files that arrived", ""  # when it is stopped
 # Options of one kind only: {kind: {attribute: flag}}
 OWN = {
-    "dataset": {"with_images": "--with-images", "eval_yaml": "--eval-yaml"},
+    "dataset": {"with_images": "--with-images", "eval_yaml": "--eval-yaml", "hide_masks": "--hide-masks"},
     "model": {"results": "--results", "eval_results": "--eval-results", "license": "--license"},
     "results": {"note": "--note"},
 }
@@ -55,6 +61,10 @@ def arguments(parser: ArgumentParser) -> None:
     groups["dataset"].add_argument(
         "--eval-yaml", action="store_true",
         help="add eval.yaml, by which the Hub lists the scores of models on its page (the Hub may refuse it)",
+    )  # fmt: skip
+    groups["dataset"].add_argument(
+        "--hide-masks", metavar="SPLIT",
+        help="keep the masks of this split in a private repository, NAME-masks, for the owner of a board to score with",
     )  # fmt: skip
     groups["model"].add_argument("--license", metavar="LICENCE", help="licence of the weights, such as apache-2.0")
     groups["model"].add_argument("--results", metavar="RUN", help="folder of a run with it, for the tables of its card")
@@ -82,9 +92,31 @@ def dataset(args: Namespace) -> None:
 
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         publication = dataset_publication(
-            args.item, args.namespace, Path(workspace), args.name, args.with_images, args.eval_yaml
+            args.item, args.namespace, Path(workspace), args.name, args.with_images, args.eval_yaml, args.hide_masks
         )
-        _publish(args, publication)
+        kept = _published_masks(args, publication) if args.hide_masks else None
+        done = _published(args, publication)
+    if args.json:
+        print(json.dumps(done.as_dict() | ({"masks": kept.as_dict()} if kept else {}), indent=2))
+
+
+def _published_masks(args: Namespace, publication: "Publication") -> "Published":
+    """Publish the masks that a dataset hides in a private repository; before the dataset, so that none lacks them."""
+    from saliency_bench.hub.client import default_api, token_of
+    from saliency_bench.hub.errors import is_network_error, refuse
+    from saliency_bench.publishing.datasets import check_never_shown, masks_publication
+
+    api = default_api()
+    try:
+        check_never_shown(publication.repo, args.hide_masks, api)
+    except UserError:
+        raise
+    except Exception as error:
+        if not (args.dry_run and is_network_error(error)):
+            refuse(error, publication.repo, token_of(api))
+    with TemporaryDirectory(prefix="saliency-bench-") as workspace:
+        masks = masks_publication(publication, args.item, args.hide_masks, Path(workspace))
+        return _published(args, masks, private=True)
 
 
 def metric(args: Namespace) -> None:
@@ -153,7 +185,7 @@ def _publish(args: Namespace, publication) -> None:
         print(json.dumps(done.as_dict(), indent=2))
 
 
-def _published(args: Namespace, publication):
+def _published(args: Namespace, publication: "Publication", *, private: bool = False) -> "Published":
     """Return what became of it, said unless it is asked for as JSON."""
     from huggingface_hub.utils import disable_progress_bars
 
@@ -162,7 +194,7 @@ def _published(args: Namespace, publication):
     if args.json:
         disable_progress_bars()
     say = (lambda line: None) if args.json else (lambda line: print(line, flush=True))
-    done = publish(publication, private=args.private, dry_run=args.dry_run, say=say)
+    done = publish(publication, private=private or args.private, dry_run=args.dry_run, say=say)
     if not args.json:
         print(done, flush=True)
     return done

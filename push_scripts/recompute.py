@@ -3,6 +3,7 @@
 example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER
   saliency-bench recompute ./results DATASET/MODEL/SUBMITTER --dataset ./pets
+  saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER --hidden YOUR-NAME/my-data-masks
 
 Explainers of the package are run again on images that are drawn at random, and submitted maps are scored again, all of
 them. A score that differs by more than 1e-4 refuses the submission. What was found is written to the results folder or
@@ -26,6 +27,10 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print what was found and write nothing")
     parser.add_argument("--dataset", metavar="NAME|DIR", help="where it is, if not where the submission says")
     parser.add_argument("--model", metavar="NAME|DIR", help="where it is, if not where the submission says")
+    parser.add_argument(
+        "--hidden", metavar="OWNER/NAME|DIR",
+        help="private repository of the masks that `push dataset --hide-masks` keeps (default: as the board lists it)",
+    )  # fmt: skip
     for name in SETTINGS:
         _shared.setting(parser, name, default=None)
     _shared.output(parser)
@@ -35,7 +40,7 @@ def main(args: Namespace) -> int:
     """Compute scores of a submission to your leaderboard again, so that its rows are ranked."""
     from saliency_bench.leaderboard.recompute import vouch
 
-    given = {name: getattr(args, name) for name in ("dataset", "model", *SETTINGS)}
+    given = {name: getattr(args, name) for name in ("dataset", "model", "hidden", *SETTINGS)}
     status, lines = vouch(
         args.results, args.folder, samples=args.samples, dry_run=args.dry_run, progress=not args.json, **given
     )

@@ -23,6 +23,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.hashing import known_sha256, sha256_of
 
 REPORT = "build_report.json"
+HIDDEN = "hidden_masks"  # key of a report: the split whose masks are hidden, if there is one
 LARGEST = 200_000_000  # bytes: ImageNet names 50,000 images in it
 
 

@@ -88,7 +88,8 @@ def biases(builder: ModuleType, build_report: dict) -> list[str]:
 def _missing(build_report: dict) -> str | None:
     """Return a line about missing masks, if any are."""
     counts = build_report["counts"]
-    without = counts["samples"] - counts["masks"]
+    hidden = build_report["splits"].get(build_report.get("hidden_masks"), {"num_examples": 0})["num_examples"]
+    without = counts["samples"] - counts["masks"] - hidden
     share = without / counts["samples"]
     return f"{without} samples ({share:.1%}) have no mask; metrics that need one leave them out." if without else None
 

@@ -15,7 +15,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 
 from saliency_bench import registry
 from saliency_bench.data.annotations import joined
-from saliency_bench.data.build_report import REPORT, changed_files, read_report
+from saliency_bench.data.build_report import HIDDEN, REPORT, changed_files, read_report
 from saliency_bench.data.builders import settings_of
 from saliency_bench.data.building import build
 from saliency_bench.data.card import ANNOTATIONS
@@ -131,6 +131,11 @@ class Found:
     def title(self) -> str | None:
         """What the owner calls it, as the build report in a local folder says."""
         return read_report(self.folder).get("title") if self.folder else None
+
+    @property
+    def hidden_masks(self) -> str | None:
+        """The split whose masks are hidden, as the build report says; None if there is none."""
+        return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
         """Load a split.

@@ -72,6 +72,7 @@ class Report(BaseModel):
     left_out: list[dict[str, str]] = []
     remarks: list[dict[str, str]] = []
     near_duplicates: list[dict[str, JsonValue]] = []
+    hidden_masks: Annotated[str, StringConstraints(max_length=200)] = ""
 
 
 def check_names(files: Iterable[str], name: str) -> None:
@@ -275,7 +276,9 @@ def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
     Raises:
         UserError: Something is missing; it is named.
     """
-    if missing := [name for name in Report.model_fields if name not in build_report and name != "title"]:
+    if missing := [
+        name for name in Report.model_fields if name not in build_report and name not in ("title", "hidden_masks")
+    ]:
         raise UserError(f"the build report of {where} has no {missing[0]}; build or download the dataset again")
     return build_report
 

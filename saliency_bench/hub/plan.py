@@ -30,8 +30,8 @@ class Publication:
         files: {path in the repository: a local file, or its content}.
         message: of the commit.
         owned: patterns of paths that we manage; such a file is removed from the repository once it is not in `files`.
-        mark: (a path in `files`, a key of the JSON in it): a repository that holds files already must have this file
-            with the same value, else it is somebody's other work. The key is "" where the file alone tells.
+        mark: (a path in `files`, keys of the JSON in it): a repository that holds files already must have this file
+            with the same values, else it is somebody's other work. The key is "" where the file alone tells.
         sdk: of a Space: what runs it.
         first: paths that are sent only where the repository lacks them, because others write them later.
     """
@@ -41,7 +41,7 @@ class Publication:
     files: dict[str, Path | bytes]
     license: str | None
     owned: Sequence[str] = ()
-    mark: tuple[str, str] | None = None
+    mark: tuple[str, ...] | None = None
     sdk: str = "gradio"
     first: Sequence[str] = ()
 
@@ -149,20 +149,22 @@ def _refuse_other_work(publication: Publication, there: set[str], head: str, api
     others = sorted(there - set(STARTERS))
     if publication.mark is None or not others:
         return
-    path, key = publication.mark
+    path, *keys = publication.mark
     fix = "choose another --name or --namespace"
     if path not in there:
         shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise UserError(f"the {publication.kind} {publication.repo} holds something else ({shown}); {fix}")
-    if not key:
+    if not any(keys):
         return
     with no_bars():
         downloaded = api.hf_hub_download(publication.repo, path, repo_type=publication.kind, revision=head)
-    expected, theirs = _value(publication.files[path], key), _value(Path(downloaded), key)
-    if expected != theirs:
-        raise UserError(
-            f"the {publication.kind} {publication.repo} holds {one_line(theirs, 100)}, not {expected}; {fix}"
-        )
+    for key in keys:
+        expected, theirs = _value(publication.files[path], key), _value(Path(downloaded), key)
+        if expected != theirs:
+            is_first = key == keys[0]  # which names the work itself
+            values = [one_line(value, 100) if is_first else f"{key} {one_line(value, 100)}" if value else f"no {key}"
+                     for value in (theirs, expected)]  # fmt: skip
+            raise UserError(f"the {publication.kind} {publication.repo} holds {values[0]}, not {values[1]}; {fix}")
 
 
 def _value(content: Path | bytes, key: str) -> object:

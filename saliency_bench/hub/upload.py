@@ -113,7 +113,10 @@ def _send(plan: UploadPlan, api: HfApi) -> str:
         api.create_repo(
             publication.repo, repo_type=publication.kind, private=plan.private, exist_ok=True, space_sdk=sdk
         )
-        head = api.repo_info(publication.repo, repo_type=publication.kind).sha
+        info = api.repo_info(publication.repo, repo_type=publication.kind)
+        if plan.private and not info.private:  # somebody else may have made it meanwhile
+            raise UserError(f"{publication.repo} was to be private and is public; nothing was sent")
+        head = info.sha
     commit = api.create_commit(
         publication.repo,
         _operations(plan),

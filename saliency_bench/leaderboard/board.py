@@ -25,9 +25,11 @@ from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
 from saliency_bench.leaderboard.columns import FEATURES, columns_of
 from saliency_bench.leaderboard.copies import agree, other_names
+from saliency_bench.leaderboard.hidden import attempts_of
 from saliency_bench.leaderboard.known import (
     CHECKED,
     CLAIMED,
+    HIDDEN,
     RUN,
     SCORED,
     STATUSES,
@@ -40,7 +42,7 @@ from saliency_bench.leaderboard.known import (
 from saliency_bench.leaderboard.row import Row
 from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import read_folder, source_at
-from saliency_bench.leaderboard.standing import Candidate, Place, question_of
+from saliency_bench.leaderboard.standing import Candidate, Place, hidden_places, question_of
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
@@ -213,10 +215,16 @@ def _candidate(cell: CellResult, submission: Checked, folder: str, content: str,
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
     status, why, again = _trust(cell, submission, content, owners)
-    suspicions = tuple(owners.statuses[content].suspicions.get(cell.explainer, ())) if status == SCORED else ()
+    suspicions: tuple[str, ...] = ()
+    attempts = None
+    if status in (SCORED, HIDDEN):
+        suspicions = tuple(owners.statuses[content].suspicions.get(cell.explainer, ()))
+    if again is not None and again.score is not None:
+        attempts = len(attempts_of(owners.statuses.values(), result.submitter, setting.fingerprint))
+        cell = cell.model_copy(update=again.score.model_dump() | {"left_out": {}})
     row = Row(
         cell=cell, result=result, question=question_of(cell, setting), status=status, why=why, recomputed=again,
-        suspicions=suspicions,
+        suspicions=suspicions, attempts=attempts,
         dataset=dataset.id if dataset else result.dataset.id,
         model=model.id if model else result.model.id,
         named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
@@ -240,6 +248,8 @@ def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -
         return CHECKED, "its scores have not been recomputed", None
     if (again := status.cells.get(cell.cell_id)) is None:
         return CHECKED, status.further.get(cell.cell_id, "its scores have not been recomputed"), None
+    if again.score is not None:
+        return HIDDEN, "", again
     if again.by == "maps":
         return SCORED, "the board scored its maps, whose origin is not known", again
     return RUN, "", again
@@ -295,10 +305,12 @@ def _as_run(submission: Checked) -> RunData:
 
 def _ranked_rows(rivals: Sequence[Candidate]) -> list[Row]:
     """Return the rows of a question with their ranks."""
-    ranked = _to_rank([candidate for candidate in rivals if candidate.row.status != CLAIMED and candidate.row.n])
-    places: dict[str, Place] = {}
+    hidden = [candidate for candidate in rivals if candidate.row.status == HIDDEN]
+    others = [candidate for candidate in rivals if candidate.row.status not in (CLAIMED, HIDDEN) and candidate.row.n]
+    ranked = _to_rank(others)
+    places: dict[str, Place] = hidden_places(hidden)
     if ranked:
-        places = cached_places(ranked, ranked[0].submission.result.setting.seed)
+        places |= cached_places(ranked, ranked[0].submission.result.setting.seed)
     rows = []
     for candidate in rivals:
         row = replace(candidate.row, same_as=tuple(other_names(candidate, rivals)))

@@ -75,6 +75,11 @@ def known_metric(cell: CellKey) -> Metric | None:
     return metric if is_same and metric.version == cell.metric_version else None
 
 
+def needs_masks(metric: Metric) -> bool:
+    """Return whether a metric asks for what a hidden split does not have: masks, or further columns."""
+    return "masks" in metric.inputs or bool(metric.declaration.columns)
+
+
 @cache
 def _names(kind: str) -> frozenset[str]:
     """Return the names of the package's explainers or metrics; cached, as its files stay as they are while it runs."""

@@ -24,6 +24,7 @@ COLUMNS: Final[dict[str, Column]] = {
     "rank": (TEXT, lambda row: rank_text(row.rank) or row.unranked),
     "status": (TEXT, lambda row: row.status),
     "recomputed": (COUNT, lambda row: row.recomputed.samples if row.recomputed else 0),
+    "attempts": (COUNT, lambda row: row.attempts),
     "best": (FLAG, lambda row: row.best),
     "why": (TEXT, lambda row: row.why),
     "rank_if_true": (TEXT, lambda row: rank_text(row.rank_if_true)),

@@ -32,6 +32,7 @@ class KnownDataset(StrictModel):
 
     Attributes:
         samples: (id, group) of each, null for a sample in no group.
+        hidden: the private repository that holds the masks, where they are hidden (`hidden`).
     """
 
     format: Literal[1] = 1
@@ -42,6 +43,7 @@ class KnownDataset(StrictModel):
     split: Text
     fingerprint: Hash
     samples: list[tuple[str, str | None]]
+    hidden: Text | None = None
 
     @property
     def name(self) -> str:
@@ -64,20 +66,51 @@ class KnownModel(StrictModel):
         return self.digest
 
 
-Trust = Literal["run by the board", "scored by the board", "checked", "claimed"]
+Trust = Literal["run by the board", "scored by the board, hidden masks", "scored by the board", "checked", "claimed"]
 RUN: Final = "run by the board"
+HIDDEN: Final = "scored by the board, hidden masks"
 SCORED: Final = "scored by the board"
 CHECKED: Final = "checked"
 CLAIMED: Final = "claimed"
-STATUSES: Final[tuple[Trust, ...]] = (RUN, SCORED, CHECKED, CLAIMED)
+STATUSES: Final[tuple[Trust, ...]] = (RUN, HIDDEN, SCORED, CHECKED, CLAIMED)
+
+
+class HiddenScore(StrictModel):
+    """A score by hidden masks, rounded (`hidden.rounded`)."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: Count
+    clusters: Count
+
+
+class Attempt(StrictModel):
+    """A method whose maps were scored with hidden masks.
+
+    Attributes:
+        fingerprint: of the dataset.
+        date: YYYY-MM-DD, by the clock of the board's owner.
+        maps: `hidden.print_of` them.
+    """
+
+    submitter: Text
+    fingerprint: Hash
+    method: Text
+    date: Text
+    maps: Text
 
 
 class Recomputed(StrictModel):
-    """A recomputed cell: on how many samples, the largest difference, and from what: maps, or the explainer."""
+    """A recomputed cell: on how many samples, the largest difference, and from what: maps, or the explainer.
+
+    `score` is that of the board where masks are hidden: there the submission has none.
+    """
 
     samples: Count
     largest: Annotated[float, Field(ge=0)]
     by: Literal["explainer", "maps"]
+    score: HiddenScore | None = None
 
 
 class Status(StrictModel):
@@ -90,6 +123,7 @@ class Status(StrictModel):
         refused: what is wrong with the submission as a whole; null if nothing is.
         suspicions: {method: what the owner should look at before its maps are believed}, such as maps that are nearly
             the masks.
+        attempts: methods of the submission whose maps were scored with hidden masks.
     """
 
     format: Literal[1] = 1
@@ -99,6 +133,7 @@ class Status(StrictModel):
     further: dict[Hash, Text] = Field(default_factory=dict)
     refused: Text | None = None
     suspicions: dict[Text, list[Text]] = Field(default_factory=dict)
+    attempts: list[Attempt] = Field(default_factory=list)
     saliency_bench: Text
     date: Text
     device: Text

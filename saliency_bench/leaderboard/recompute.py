@@ -3,7 +3,8 @@
 Explainers of the package are run on a few images, which are drawn at random so that no submitter knows them: such rows
 are "run by the board" and have official ranks. Submitted maps are all scored again ("scored by the board"), which says
 nothing about what made them; maps that no known explainer makes are named. A single score that differs by more than
-1e-4 refuses the submission.
+1e-4 refuses the submission. Where masks are hidden a submission has no scores; all of its maps are scored here
+(`leaderboard.hidden`).
 """
 
 import secrets
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from datasets import Dataset
@@ -22,16 +23,19 @@ from huggingface_hub import CommitOperationAdd, HfApi
 import saliency_bench
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import Metric
-from saliency_bench.data.loading import load_dataset
+from saliency_bench.data.hidden_masks import join_masks
+from saliency_bench.data.loading import find, load_dataset
 from saliency_bench.engine.reading import sample_ids
 from saliency_bench.engine.run import run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
-from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
+from saliency_bench.leaderboard import hidden as hidden_track
+from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric, needs_masks
 from saliency_bench.leaderboard.hub_table import rewrite
 from saliency_bench.leaderboard.known import (
     DATASETS,
     FOLDERS,
+    Attempt,
     Known,
     KnownDataset,
     KnownModel,
@@ -58,10 +62,19 @@ SAMPLES = 16
 SIDE = 224  # pixels
 MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # forward passes of an image, for a cell and for all
 CHOSEN = "chosen_to_recompute"
+WITH_HIDDEN = " with hidden masks"  # after "maps" or "explainer": how a cell is recomputed
 
 
 def recompute(
-    root: Path, folder: str, *, samples: int = SAMPLES, seed: int | None = None, progress: bool = True, **given: Any
+    root: Path,
+    folder: str,
+    *,
+    samples: int = SAMPLES,
+    seed: int | None = None,
+    progress: bool = True,
+    hidden: str | None = None,
+    api: HfApi | None = None,
+    **given: Any,
 ) -> tuple[Status, KnownDataset | None, KnownModel | None]:
     """Recompute the submission in `root`/`folder`.
 
@@ -71,6 +84,8 @@ def recompute(
         samples: images on which each explainer of the package is run again.
         seed: of their choice; default: drawn at random, so that nobody knows them.
         progress: show bars.
+        hidden: where the masks are, if they are hidden: a private repository, or a folder; default: as the board lists.
+        api: of the owner of the board.
         **given: settings of the run that cannot be read from the submission, such as `dataset` and `model` (default:
             where the board lists them, else the repositories that the submission names), `target`, `groups` or
             `label_map` files, `device`.
@@ -92,44 +107,140 @@ def recompute(
         "model": given.pop("model", None) or _named(old_model, result.model),
     }
     dataset = _dataset(names["dataset"], result, old_dataset)
+    masks, dataset = _masks_of(dataset, old_dataset, hidden, names["dataset"])
     read_folder(root, folder, Known([dataset]))  # nobody has looked at its groups where the dataset was not listed
     further: dict[str, str] = {}
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
-    problem, device, model = "", "", KnownModel(id=result.model.id, digest=setting.classifier)
+    device, model = "", KnownModel(id=result.model.id, digest=setting.classifier)
     suspicions: dict[str, list[str]] = {}
     maps = maps_in(root / folder, result.maps)
-    for by, some_cells in _ways(submission, maps, further).items():
+    ways = _ways(submission, maps, further, has_hidden=masks is not None)
+    attempts, problem = _attempts(submission, ways, maps, listed, content, further)
+    for by, some_cells in ways.items() if not problem else ():
         settings = names | {"progress": progress, **given}
-        again = _run(submission, some_cells, maps if by == "maps" else {}, about, settings)
+        is_hidden, their_maps = by.endswith(WITH_HIDDEN), maps if by.startswith("maps") else {}
+        if is_hidden and masks is not None:
+            kept = hidden_track.kept_masks(masks, api or client.default_api())
+            settings["dataset"] = join_masks(load_dataset(names["dataset"], setting.split), kept, setting.split)
+        their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
+        again = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
         device, model = again.summary["provenance"]["device"], _model(again)
-        for name, line in (*_like_masks(again), *_all_the_same(maps)) if by == "maps" else ():
+        for name, line in (*_like_masks(again, is_hidden=is_hidden), *_all_the_same(their_maps)) if their_maps else ():
             suspicions.setdefault(name, []).append(line)
         for cell in some_cells:
-            compared = _compared(submission, again, cell, by)
+            if is_hidden:
+                compared = _scored(again, cell, "maps" if their_maps else "explainer")
+            else:
+                compared = _compared(submission, again, cell, by)
             if isinstance(compared, str):
                 problem = problem or compared
             else:
                 cells[cell.cell_id] = compared
+    for attempt in attempts:
+        if lines := hidden_track.copies_of(attempt, listed.statuses.values()):
+            suspicions.setdefault(attempt.method, []).extend(lines)
     status = Status(
         content=content, folder=folder, cells={} if problem else cells, further=further,
-        refused=problem or None, suspicions=suspicions, saliency_bench=saliency_bench.__version__,
+        refused=problem or None, suspicions=suspicions, attempts=attempts, saliency_bench=saliency_bench.__version__,
         date=datetime.now(UTC).date().isoformat(), device=device or "none",
     )  # fmt: skip
     return (
         status,
-        dataset if old_dataset is None or renamed["dataset"] else None,
+        dataset if old_dataset is None or renamed["dataset"] or dataset.hidden != old_dataset.hidden else None,
         model if old_model is None or renamed["model"] else None,
     )
 
 
-def _like_masks(again: RunData) -> Iterator[tuple[str, str]]:
-    """Yield (method, a line about it) where maps match the masks better than explainers do, in most images."""
+def _masks_of(
+    dataset: KnownDataset, listed: KnownDataset | None, hidden: str | None, name: Any
+) -> tuple[str | None, KnownDataset]:
+    """Return (where the hidden masks are, the dataset as the board lists it then); None where none are hidden.
+
+    Raises:
+        UserError: The masks are hidden, and nobody says where they are.
+    """
+    before = listed.hidden if listed else None
+    where = hidden or before
+    if where is None and find(name).hidden_masks == dataset.split:
+        raise UserError(f"the masks of the split {dataset.split} of {dataset.id} are hidden; give --hidden OWNER/NAME")
+    if where and where.startswith(FOLDER):
+        raise UserError(f"the hidden masks of {dataset.id} are in a folder, {where}; give --hidden where you have it")
+    is_folder = where is not None and Path(where).expanduser().is_dir()
+    public = f"{FOLDER}{Path(where).expanduser().resolve().name}" if where and is_folder else where
+    return where, dataset.model_copy(update={"hidden": public})
+
+
+def _attempts(
+    submission: Checked,
+    ways: dict[str, list[CellResult]],
+    maps: Mapping[str, Mapping[str, np.ndarray]],
+    listed: Known,
+    content: str,
+    further: dict[str, str],
+) -> tuple[list[Attempt], str]:
+    """Take methods that may not be scored today out of `ways`, and put into `further` why.
+
+    A method of these very files that was scored before is scored again: that tells nothing new.
+
+    Returns:
+        The attempts of the submission, and what is wrong with its maps, or "".
+    """
+    result, statuses, today = submission.result, listed.statuses.values(), datetime.now(UTC).date()
+    before = {attempt.method: attempt for attempt in listed.statuses[content].attempts} \
+        if content in listed.statuses else {}  # fmt: skip
+    earlier = hidden_track.attempts_of(statuses, result.submitter, result.setting.fingerprint)
+    by, scored = f"maps{WITH_HIDDEN}", dict(before)
+    for name in dict.fromkeys(cell.explainer for cell in ways.get(by, ())):
+        if problem := hidden_track.problem_of(name, maps[name], submission.recorded.ids):
+            return list(before.values()), problem
+        beyond = [cell for cell in ways[by] if cell.explainer == name][hidden_track.MOST_METRICS :]
+        further |= dict.fromkeys(
+            (cell.cell_id for cell in beyond),
+            f"{hidden_track.MOST_METRICS} metrics of a method are scored with hidden masks",
+        )
+        ways[by] = [cell for cell in ways[by] if cell.cell_id not in further]
+        if name in before:
+            continue
+        if (why := hidden_track.refusal(earlier, today)) is not None:
+            further |= {cell.cell_id: why for cell in ways[by] if cell.explainer == name}
+            ways[by] = [cell for cell in ways[by] if cell.explainer != name]
+            continue
+        scored[name] = Attempt(
+            submitter=result.submitter, fingerprint=result.setting.fingerprint, method=name, date=today.isoformat(),
+            maps=hidden_track.print_of(maps[name]),
+        )  # fmt: skip
+        earlier.append(scored[name])
+    if by in ways and not ways[by]:
+        del ways[by]
+    return list(scored.values()), ""
+
+
+def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
+    """Return the rounded score of a cell by hidden masks, or a line on why there is none."""
+    name = f"{cell.explainer_text} by {cell.metric_text}"
+    ours = next(
+        (item for item in again.cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
+        None,
+    )
+    if ours is None:
+        return f"{name} has other maps than it states"
+    if (score := hidden_track.rounded(ours)) is None:
+        return f"{name} has no score"
+    return Recomputed(samples=ours.n, largest=0, by=by, score=score)
+
+
+def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (method, a line about it) where maps match the masks better than explainers do, in most images.
+
+    With hidden masks (`is_hidden`) the line does not say in how many, which would tell more than the rounded score.
+    """
     for cell in again.cells:
         scores = again.values[cell.cell_id]
         share = np.mean(scores[np.isfinite(scores)] > LIKE_MASKS) if np.isfinite(scores).any() else 0
         if cell.metric == MATCH and share > MOST_IMAGES:
-            yield cell.explainer, f"maps match the mask almost exactly in {share:.0%} of the images"
+            many = "most" if is_hidden else f"{share:.0%}"
+            yield cell.explainer, f"maps match the mask almost exactly in {many} of the images"
 
 
 def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
@@ -181,8 +292,13 @@ def _named(listed: Any, submitted: Any) -> str:
     return loaded.id
 
 
-def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -> dict[str, list[CellResult]]:
-    """Return {"explainer" or "maps": the cells to recompute from it}, and put into `further` why others cannot be."""
+def _ways(
+    submission: Checked, maps: Collection[str], further: dict[str, str], *, has_hidden: bool = False
+) -> dict[str, list[CellResult]]:
+    """Return {"explainer" or "maps": the cells to recompute from it}, and put into `further` why others cannot be.
+
+    With hidden masks (`has_hidden`), `WITH_HIDDEN` follows where a cell needs them.
+    """
     ways: dict[str, list[CellResult]] = {}
     passes_left = MOST_OF_SUBMISSION
     for cell in submission.cells:
@@ -199,7 +315,8 @@ def _ways(submission: Checked, maps: Collection[str], further: dict[str, str]) -
             further[cell.cell_id] = f"its submission needs more than the {MOST_OF_SUBMISSION:,} passes that are run"
         else:
             passes_left -= passes
-            ways.setdefault("maps" if explainer is None else "explainer", []).append(cell)
+            with_hidden = WITH_HIDDEN if has_hidden and needs_masks(metric) else ""
+            ways.setdefault(("maps" if explainer is None else "explainer") + with_hidden, []).append(cell)
     return ways
 
 
@@ -222,8 +339,19 @@ def _passes(explainer: Explainer | None, metric: Metric) -> int:
     return max(explain * (1 + further_maps) + pictures, *numbers, 0)
 
 
-def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about: Mapping, given: Mapping) -> RunData:
-    """Recompute cells: from submitted maps if there are any, else with their explainers on randomly chosen samples."""
+def _run(
+    submission: Checked,
+    cells: Sequence[CellResult],
+    maps: Mapping,
+    about: Mapping,
+    given: Mapping,
+    *,
+    is_hidden: bool = False,
+) -> RunData:
+    """Recompute cells: from submitted maps if there are any, else with their explainers on randomly chosen samples.
+
+    With hidden masks (`is_hidden`) there is nothing to compare with, so that all samples are scored.
+    """
     setting = submission.result.setting
     settings: dict[str, Any] = {
         "split": setting.split, "seed": setting.seed, "target": given.get("target") or target_of(submission.result),
@@ -238,12 +366,14 @@ def _run(submission: Checked, cells: Sequence[CellResult], maps: Mapping, about:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
     # Scoring submitted maps runs no explainer, so they are all scored; explainers are run on a few samples.
-    if not maps and len(ids) > about["samples"]:
+    if not maps and not is_hidden and len(ids) > about["samples"]:
         chosen = np.random.default_rng(about["seed"]).choice(len(ids), about["samples"], replace=False)
         settings["only"] = [f"{CHOSEN}=true"]
         settings["dataset"] = _marked(given["dataset"], setting.split, {ids[place] for place in chosen})
     with TemporaryDirectory() as out:
         again = read_run(run(out=Path(out) / "run", **settings).folder)
+    if is_hidden and again.identity is not None:  # the published split has another fingerprint: that without masks
+        setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
     if again.identity is not None and (other := differing_settings(again.identity, setting)):
         raise UserError(
             f"recomputed with another {other[0]} than {submission.result.folder}; give that of the submission"
@@ -332,7 +462,7 @@ def vouch(
     if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
         raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
     root = source.root([f"{folder}/*", *(f"{name}/*.json" for name in FOLDERS)])
-    status, *listed = recompute(root, folder, **given)
+    status, *listed = recompute(root, folder, api=source.api, **given)
     files = [item for item in (status, *listed) if item is not None]
     lines = _lines(status) + [_line(item, given) for item in listed if item is not None]
     if dry_run:
@@ -358,13 +488,21 @@ def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
     return f"  the {kind} is listed as {listed.repo or listed.id}{source}"
 
 
+def _found(cell: Recomputed) -> str:
+    """Return what was found of a cell, in words."""
+    if (score := cell.score) is None:
+        return f"{cell.samples} samples by {cell.by}, largest difference {cell.largest:.2g}"
+    interval = "" if score.low is None else f" [{score.low:g}, {score.high:g}]"
+    return f"{score.value:g}{interval}, {score.n} samples by {cell.by}{WITH_HIDDEN}, rounded"
+
+
 def _lines(status: Status) -> list[str]:
     """Return a status as lines."""
     if status.refused:
         return [f"{status.folder} is refused: {status.refused}"]
-    lines = [f"{len(status.cells)} cells of {status.folder} match"]
-    lines += [f"  {name}: {cell.samples} samples by {cell.by}, largest difference {cell.largest:.2g}"
-              for name, cell in status.cells.items()]  # fmt: skip
+    match = "were scored" if any(cell.score for cell in status.cells.values()) else "match"
+    lines = [f"{len(status.cells)} cells of {status.folder} {match}"]
+    lines += [f"  {name}: {_found(cell)}" for name, cell in status.cells.items()]
     lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
     return lines + [f"  look at the maps of {name} before you believe them: {line}"
                     for name, about in status.suspicions.items() for line in about]  # fmt: skip

@@ -18,7 +18,8 @@ class Row:
         status: "run by the board": the owner of the board ran the explainer on images drawn at random; "scored by the
             board": the owner computed all scores from submitted maps, whose origin is not known; "checked": consistent
             with itself, over exactly the samples of the dataset; "claimed": dataset or metric are not known to the
-            board, or not all samples are covered.
+            board, or not all samples are covered. "scored by the board, hidden masks": the submission has no scores;
+            the owner computed them, and rounded them.
         why: why it has no better status; else "".
         dataset: its name, given by the owner of the board where `named` contains "dataset", else by the submission.
         model: its name, likewise.
@@ -28,7 +29,10 @@ class Row:
         folders: of these submissions.
         recomputed: on how many samples, and the largest difference.
         suspicions: what the owner of the board should look at before maps are believed.
-        rank: the ranks that it may have among the rows that the board has run; None for other rows.
+        attempts: how many methods of its first submitter were scored with the hidden masks of the dataset; None where
+            it was not scored with hidden masks.
+        rank: the ranks that it may have among the rows that the board has run, or among those that it has scored with
+            hidden masks; None for other rows.
         rank_if_true: for other rows that are not only claimed, the ranks that it may have beside those, if its scores
             and those of its submitter's other rows are true.
         unranked: why there is no official rank; else "".
@@ -53,6 +57,7 @@ class Row:
     folders: tuple[str, ...]
     recomputed: Recomputed | None = None
     suspicions: tuple[str, ...] = ()
+    attempts: int | None = None
     rank: RankSet = None
     rank_if_true: RankSet = None
     unranked: str = ""

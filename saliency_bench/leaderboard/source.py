@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 from huggingface_hub import HfApi, RepoFile, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from saliency_bench.errors import UserError, described
 from saliency_bench.hub import client, errors
 from saliency_bench.leaderboard.cache import read_cached
-from saliency_bench.leaderboard.checks import Checked
+from saliency_bench.leaderboard.checks import Checked, known_metric, needs_masks
 from saliency_bench.leaderboard.known import FOLDERS, Known, content_of
 from saliency_bench.leaderboard.published_maps import SHARD
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, SCHEMA, Result, read_result
@@ -153,12 +154,27 @@ def _check_place(submission: Checked, folder: str) -> None:
         raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {submission.result.folder}")
 
 
+def _check_no_scores(submission: Checked) -> None:
+    """Raise UserError for scores that nobody but the owner of the board can compute, as the masks are hidden."""
+    for cell in submission.cells:
+        metric = known_metric(cell)
+        outcome = submission.recorded.outcomes[cell.cell_id]
+        has_scores = any(np.isfinite(values).any() for values in (outcome.scores, *outcome.parts.values()))
+        if has_scores and (metric is None or needs_masks(metric)):
+            raise UserError(
+                f"{submission.result.folder}/{RECORDS}: it has scores by {cell.metric_text}, but the masks of this "
+                "dataset are hidden; submit maps, and no scores of your own"
+            )
+
+
 def _check_samples(submission: Checked, owners: Known) -> None:
     """Raise UserError for samples that are not those of the dataset, if the owner of the board has listed it."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
         return
+    if dataset.hidden:
+        _check_no_scores(submission)
     published = dict(dataset.samples)
     where = f"{submission.result.folder}/{RECORDS}"
     for image_id, group in zip(submission.recorded.ids, submission.recorded.groups, strict=True):

@@ -114,6 +114,34 @@ def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
     return placed
 
 
+def hidden_places(entries: Sequence[Candidate]) -> dict[str, Place]:
+    """Return {key: its place} of the rows of a question that were scored with hidden masks.
+
+    Of these only rounded values and intervals are known, so that a row is better than another one where the intervals
+    do not overlap, which is stricter than the paired test of other rows.
+    """
+    placed = {}
+    for entry in entries:
+        rank, beats, not_beaten, why = None, [], [], "it has no interval"
+        if None not in (entry.row.low, entry.row.high):
+            signs = [(_sign(entry.row, other.row), other) for other in entries if other is not entry]
+            rank = 1 + sum(sign < 0 for sign, _ in signs), len(entries) - sum(sign > 0 for sign, _ in signs)
+            against = [pair for pair in signs if pair[1].cell.baseline and not entry.cell.baseline]
+            beats = sorted({other.cell.explainer_text for sign, other in against if sign > 0})
+            not_beaten = sorted({other.cell.explainer_text for sign, other in against if sign <= 0})
+            why = ALONE if len(entries) == 1 else ""
+        placed[entry.key] = Place(None if why else rank, None, why, False, tuple(beats), tuple(not_beaten))
+    return placed
+
+
+def _sign(row: Row, other: Row) -> int:
+    """Return 1 if the interval of a row lies on the better side of another row's, -1 if on the worse, else 0."""
+    if row.low is None or row.high is None or other.low is None or other.high is None:
+        return 0
+    sign = int(row.low > other.high) - int(row.high < other.low)
+    return sign if row.cell.higher_is_better else -sign
+
+
 def _against(
     entry: Candidate, baselines: Mapping[str, str], contrasts: Sequence[Contrast]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:

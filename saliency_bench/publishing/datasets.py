@@ -3,17 +3,22 @@
 import re
 from io import BytesIO
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
 from PIL import Image, ImageDraw
 
 from saliency_bench import registry
 from saliency_bench.data import annotations
-from saliency_bench.data.build_report import REPORT, read_report, report_bytes
+from saliency_bench.data.build_report import HIDDEN, REPORT, read_report, report_bytes
 from saliency_bench.data.card import ANNOTATIONS, CONFIG, card, terms
+from saliency_bench.data.hidden_masks import hide_masks, keep_masks
+from saliency_bench.data.hub_datasets import published_report
 from saliency_bench.data.untrusted import complete
 from saliency_bench.errors import UserError
-from saliency_bench.hub.plan import Publication
+from saliency_bench.hub.plan import STARTERS, Publication
 from saliency_bench.publishing.headline import eval_yaml, shown_split
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.pictures import decode
@@ -22,7 +27,8 @@ PICTURE = "assets/samples.png"
 SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
 TINT = (230, 40, 40)
 OWNED = ("data/*.parquet", "annotations/*.parquet", PICTURE)
-MARK = (REPORT, "dataset")
+MARK = (REPORT, "dataset", HIDDEN)
+KEPT = "-masks"  # after the name of the dataset: the private repository of its hidden masks
 
 
 def dataset_publication(
@@ -32,6 +38,7 @@ def dataset_publication(
     name: str | None = None,
     with_images: str | None = None,
     evaluation: bool = False,
+    hide: str | None = None,
 ) -> Publication:
     """Return the files to publish of a dataset that `saliency-bench build` wrote.
 
@@ -44,9 +51,11 @@ def dataset_publication(
             the annotations of such a dataset are published.
         evaluation: add `eval.yaml` (`headline`), by which the Hub shows scores of models on the dataset's page; it may
             refuse a framework that is not registered there, and with it the whole upload.
+        hide: the split whose masks are left out; `masks_publication` keeps them.
 
     Raises:
-        UserError: The folder is no built dataset or was changed since, or a licence is not needed.
+        UserError: The folder is no built dataset or was changed since, a licence is not needed, or masks cannot be
+            hidden because anybody can make them.
     """
     folder = Path(folder)
     build_report = _checked_report(folder)
@@ -62,6 +71,9 @@ def dataset_publication(
         )
     if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
         raise UserError(f"--with-images takes a licence identifier of the Hub, such as cc-by-4.0; got '{with_images}'")
+    if hide:
+        _check_secret(builder, build_report, with_images)
+        build_report, folder = hide_masks(folder, build_report, hide, workspace), workspace
     named, _ = terms(builder, license := with_images or build_report["license"])
     license += f" ({named})" if named else ""
     features, centre = annotations.features_of(folder, build_report), _centre(folder, build_report)
@@ -76,13 +88,70 @@ def dataset_publication(
             OWNED,
             MARK,
         )
-    readme = (folder / "README.md").read_text(encoding="utf-8")
-    if with_images:
+    if with_images or hide:
         readme = card(builder, build_report, features, images_license=with_images)
+    else:
+        readme = (folder / "README.md").read_text(encoding="utf-8")
+    if hide:
+        readme, config = _with_bias(readme, centre), CONFIG if evaluation else None
+        return Publication("dataset", repo, _files(folder, build_report, readme, repo, config), license, OWNED, MARK)
     picture, shown = samples_picture(folder, build_report)
     readme, config = _with_bias(_with_picture(readme, shown), centre), CONFIG if evaluation else None
     files = _files(folder, build_report, readme, repo, config) | {PICTURE: picture}
     return Publication("dataset", repo, files, license, OWNED, MARK)
+
+
+def masks_publication(public: Publication, folder: str | Path, split: str, workspace: Path) -> Publication:
+    """Return the files of the private repository of hidden masks: all of the split but its pictures.
+
+    Args:
+        public: the dataset without these masks.
+        folder: of the dataset with them.
+        split: whose masks are hidden.
+        workspace: an empty folder for temporary files.
+    """
+    build_report = keep_masks(Path(folder), _checked_report(Path(folder)), split, workspace)
+    text = f"# Hidden masks\n\nThe masks of the split `{split}` of {public.repo}. This repository must stay private.\n"
+    files = _files(workspace, build_report, text, public.repo, None)
+    return Publication("dataset", public.repo + KEPT, files, public.license, OWNED, (REPORT, "dataset"))
+
+
+def check_never_shown(repo: str, split: str, api: HfApi) -> None:
+    """Check that masks which are to be hidden were never published; errors of the Hub are raised as they are.
+
+    Args:
+        repo: the public repository.
+        split: whose masks are to be hidden.
+        api: client of the Hub.
+
+    Raises:
+        UserError: A commit of the repository has them, or data of which nothing is known.
+    """
+    try:
+        refs = api.list_repo_refs(repo, repo_type="dataset")
+    except RepositoryNotFoundError:
+        return
+    names = [ref.ref for ref in (*refs.branches, *refs.tags)]
+    commits = {commit.commit_id for name in names
+               for commit in api.list_repo_commits(repo, repo_type="dataset", revision=name)}  # fmt: skip
+    for commit in sorted(commits):
+        files = set(api.list_repo_files(repo, repo_type="dataset", revision=commit)) - set(STARTERS)
+        if files and published_report(repo, commit, api).get(HIDDEN) != split:
+            raise UserError(
+                f"commit {commit[:12]} of {repo} was published without hiding the masks of {split}: hiding what "
+                "others may have is worthless; take images that were never published, and another --name"
+            )
+
+
+def _check_secret(builder: ModuleType, build_report: dict, with_images: str | None) -> None:
+    """Raise UserError for masks that anybody can make, and for images that nobody would get."""
+    if not hasattr(builder, "OWN_DATA"):
+        raise UserError(
+            f"anybody can build {build_report['dataset']} with its masks, so hiding them is worthless; --hide-masks is "
+            "for your own data"
+        )
+    if not (build_report["redistribute_images"] or with_images):
+        raise UserError("who gets no images makes no maps; publish them with --with-images LICENCE")
 
 
 def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 import datasets
 
 from saliency_bench.bound_metric import Metric
+from saliency_bench.data.build_report import HIDDEN
 from saliency_bench.data.fingerprints import column_of, content_of
 from saliency_bench.data.loading import Found, find, with_pictures
 from saliency_bench.data.untrusted import check_samples
@@ -121,7 +122,7 @@ def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> Table:
     check_further(published, further)
     rows = labelled(published, spec.label_column)
     check_samples(rows)
-    _say_what_is_missing(published, metrics)
+    _say_what_is_missing(published, metrics, is_hidden=source.hidden_masks == split)
     names = label_names(rows)
     return Table(spec, source, published, rows, names, further, selection_of(spec.only, rows, names))
 
@@ -144,8 +145,8 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
     return [column for column in asking if column in rows.column_names]
 
 
-def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric]) -> None:
-    """Say in one line which columns there are not, and what follows from it."""
+def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric], *, is_hidden: bool) -> None:
+    """Say in one line which columns there are not, or that masks are hidden, and what follows from it."""
     asking = [metric.name for metric in metrics if "masks" in metric.inputs]
     masks = rows.data.column("mask") if "mask" in rows.column_names else None
     missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (masks is None and bool(asking))
@@ -154,4 +155,7 @@ def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric]) -> None:
         follows.append(f"without masks {', '.join(asking)} {'show' if len(asking) > 1 else 'shows'} -")
     named = f"has no column {' and no column '.join(missing)} (it has: {', '.join(rows.column_names)})"
     if follows:
+        if is_hidden:
+            named, missing = "hides the masks of this split", [HIDDEN]
+            follows.append("a board scores maps that are submitted with their values (submit --with-maps)")
         complain(f"the dataset {named if missing else 'has no masks'}: {'; '.join(follows)}")

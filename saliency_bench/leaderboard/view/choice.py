@@ -58,7 +58,8 @@ def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 def _heading(row: ShownRow) -> tuple:
     """Return what sorts the headings."""
-    return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question, row.own_method)
+    apart = row.own_method and row.attempts is None  # with hidden masks all rows are ranked together
+    return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question, apart)
 
 
 def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from saliency_bench import registry
-from saliency_bench.leaderboard.known import RUN
+from saliency_bench.leaderboard.known import HIDDEN, RUN
 from saliency_bench.results.cell import RankSet
 from saliency_bench.utils.hashing import hash_of
 
@@ -76,6 +76,7 @@ class ShownRow:
     not_beaten_if_true: tuple[str, ...] = ()
     same_as: tuple[str, ...] = ()
     suspicions: tuple[str, ...] = ()
+    attempts: int | None = None
 
 
 def shown(row: "Row") -> ShownRow:
@@ -84,7 +85,7 @@ def shown(row: "Row") -> ShownRow:
     used = result.dataset.used
     passes = cell.forward_passes.explain
     against, nothing = (row.beats, row.not_beaten), ((), ())
-    official, if_true = (against, nothing) if row.status == RUN else (nothing, against)
+    official, if_true = (against, nothing) if row.status in (RUN, HIDDEN) else (nothing, against)
     return ShownRow(
         key=key_of(row), question=row.question, asks=_asks(row), dataset=row.dataset, model=row.model,
         explainer=cell.explainer_text, metric=cell.metric_text, family=family_of(cell.metric),
@@ -92,7 +93,8 @@ def shown(row: "Row") -> ShownRow:
         clusters=cell.clusters, few=cell.few, approximate=cell.approximate, rank=row.rank,
         rank_if_true=row.rank_if_true, unranked=row.unranked, best=row.best, baseline=cell.baseline,
         own_method=row.own_method, status=row.status, why=row.why,
-        recomputed=row.recomputed.samples if row.recomputed else 0, suspicions=row.suspicions,
+        recomputed=row.recomputed.samples if row.recomputed else 0, attempts=row.attempts,
+        suspicions=row.suspicions,
         beats=official[0], not_beaten=official[1],
         beats_if_true=if_true[0], not_beaten_if_true=if_true[1], not_comparable=row.not_comparable,
         conflict=row.conflict, same_as=row.same_as,

@@ -1,0 +1,107 @@
+"""Datasets whose masks of one split are hidden: what is published, what is kept, and both joined again.
+
+What is published of the split has `SHOWN` columns; all others are null there, as boxes, sources and counts of regions
+tell about masks. Files, counts and the card are made anew from these rows. What is kept are the annotations of the
+split (`annotations.split_off`): everything but the pictures, of which it has checksums.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from datasets import Dataset, Features, Image
+
+from saliency_bench.data.annotations import checksum, features_of, rows_of, split_off
+from saliency_bench.data.build_report import HIDDEN, SplitWriter, read_report
+from saliency_bench.data.fingerprints import stored_bytes
+from saliency_bench.errors import UserError, one_line, unknown
+
+SHOWN = ("image", "image_id", "label", "labels", "group", "source_split")
+
+
+def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path) -> dict[str, Any]:
+    """Write a built dataset without the masks of a split into a folder, and return its build report.
+
+    Args:
+        folder: of the dataset.
+        build_report: of the dataset.
+        split: whose masks are hidden.
+        out: an empty folder.
+
+    Raises:
+        UserError: There is no such split, or it has no masks.
+    """
+    part = _split_with_masks(folder, build_report, split)
+    (out / "data").mkdir()
+    for file in (file for name, other in build_report["splits"].items() if name != split for file in other["files"]):
+        (out / file["path"]).symlink_to((folder / file["path"]).resolve())
+    writer = SplitWriter(out / "data", split, features_of(folder, build_report))
+    counts = {name: dict(count) if isinstance(count, dict) else count for name, count in build_report["counts"].items()}
+    told = [column for column in writer.classes if column not in SHOWN]  # classes that tell about masks
+    ids = set()
+    for row in rows_of(folder, part):
+        ids.add(row["image_id"])
+        for column in told:
+            if row[column] is not None:
+                counts[column][writer.shards.features[column].names[row[column]]] -= 1
+        writer.add({name: value if name in SHOWN else None for name, value in row.items()})
+    left_out = [entry for entry in build_report["left_out"] if entry["what"] != "mask" or entry["id"] not in ids]
+    counts["masks"] -= part["masks"]
+    counts["masks_left_out"] = sum(entry["what"] == "mask" for entry in left_out)
+    return build_report | {
+        HIDDEN: split,
+        "counts": counts,
+        "splits": build_report["splits"] | {split: writer.report(writer.shards.close())},
+        "left_out": left_out,
+        "remarks": [remark for remark in build_report["remarks"] if remark["id"] not in ids],
+    }
+
+
+def keep_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path) -> dict[str, Any]:
+    """Write what `hide_masks` leaves out into a folder, and return its build report; arguments and errors are its."""
+    part = _split_with_masks(folder, build_report, split)
+    return split_off(folder, build_report | {"splits": {split: part}}, out)
+
+
+def _split_with_masks(folder: Path, build_report: dict[str, Any], split: str) -> dict[str, Any]:
+    """Return the entry of a split. Raise UserError if there is nothing to hide."""
+    if split not in build_report["splits"]:
+        raise unknown(f"split of {folder}", split, build_report["splits"])
+    if not build_report["splits"][split]["masks"]:
+        raise UserError(f"the split {split} of {folder} has no masks; leave out --hide-masks")
+    return build_report["splits"][split]
+
+
+def join_masks(rows: Dataset, kept: Path, split: str) -> Dataset:
+    """Return published rows with all columns that were hidden.
+
+    Args:
+        rows: of the split, as they are published.
+        kept: the folder that `keep_masks` wrote.
+        split: its name.
+
+    Raises:
+        UserError: The folder is of another split, or an image is not the one that the kept masks are of.
+    """
+    build_report = read_report(kept)
+    if split not in build_report.get("splits", {}):
+        raise UserError(f"{kept} holds no masks of the split {split}; give the repository that push dataset made")
+    features = features_of(kept, build_report)
+    notes = {note["image_id"]: note for note in rows_of(kept, build_report["splits"][split])}
+    stored = rows.with_format(None).select_columns(["image_id", "image"]).cast_column("image", Image(decode=False))
+    ids = []
+    for row in stored:
+        ids.append(image_id := row["image_id"])
+        picture = {"bytes": stored_bytes(row["image"])}
+        if image_id not in notes or checksum(picture) != notes[image_id]["image_sha256"]:
+            raise UserError(f"image {one_line(image_id, 100)} is not the one that the hidden masks are of")
+    if len(notes) != len(ids):
+        raise UserError(f"the hidden masks are of {len(notes)} images, and the published split has {len(ids)}")
+    for column, kind in features.items():
+        if column in SHOWN or column.endswith("_sha256"):
+            continue
+        schema = Features({column: kind}).arrow_schema
+        values = pa.array([notes[image_id][column] for image_id in ids], schema.field(column).type)
+        rows = rows.remove_columns([column] if column in rows.column_names else [])
+        rows = rows.add_column(column, values, feature=kind)
+    return rows

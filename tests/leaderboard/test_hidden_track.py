@@ -1,0 +1,421 @@
+"""The hidden track: masks that nobody has, scored by the owner of the board, and all ways around it."""
+
+import csv
+import json
+from datetime import date, timedelta
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import CommitOperationAdd
+from local_hub import FOUNDER, VISITOR
+from PIL import Image
+from submissions import FINGERPRINT, IDS, know, submission, write
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.data.build_report import REPORT, read_report
+from saliency_bench.data.hidden_masks import SHOWN, hide_masks, join_masks, keep_masks
+from saliency_bench.data.loading import find, fingerprint
+from saliency_bench.errors import UserError
+from saliency_bench.hub.upload import publish
+from saliency_bench.leaderboard import hidden
+from saliency_bench.leaderboard.known import (
+    HIDDEN,
+    Attempt,
+    HiddenScore,
+    Known,
+    Recomputed,
+    Status,
+    content_of,
+    write_known,
+)
+from saliency_bench.leaderboard.published_maps import as_published
+from saliency_bench.leaderboard.recompute import _attempts, vouch
+from saliency_bench.leaderboard.review import merge, review
+from saliency_bench.leaderboard.view.archive import Archive
+from saliency_bench.leaderboard.view.choice import chosen
+from saliency_bench.leaderboard.view.page import Page
+from saliency_bench.leaderboard.view.state import View
+from saliency_bench.publishing.datasets import check_never_shown, dataset_publication, masks_publication
+
+BOARD, PUBLIC, PRIVATE = "saliency-bench/results", "saliency-bench/things", "saliency-bench/things-masks"
+
+
+@pytest.fixture(scope="module")
+def own(shapes, tmp_path_factory):
+    """The drawings as somebody's own pictures in class folders, with their masks; the first has none."""
+    root = tmp_path_factory.mktemp("own")
+    names = None
+    for split in ("train", "test"):
+        rows = sb.load_dataset(shapes, split).select(range(30))
+        names = rows.features["label"].names
+        for index, row in enumerate(rows):
+            for kind, picture in (("images", row["image"]), ("masks", row["mask"])):
+                folder = root / kind / split / names[row["label"]]
+                folder.mkdir(parents=True, exist_ok=True)
+                if index or kind == "images":
+                    picture.save(folder / f"{split}{index}.png")
+    return sb.build("folder", root / "built", images=str(root / "images"), masks=str(root / "masks"), progress=False)
+
+
+def hiding(own, tmp_path, hide="test"):
+    (tmp_path / "work").mkdir()
+    return dataset_publication(own, "saliency-bench", tmp_path / "work", "things", "cc-by-4.0", hide=hide)
+
+
+def maps_like(rows, seed=0):
+    """Maps of the prepared frame that know nothing."""
+    draw = np.random.default_rng(seed)
+    return {row["image_id"]: draw.normal(size=(32, 32)).astype(np.float32) for row in rows}
+
+
+@pytest.mark.slow
+def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own, resnet, tmp_path, monkeypatch, capsys):
+    def as_user(user):
+        monkeypatch.setenv("HF_TOKEN", user.token)
+
+    def sent(maps, name, user, **changes):
+        """The folder on the board of a method's maps, which the user submits and the owner merges."""
+        as_user(user)
+        place = tmp_path / f"{user.name}-{name}"
+        sb.template(PUBLIC, str(resnet), place, device="cpu", progress=False)
+        (place / "maps").mkdir()
+        with (place / "samples.csv").open() as file:
+            files = {row["image_id"]: row["file"] for row in csv.DictReader(file)}
+        for image_id, values in maps.items():
+            np.save(place / "maps" / files[image_id], values)
+        own_metrics = ["saliency_miou", "saliency_insertion:steps=4"]
+        plan = sb.submit(place, name=name, metrics=own_metrics, device="cpu", progress=False, with_maps=True, **changes)
+        as_user(FOUNDER)
+        verdict = review(BOARD, int(plan.pull_request.rpartition("/")[2]))
+        assert verdict.problems == []
+        merge(verdict)
+        return plan.submission.result.folder
+
+    as_user(FOUNDER)
+    words = ["push", "dataset", str(own), "--name", "things", "--namespace", "saliency-bench", "--with-images",
+             "cc-by-4.0", "--hide-masks", "test"]  # fmt: skip
+    assert main([*words, "--dry-run"]) == 0
+    assert main(words) == 0
+    assert here.repo("datasets", PRIVATE).private
+    assert not here.repo("datasets", PUBLIC).private
+    assert main(words[:-2]) == 2  # the masks, by mistake
+    assert "hidden_masks" in capsys.readouterr().err
+    rows = sb.load_dataset(PUBLIC)
+    assert set(rows["mask"]) == {None}
+    assert main(words) == 0  # changes nothing
+    assert len(here.repo("datasets", PUBLIC).history("main")) == 2
+
+    # The owner's own baselines, which list the dataset as hidden.
+    given = {"model": str(resnet), "device": "cpu", "progress": False}
+    run = sb.run(
+        dataset=PUBLIC, explainers=["random", "centre"], metrics=["saliency_miou"], out=tmp_path / "run", **given
+    )
+    assert "hides the masks" in capsys.readouterr().err
+    folder = sb.submit(run).submission.result.folder
+    merge(review(BOARD, 1))
+    with pytest.raises(UserError, match="are hidden; give --hidden"):
+        vouch(BOARD, folder, **given)
+    status, _ = vouch(BOARD, folder, hidden=PRIVATE, **given)
+    assert {cell.by for cell in status.cells.values()} == {"explainer"}
+
+    # A stranger: cannot read the masks, is scored once a day, whatever the method is called.
+    as_user(VISITOR)
+    with pytest.raises(UserError, match=PRIVATE):
+        hidden.kept_masks(PRIVATE, here.api(VISITOR))
+    first = sent(maps_like(rows), "mine", VISITOR)
+    status, lines = vouch(BOARD, first, **given)
+    rows_of = {row.cell.explainer: row for row in sb.load_results(BOARD).rows if row.cell.metric == "saliency_miou"}
+    assert {name: row.status for name, row in rows_of.items()} == dict.fromkeys(["random", "centre", "mine"], HIDDEN)
+    mine, ours = rows_of["mine"], status.cells[rows_of["mine"].cell.cell_id]
+    assert (mine.attempts, mine.best, ours.samples, ours.by) == (1, False, 29, "maps")
+    assert mine.value == ours.score.value == pytest.approx(round(mine.value * 29) / 29, abs=1e-6)
+    assert mine.low <= mine.value <= mine.high
+    exact = scored_here(own, maps_like(rows), resnet, tmp_path)
+    assert exact != pytest.approx(mine.value, abs=1e-5)
+    assert abs(exact - mine.value) <= 0.5 / 29 + 1e-6
+
+    second = sent(maps_like(rows, seed=1), "renamed", VISITOR)
+    status, lines = vouch(BOARD, second, **given)
+    assert "visitor has had 1 methods scored in 7 days, of at most 1 a day" in "\n".join(lines)
+    assert {cell.score for cell in status.cells.values()} == {None}  # by insertion, which needs no masks
+    assert status.attempts == []
+    third = sent({name: 2 * values for name, values in maps_like(rows).items()}, "taken", FOUNDER)
+    status, _ = vouch(BOARD, third, **given)
+    assert status.suspicions == {"taken": [f"its maps are those of mine by visitor, scored on {date.today()}"]}
+
+    # Nothing is scored with masks that others may have, and nothing is hidden that was public.
+    here.api().update_repo_settings(PRIVATE, repo_type="dataset", private=False)
+    with pytest.raises(UserError, match="is public, so its masks are not hidden"):
+        vouch(BOARD, first, **given)
+    with pytest.raises(UserError, match="exists and is public"):
+        publish(masks_publication(hiding(own, tmp_path), own, "test", tmp_path / "kept"), private=True, api=here.api())
+
+
+def scored_here(own, maps, resnet, tmp_path):
+    """The exact score, by somebody who has the masks."""
+    run = sb.run(dataset=str(own), model=str(resnet), explainers=[], maps={"mine": {
+        image_id: as_published(values) for image_id, values in maps.items()
+    }}, metrics=["saliency_miou"], out=tmp_path / "exact", device="cpu", progress=False)  # fmt: skip
+    return run.cells[0].value
+
+
+def test_what_is_published_is_the_same_whatever_the_masks_are(own, tmp_path):
+    """The same pictures with other masks, fewer of them, give the same bytes."""
+    (tmp_path / "first").mkdir()
+    plan = hiding(own, tmp_path / "first")
+    root = own.parent
+    for split in ("train", "test"):
+        for path in sorted((root / "masks" / split).rglob("*.png")):
+            other = tmp_path / "masks" / path.relative_to(root / "masks")
+            other.parent.mkdir(parents=True, exist_ok=True)
+            turned = Image.open(path).convert("L")
+            if split == "train":
+                turned.save(other)
+            elif path.stem != "test7":
+                turned.rotate(90).point(lambda value: 255 - value).save(other)
+    again = sb.build("folder", tmp_path / "built", images=str(root / "images"), masks=str(tmp_path / "masks"),
+                     progress=False)  # fmt: skip
+    (tmp_path / "second").mkdir()
+    other = hiding(again, tmp_path / "second")
+    assert set(plan.files) == set(other.files) == {
+        "data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet", "README.md", REPORT
+    }  # fmt: skip
+    for path, content in plan.files.items():
+        both = [each if isinstance(each, bytes) else each.read_bytes() for each in (content, other.files[path])]
+        assert both[0] == both[1], path
+    assert "The masks of `test` are hidden" in plan.files["README.md"].decode()
+    table = pq.read_table(plan.files["data/test-00000-of-00001.parquet"])
+    assert all(table[name].null_count == len(table) for name in set(table.column_names) - set(SHOWN))
+    assert json.loads(plan.files[REPORT])["counts"]["masks"] == 29
+
+
+def test_columns_that_tell_about_masks_are_hidden_and_their_classes_not_counted(shapes, tmp_path):
+    report = hide_masks(shapes, before := read_report(shapes), "test", tmp_path)
+    part = before["splits"]["test"]
+    assert report["counts"]["masks"] == before["counts"]["masks"] - part["masks"]
+    shown = sb.load_dataset(shapes, "test")["scene"]
+    names = sb.load_dataset(shapes, "test").features["scene"].names
+    for index, name in enumerate(names):
+        assert report["counts"]["scene"][name] == before["counts"]["scene"][name] - list(shown).count(index)
+    assert set(report["splits"]["test"]["class_shares"]["scene"].values()) == {0}
+    assert report["counts"]["label"] == before["counts"]["label"]
+    assert report["splits"]["train"] == before["splits"]["train"]
+    assert (tmp_path / report["splits"]["train"]["files"][0]["path"]).is_file()
+
+
+def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own, tmp_path):
+    report = keep_masks(own, read_report(own), "test", kept := fresh(tmp_path))
+    (kept / REPORT).write_text(json.dumps(report))
+    assert set(report["splits"]) == {"test"}
+    assert not any(name == "image" for name in pq.read_schema(next((kept / "annotations").iterdir())).names)
+    shown = sb.load_dataset(own).remove_columns("mask")
+    assert fingerprint(join_masks(shown, kept, "test")) == fingerprint(sb.load_dataset(own))
+    with pytest.raises(UserError, match="are of 30 images, and the published split has 29"):
+        join_masks(shown.select(range(29)), kept, "test")
+    turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
+    with pytest.raises(UserError, match="is not the one that the hidden masks are of"):
+        join_masks(turned, kept, "test")
+    with pytest.raises(UserError, match="holds no masks of the split train"):
+        join_masks(shown, kept, "train")
+
+
+def fresh(tmp_path):
+    (tmp_path / "fresh").mkdir()
+    return tmp_path / "fresh"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"hide": "tset"}, "did you mean|known"),
+        ({"with_images": None}, "--with-images LICENCE"),
+    ],
+)
+def test_what_cannot_be_hidden(given, words, own, tmp_path):
+    about = {"name": "things", "with_images": "cc-by-4.0", "hide": "test"} | given
+    with pytest.raises(UserError, match=words):
+        dataset_publication(own, "saliency-bench", tmp_path, **about)
+
+
+def test_masks_that_anybody_can_make_are_not_hidden(shapes, tmp_path):
+    with pytest.raises(UserError, match="anybody can build shapes-xai with its masks"):
+        dataset_publication(shapes, "saliency-bench", tmp_path, hide="test")
+
+
+def test_masks_that_were_published_once_are_not_hidden(here, own, tmp_path):
+    api = here.api(FOUNDER)
+    check_never_shown(PUBLIC, "test", api)  # nothing is there
+    api.create_repo(PUBLIC, repo_type="dataset")
+    check_never_shown(PUBLIC, "test", api)  # still nothing
+    report = json.dumps(read_report(own) | {"hidden_masks": "test"}).encode()
+    for content in (report, json.dumps(read_report(own)).encode(), report):
+        api.create_commit(PUBLIC, [CommitOperationAdd(REPORT, content)], repo_type="dataset", commit_message="x")
+    with pytest.raises(UserError, match="was published without hiding the masks of test"):
+        check_never_shown(PUBLIC, "test", api)
+    assert find(PUBLIC).hidden_masks == "test"
+
+
+def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here, own, tmp_path, monkeypatch):
+    plan = masks_publication(hiding(own, tmp_path), own, "test", fresh(tmp_path))
+    api = here.api(FOUNDER)
+    create = api.create_repo
+    monkeypatch.setattr(api, "create_repo", lambda repo, **given: create(repo, **given | {"private": False}))
+    with pytest.raises(UserError, match="was to be private and is public; nothing was sent"):
+        publish(plan, private=True, api=api)
+    assert not [path for path in here.files("datasets", PRIVATE) if path.endswith(".parquet")]
+
+
+# The arithmetic
+
+
+def cell(value, low, high, n, limits=(0, 1)):
+    return SimpleNamespace(value=value, low=low, high=high, n=n, clusters=n, limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "ends"),
+    [
+        (cell(0.4349, 0.4012, 0.4688, 500), 0.43, (0.40, 0.47)),
+        (cell(0.43, 0.29, 0.58, 500), 0.43, (0.29, 0.58)),  # on a step already
+        (cell(0.4349, 0.4012, 0.4688, 10), 0.4, (0.4, 0.5)),  # one image moves it by up to 0.1
+        (cell(0.999, 0.991, 1.0, 500), 1.0, (0.99, 1.0)),
+        (cell(-0.9871, -1, -0.9, 1000, (-1, 1)), -0.98, (-1.0, -0.9)),  # steps of 0.02
+        (cell(0.5, None, None, 8), 0.5, (None, None)),
+    ],
+)
+def test_scores_are_rounded_and_intervals_outwards(given, value, ends):
+    shown = hidden.rounded(given)
+    assert (shown.value, shown.low, shown.high) == (value, *ends)
+
+
+def test_one_image_moves_a_score_by_one_step_at_most():
+    draw = np.random.default_rng(0)
+    for n in (3, 50, 99, 300):
+        scores = draw.random(n)
+        step = max(0.01, 1 / n)
+        before = hidden.rounded(cell(scores.mean(), None, None, n)).value
+        scores[0] = 1 - round(scores[0])
+        after = hidden.rounded(cell(scores.mean(), None, None, n)).value
+        assert abs(after - before) <= step + 1e-6
+
+
+def attempts(*days, submitter="ada", maps="x"):
+    return [Attempt(submitter=submitter, fingerprint=FINGERPRINT, method="m", date=day.isoformat(), maps=maps)
+            for day in days]  # fmt: skip
+
+
+def test_a_day_and_a_week():
+    today = date(2026, 11, 25)
+    ago = [today - timedelta(days=days) for days in range(9)]
+    assert hidden.refusal([], today) is None
+    assert "from 2026-11-26 on" in hidden.refusal(attempts(today), today)
+    assert hidden.refusal(attempts(ago[1], ago[2]), today) is None
+    assert "from 2026-11-29 on" in hidden.refusal(attempts(ago[3], ago[1], ago[2]), today)
+    assert hidden.refusal(attempts(ago[7], ago[8], ago[1], ago[2]), today) is None
+    assert "from 2026-11-27 on" in hidden.refusal(attempts(ago[5], ago[5], ago[5]), today)  # a longer wait than a day
+
+
+def test_attempts_are_counted_by_account_and_dataset_whatever_methods_and_networks():
+    today = date(2026, 11, 25)
+    statuses = [SimpleNamespace(attempts=attempts(today, submitter=name)) for name in ("Ada", "eve", "ada")]
+    assert len(hidden.attempts_of(statuses, "ADA", FINGERPRINT)) == 2
+    assert hidden.attempts_of(statuses, "ada", "0" * 64) == []
+
+
+def test_maps_of_some_images_or_of_others_are_no_score():
+    maps = dict.fromkeys(["a", "b"], np.zeros((2, 2)))
+    assert hidden.problem_of("mine", maps, ["a", "b"]) is None
+    assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map of 1 images, such as c")
+    assert hidden.problem_of("mine", maps, ["a"]) == (
+        "mine has maps of 1 images that the dataset does not have, such as b"
+    )
+
+
+def test_maps_are_known_again_when_they_are_scaled_and_shifted():
+    draw = np.random.default_rng(0)
+    maps = {name: draw.normal(size=(4, 4)).astype(np.float32) for name in "ab"}
+    same = {name: 4 * maps[name] + 2 for name in "ba"}
+    assert hidden.print_of(maps) == hidden.print_of(same)
+    assert hidden.print_of(maps) != hidden.print_of({"a": maps["b"], "b": maps["a"]})
+    assert hidden.print_of({"a": np.zeros((2, 2))}) == hidden.print_of({"a": np.ones((2, 2))})
+    attempt = attempts(date(2026, 11, 25), submitter="eve")[0]
+    before = SimpleNamespace(attempts=attempts(date(2026, 11, 20)))
+    assert hidden.copies_of(attempt, [before]) == ["its maps are those of m by ada, scored on 2026-11-20"]
+    assert hidden.copies_of(attempts(date(2026, 11, 25))[0], [before]) == []
+
+
+NONE = np.full(60, np.nan)
+
+
+def hide(root):
+    """The owner lists the samples of the dataset, whose masks are hidden."""
+    path = know(root)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden": "ada/pets-masks"}))
+
+
+def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
+    hide(tmp_path)
+    write(tmp_path, {"mine@1": np.where(np.arange(60) == 3, 0.9, np.nan)}, "eve")
+    write(tmp_path, {"fine@1": NONE, "fine@1 saliency_insertion": np.full(60, 0.5)}, "ada")
+    board = sb.load_results(tmp_path)
+    assert [refused.line for refused in board.refused] == [
+        f"{board.refused[0].folder}/records.parquet: it has scores by saliency_miou, but the masks of this dataset are "
+        "hidden; submit maps, and no scores of your own"
+    ]
+    assert {(row.cell.metric, row.value, row.status) for row in board.rows} == {
+        ("saliency_miou", None, "checked"), ("saliency_insertion", 0.5, "checked")
+    }  # fmt: skip
+
+
+def score(root, folder, value, half, day=date(2026, 11, 25), name="m"):
+    """The owner has scored the maps of a submission with hidden masks."""
+    result = json.loads((folder / "result.json").read_text())
+    shown = HiddenScore(value=value, low=value - half, high=value + half, n=60, clusters=60)
+    one = Recomputed(samples=60, largest=0, by="maps", score=shown)
+    return write_known(root, Status(
+        content=content_of(folder), folder=folder.relative_to(root).as_posix(), saliency_bench="0",
+        date=day.isoformat(), device="cpu", cells={cell["cell_id"]: one for cell in result["cells"]},
+        attempts=attempts(day, submitter=result["submitter"]),
+    ))  # fmt: skip
+
+
+def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
+    hide(tmp_path)
+    given = {"a@1": 0.8, "b@1": 0.7, "c@1": 0.5, "random": 0.3}
+    for number, (name, value) in enumerate(given.items()):
+        score(tmp_path, write(tmp_path, {name: NONE}, f"user{number}"), value, 0.06)
+    again = write(tmp_path, {"d@1": NONE}, "user0")
+    score(tmp_path, again, 0.31, 0.06)
+    write(tmp_path, {"waits@1": NONE}, "user0")
+    rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
+    assert {name: row.rank for name, row in rows.items()} == {
+        "a": (1, 2), "b": (1, 2), "c": (3, 3), "random": (4, 5), "d": (4, 5), "waits": None
+    }  # fmt: skip
+    assert {name: (rows[name].status, rows[name].value, rows[name].attempts) for name in ("a", "b", "waits")} == {
+        "a": (HIDDEN, 0.8, 2), "b": (HIDDEN, 0.7, 1), "waits": ("checked", None, None)
+    }  # fmt: skip
+    assert (rows["c"].beats, rows["d"].not_beaten) == (("random",), ("random",))
+    assert not any(row.best or row.same_as or row.rank_if_true for row in rows.values())
+    shown = chosen(Archive.load(tmp_path).rows, View())
+    assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]  # own methods are not set apart
+    opened = Page(Archive.load(tmp_path)).show(f"row={shown[0].key}")["body"]
+    assert "ranks by intervals" in opened
+    assert "user0 has had 2 methods scored with these masks" in " ".join(opened.split())
+
+
+def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
+    one = submission({"mine@maps-1": NONE, "more@maps-2": NONE}, "eve").checked
+    maps = {
+        name: {image_id: np.full((2, 2), number) for image_id in IDS} for number, name in enumerate(("mine", "more"))
+    }
+    ways, further = {"maps with hidden masks": one.cells}, {}
+    done, problem = _attempts(one, ways, maps, Known(), "c" * 64, further)
+    assert ([attempt.method for attempt in done], problem) == (["mine"], "")
+    assert [cell.explainer for cell in ways["maps with hidden masks"]] == ["mine"]
+    assert "eve has had 1 methods scored in 7 days" in further[one.cells[1].cell_id]
+    del maps["mine"][IDS[0]]
+    ways = {"maps with hidden masks": one.cells}
+    assert _attempts(one, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 images")
