@@ -24,6 +24,7 @@ from transformers import AutoModelForImageClassification
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.bound_metric import load_metric
+from saliency_bench.classifiers.geometry import CELL_STEPS
 from saliency_bench.cli import main
 from saliency_bench.leaderboard.template import read_template, score_maps
 from saliency_bench.scoring.samples import score_samples
@@ -268,7 +269,9 @@ def test_one_picture_explained_is_the_map_of_a_run(explainer, ways):
             row = next(row for row in rows if row["image_id"] == image_id)
             seen = sb.explain(row["image"], ways.model, explainer, target=names[row["label"]], device="cpu",
                               image_id=image_id)  # fmt: skip
-            np.testing.assert_allclose(seen.map, expected, atol=CLOSE * np.abs(expected).max(), rtol=0)
+            # Last bits may move a cell of a small map by a whole step of its range before it is enlarged.
+            step = np.ptp(expected) / CELL_STEPS if explainer.startswith("gradcam") else 0
+            np.testing.assert_allclose(seen.map, expected, atol=CLOSE * np.abs(expected).max() + step, rtol=0)
 
 
 @pytest.mark.slow

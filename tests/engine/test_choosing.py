@@ -12,7 +12,7 @@ import saliency_bench as sb
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
 from saliency_bench.engine.choosing.choose import seconds_of
-from saliency_bench.engine.choosing.copying import elsewhere, load_call
+from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup
 from saliency_bench.engine.choosing.questions import QUESTIONS, questions_of
 from saliency_bench.engine.choosing.rounds import (
     ALIKE,
@@ -26,6 +26,7 @@ from saliency_bench.engine.choosing.rounds import (
 )
 from saliency_bench.errors import UserError
 from saliency_bench.reports.choice import sentences
+from saliency_bench.spec import RunSpec
 
 METRIC = "saliency_average_precision"
 
@@ -304,3 +305,12 @@ def test_several_processes_are_refused_before_anything_is_loaded(monkeypatch, tm
     with pytest.raises(UserError, match="choose runs in one process"):
         sb.choose(dataset="shapes-xai", model="torchvision:resnet18", out=tmp_path / "choice")
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_to_copy_run_as_printed(shapes, resnet):
+    spec = RunSpec(dataset=str(shapes), model=str(resnet), explainers=["gradcam"], metrics=[METRIC], out="run")
+    lines = ["import saliency_bench as sb", setup(spec), load_call(sb.load_explainer("gradcam"))]
+    scope: dict = {}
+    exec("\n".join([*lines, "maps = explainer(classifier, images, target)"]), scope)
+    assert scope["maps"].shape == (1, 32, 32)
+    assert scope["target"][0, scope["label"]] == 1
