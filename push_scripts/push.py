@@ -2,7 +2,7 @@
 
 example:
   saliency-bench push dataset pet-xai --dry-run
-  saliency-bench push dataset my-data --name my-data --with-images cc-by-4.0 --hide-masks test
+  saliency-bench push dataset my-data --with-images cc-by-4.0 --hide-masks test
   saliency-bench push metric saliency_miou --namespace YOUR-NAME
   saliency-bench push model models/resnet-18-pet-xai --license apache-2.0
   saliency-bench push results runs/pet

@@ -3,7 +3,8 @@
 example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER
   saliency-bench recompute ./results DATASET/MODEL/SUBMITTER --dataset ./pets
-  saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER --hidden YOUR-NAME/my-data-masks
+  saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER \\
+      --hidden YOUR-NAME/my-data-masks
 
 Explainers of the package are run again on images that are drawn at random, and submitted maps are scored again, all of
 them. A score that differs by more than 1e-4 refuses the submission. What was found is written to the results folder or
