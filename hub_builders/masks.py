@@ -109,7 +109,7 @@ def samples(
     rows, _ = find(str(needed(source, "masks", "the dataset of the study, --dataset DIR"))).load_usual(split)
     store = Store(annotations, create=False)
     try:
-        annotating = Annotating(store.find(study or None, KIND), StudyImages(rows))
+        annotating = Annotating(store.find(study or None, KIND, "--study"), StudyImages(rows))
         answers = annotating.counted(Choice(people, exclude, accepted, honeypot_iou))
     finally:
         store.close()

@@ -115,12 +115,12 @@ def _session(path: str | Path) -> Any:
     Raises:
         UserError: onnxruntime is not installed, or the file is no network.
     """
+    if not Path(path).is_file():
+        raise UserError(f"there is no file {path}; --segment takes an encoder and a decoder, two ONNX files")
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
         raise UserError(f"--segment with files needs onnxruntime: {install_hint('onnx')}") from error
-    if not Path(path).is_file():
-        raise UserError(f"there is no file {path}; --segment takes an encoder and a decoder, two ONNX files")
     try:
         return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has errors of its own

@@ -82,8 +82,13 @@ class Store(Database):
             rows = connection.execute(select(studies).order_by(studies.c.id)).mappings().all()
         return [self._study(dict(row)) for row in rows]
 
-    def find(self, name: str | None = None, kind: str | None = None) -> Study:
+    def find(self, name: str | None = None, kind: str | None = None, option: str = "--name") -> Study:
         """Return the study of this name, or the only one (of a kind).
+
+        Args:
+            name: the study's; None for the only one.
+            kind: "annotate" or another; None for any.
+            option: by which the caller takes the name, for the message.
 
         Raises:
             UserError: There is none, or there are several.
@@ -93,7 +98,7 @@ class Store(Database):
         if len(fitting) == 1:
             return fitting[0]
         known = ", ".join(f"{study.name} ({study.kind})" for study in every) or "none"
-        problem = "several studies; give --name" if fitting else "no such study"
+        problem = f"several studies; give {option}" if fitting else "no such study"
         raise UserError(f"{self.text} holds {problem}; it has: {known}")
 
     def _study(self, row: dict[str, Any]) -> Study:

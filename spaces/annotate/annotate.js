@@ -330,6 +330,9 @@ function showStatus(waiting, offline) {
 function save() {
   if (reviewing() && !correcting) return review("accept");
   if (checked) return leaveFeedback();
+  const { pending } = board.strokes;
+  const one = task;
+  if (pending) return void pending.then(() => task === one && save());
   if (!board.closePolygon()) answer("mask");
 }
 
@@ -363,11 +366,15 @@ async function loadPieces() {
   }
 }
 
+const FINDING = "The region of your strokes is being found.";
+
 // The runs of the region that strokes say; null where there is no answer.
 async function findRegion(strokes) {
   const one = task;
+  note(FINDING);
   try {
     const found = await call("api/segment", { key, body: { unit: one.unit, strokes } });
+    if (task === one && $("note").textContent === FINDING) showNote();
     return task === one ? found.runs : null;
   } catch (error) {
     if (task === one) note(`The region cannot be found: ${error.message}`, true);

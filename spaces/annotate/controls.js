@@ -45,6 +45,8 @@ export class Controls {
   choose(tool) {
     const button = document.querySelector(`[data-tool=${tool}]`);
     if (button.hidden || this.board.readOnly) return;
+    const { pending } = this.board.strokes;
+    if (pending) return void pending.then(() => this.choose(tool)); // else its region would be lost
     for (const one of document.querySelectorAll("[data-tool]")) one.setAttribute("aria-pressed", one === button);
     this.board.choose(tool);
     if (tool === "superpixel") this.page.loadPieces();

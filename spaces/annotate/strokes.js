@@ -16,6 +16,7 @@ export class Strokes {
     this.drawing = null; // the stroke that is being drawn
     this.before = null; // the pixels before the first stroke
     this.asked = (this.asked ?? 0) + 1; // a reply to what was asked before is out of date
+    this.pending = null; // a promise, until the region of the last stroke is there
   }
 
   begin(point, add) {
@@ -43,13 +44,22 @@ export class Strokes {
     const stroke = this.list.pop();
     if (!stroke) return false;
     this.asked++;
+    this.pending = null;
     if (stroke.step) this.board.mask.undo();
     return true;
   }
 
-  async ask() {
-    const { board, list, before } = this;
+  ask() {
     const asked = ++this.asked;
+    const pending = this.fill(asked).finally(() => {
+      if (this.pending === pending) this.pending = null;
+    });
+    this.pending = pending;
+  }
+
+  // Mark the region of the strokes, unless something else was asked in the meantime.
+  async fill(asked) {
+    const { board, list, before } = this;
     const most = Math.max(1, Math.floor(MOST_POINTS / Math.max(1, list.length)));
     const strokes = list.map((stroke) => ({ ...stroke, points: thinned(stroke.points, most) }));
     const runs = strokes.some((stroke) => stroke.add) ? await this.find(strokes) : [before.length];

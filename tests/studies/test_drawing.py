@@ -48,6 +48,10 @@ def click(page, x, y):
 
 def stored(page, annotating):
     page.keyboard.press("Enter")
+    return stored_before(page, annotating)
+
+
+def stored_before(page, annotating):
     page.wait_for_selector(READY)
     playwright.expect(page.locator("#status")).to_have_text("All saved")
     return annotating.study.answers()[-1]
@@ -106,6 +110,24 @@ def test_a_polygon_takes_away_and_strokes_find_a_region(browser, annotating):
             answer = stored(page, annotating)
     expected = np.zeros((60, 80), bool)
     expected[26:34, 16:24] = expected[30:34, 46:54] = True
+    np.testing.assert_array_equal(answer.pixels, expected)
+
+
+def test_no_region_is_lost_that_is_still_being_found(browser, annotating):
+    with serving(create_app(annotating, segmenter=square)) as url:
+        for page in opened(browser, url, DESKTOP):
+            page.route(
+                "**/api/segment", lambda route: (route.request.frame.page.wait_for_timeout(700), route.continue_())
+            )
+            page.keyboard.press("g")
+            click(page, 20.5, 30.5)
+            playwright.expect(page.locator("#note")).to_have_text("The region of your strokes is being found.")
+            page.keyboard.press("b")  # another tool
+            page.keyboard.press("Enter")  # and saved at once
+            playwright.expect(page.locator("#count")).to_have_text("1 of 5")
+            answer = stored_before(page, annotating)
+    expected = np.zeros((60, 80), bool)
+    expected[26:34, 16:24] = True
     np.testing.assert_array_equal(answer.pixels, expected)
 
 
