@@ -1,8 +1,9 @@
 """The hidden track of a board: maps are scored with masks that nobody but the owner of the board has.
 
 Scores would tell about the masks if they were exact and as many as one likes. So a submitter has `PER_DAY` methods
-scored a day and `PER_WEEK` in seven days, and a value is rounded to a step that one image alone cannot move it by:
-`STEP` of the range of the metric, or 1/n of it where there are fewer than 100 images. Intervals are rounded outwards.
+scored a day and `PER_WEEK` in seven days, always on all images, and a value is rounded to `STEP` of the range of the
+metric, or 2/n of it where there are fewer than 200 images: twice what one image can move it by. Intervals are rounded
+outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -51,7 +52,7 @@ def rounded(cell: CellResult) -> HiddenScore | None:
     if cell.value is None or not cell.n:
         return None
     low, high = cell.limits
-    step = (high - low if isfinite(high - low) else 1.0) * max(STEP, 1 / cell.n)
+    step = (high - low if isfinite(high - low) else 1.0) * max(STEP, 2 / cell.n)
     return HiddenScore(
         value=_clipped(round(cell.value / step) * step, cell),
         low=None if cell.low is None else _clipped(floor(cell.low / step + TINY) * step, cell),

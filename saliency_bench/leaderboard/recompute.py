@@ -116,6 +116,9 @@ def recompute(
     suspicions: dict[str, list[str]] = {}
     maps = maps_in(root / folder, result.maps)
     ways = _ways(submission, maps, further, has_hidden=masks is not None)
+    if any(by.endswith(WITH_HIDDEN) for by in ways):
+        images = load_dataset(names["dataset"], setting.split)["image_id"]
+        _take_out_parts(ways, len(set(images) - set(submission.recorded.ids)), further)
     attempts, problem = _attempts(submission, ways, maps, listed, content, further)
     for by, some_cells in ways.items() if not problem else ():
         settings = names | {"progress": progress, **given}
@@ -169,6 +172,13 @@ def _masks_of(
     is_folder = where is not None and Path(where).expanduser().is_dir()
     public = f"{FOLDER}{Path(where).expanduser().resolve().name}" if where and is_folder else where
     return where, dataset.model_copy(update={"hidden": public})
+
+
+def _take_out_parts(ways: dict[str, list[CellResult]], missing: int, further: dict[str, str]) -> None:
+    """Take cells that need hidden masks out of `ways` if images are missing: their masks would be told one by one."""
+    for by in [by for by in ways if by.endswith(WITH_HIDDEN) and missing]:
+        why = f"hidden masks score all images of the split, and this submission is without {missing} of them"
+        further |= dict.fromkeys((cell.cell_id for cell in ways.pop(by)), why)
 
 
 def _attempts(

@@ -20,7 +20,7 @@ from saliency_bench.data.hidden_masks import SHOWN, hide_masks, join_masks, keep
 from saliency_bench.data.loading import find, fingerprint
 from saliency_bench.errors import UserError
 from saliency_bench.hub.upload import publish
-from saliency_bench.leaderboard import hidden
+from saliency_bench.leaderboard import hidden, recompute
 from saliency_bench.leaderboard.known import (
     HIDDEN,
     Attempt,
@@ -280,7 +280,7 @@ def cell(value, low, high, n, limits=(0, 1)):
     [
         (cell(0.4349, 0.4012, 0.4688, 500), 0.43, (0.40, 0.47)),
         (cell(0.43, 0.29, 0.58, 500), 0.43, (0.29, 0.58)),  # on a step already
-        (cell(0.4349, 0.4012, 0.4688, 10), 0.4, (0.4, 0.5)),  # one image moves it by up to 0.1
+        (cell(0.4349, 0.4012, 0.4688, 10), 0.4, (0.4, 0.6)),  # one image moves it by up to 0.1, a step is 0.2
         (cell(0.999, 0.991, 1.0, 500), 1.0, (0.99, 1.0)),
         (cell(-0.9871, -1, -0.9, 1000, (-1, 1)), -0.98, (-1.0, -0.9)),  # steps of 0.02
         (cell(0.5, None, None, 8), 0.5, (None, None)),
@@ -291,11 +291,23 @@ def test_scores_are_rounded_and_intervals_outwards(given, value, ends):
     assert (shown.value, shown.low, shown.high) == (value, *ends)
 
 
+def test_a_submission_on_part_of_the_images_is_told_nothing_of_the_masks():
+    cells = [SimpleNamespace(cell_id=name) for name in "abc"]
+    ways = {"explainer": cells[:1], "explainer with hidden masks": cells[1:2], "maps with hidden masks": cells[2:]}
+    further = {}
+    recompute._take_out_parts(ways, 0, further)
+    assert (len(ways), further) == (3, {})
+    recompute._take_out_parts(ways, 28, further)
+    assert ways == {"explainer": cells[:1]}
+    assert set(further) == {"b", "c"}
+    assert "this submission is without 28 of them" in further["b"]
+
+
 def test_one_image_moves_a_score_by_one_step_at_most():
     draw = np.random.default_rng(0)
     for n in (3, 50, 99, 300):
         scores = draw.random(n)
-        step = max(0.01, 1 / n)
+        step = max(0.01, 2 / n)
         before = hidden.rounded(cell(scores.mean(), None, None, n)).value
         scores[0] = 1 - round(scores[0])
         after = hidden.rounded(cell(scores.mean(), None, None, n)).value
