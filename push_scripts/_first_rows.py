@@ -72,7 +72,7 @@ def pairs(root: Path) -> list[Pair]:
     from saliency_bench.utils.files import read_json
 
     logs = {log.parent: read_json(log) for log in sorted(root.rglob("training_log.json"))}
-    found = []
+    matched = []
     for path in sorted(root.rglob(REPORT)):
         report = read_report(path.parent)
         images = report["splits"].get("train", {}).get("fingerprint")
@@ -80,8 +80,8 @@ def pairs(root: Path) -> list[Pair]:
         if trained:
             model = min(trained, key=lambda folder: (folder.name != f"resnet-18-{report['dataset']}", folder.name))
             digest = load_classifier(str(model)).digest
-            found.append(Pair(path.parent, report, shown_split(report), model, digest))
-    return found
+            matched.append(Pair(path.parent, report, shown_split(report), model, digest))
+    return matched
 
 
 def splits(root: Path) -> dict[str, str]:
@@ -169,5 +169,5 @@ def _not_recomputed(pair: Pair, repo: str, owner: str, api: HfApi) -> list[str]:
     source = Source(repo, api=api)
     statuses = source.known()[0].statuses
     root, folders = source.folders(f"*-{pair.fingerprint[:8]}/*-{pair.digest[:8]}")
-    own = [folder for folder in folders if folder.rpartition("/")[2].rpartition("-")[0] == owner]
-    return [folder for folder in own if content_of(root / folder) not in statuses]
+    submitted = [folder for folder in folders if folder.rpartition("/")[2].rpartition("-")[0] == owner]
+    return [folder for folder in submitted if content_of(root / folder) not in statuses]

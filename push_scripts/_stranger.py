@@ -20,7 +20,7 @@ KEPT = ("HF_ENDPOINT", "HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_UPD
 OURS = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "DATASETS_", "TRANSFORMERS_", "SALIENCY_BENCH_")
 
 
-def check_as_stranger(what: dict[str, Any]) -> list[str]:
+def check_as_stranger(published: dict[str, Any]) -> list[str]:
     """Return a line for each thing that a stranger could load, compare or review.
 
     Raises:
@@ -28,7 +28,7 @@ def check_as_stranger(what: dict[str, Any]) -> list[str]:
     """
     with TemporaryDirectory(prefix="saliency-bench-") as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "saliency_bench.push_scripts._stranger", json.dumps(what)],
+            [sys.executable, "-m", "saliency_bench.push_scripts._stranger", json.dumps(published)],
             env=_environment(Path(folder)), cwd=folder, capture_output=True, text=True,
         )  # fmt: skip
     if done.returncode:
@@ -41,24 +41,25 @@ def _environment(folder: Path) -> dict[str, str]:
     """Return this process's environment without tokens, and with caches of its own."""
     clean = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OURS)}
     caches = {"HF_HOME": "hf", "HF_MODULES_CACHE": "modules", "SALIENCY_BENCH_CACHE": "saliency-bench"}
-    own = {name: str(folder / place) for name, place in caches.items()}
-    return clean | own | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+    empty = {name: str(folder / place) for name, place in caches.items()}
+    return clean | empty | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 
-def main(what: dict[str, Any]) -> None:
+def main(published: dict[str, Any]) -> None:
     """Check everything, and print a line for each."""
     from saliency_bench.hub.client import default_api
     from saliency_bench.hub.patience import patiently
 
-    board = f"{what['namespace']}/results"
+    board = f"{published['namespace']}/results"
     checks: list[tuple[str, Callable[[], str]]] = [
-        *((repo, lambda repo=repo, split=split: _dataset(repo, split)) for repo, split in what["datasets"].items()),
-        *((repo, lambda repo=repo: _model(repo)) for repo in what["models"]),
-        *((repo, lambda repo=repo: _metric(repo)) for repo in what["metrics"]),
+        *((repo, lambda repo=repo, split=split: _dataset(repo, split))
+          for repo, split in published["datasets"].items()),
+        *((repo, lambda repo=repo: _model(repo)) for repo in published["models"]),
+        *((repo, lambda repo=repo: _metric(repo)) for repo in published["metrics"]),
         (board, lambda: _board(board)),
         (board, lambda: _command("review", board)),
-        *((board, lambda run=run: _command("submit", run, "--namespace", what["namespace"], "--dry-run"))
-          for run in what["runs"]),
+        *((board, lambda run=run: _command("submit", run, "--namespace", published["namespace"], "--dry-run"))
+          for run in published["runs"]),
     ]  # fmt: skip
     for repo, check in checks:
         line = patiently(check, repo, default_api(), lambda text: print(text, flush=True))

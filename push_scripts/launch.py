@@ -115,7 +115,7 @@ class Launch:
     @cached_property
     def pairs(self) -> list[_first_rows.Pair]:
         """The datasets of the core with their classifiers."""
-        return [one for one in _first_rows.pairs(self.root) if self.takes(one.name) and self.takes(one.model.name)]
+        return [pair for pair in _first_rows.pairs(self.root) if self.takes(pair.name) and self.takes(pair.model.name)]
 
     # What is published
 

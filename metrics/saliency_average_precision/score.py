@@ -55,8 +55,10 @@ def _average_precision(values: np.ndarray, inside: np.ndarray) -> float:
     """Return the average precision of a sample's map (H, W); NaN for an empty mask."""
     if not inside.any():
         return np.nan
-    found = np.sort(values[inside])[::-1]  # where recall grows: steps at other values add nothing
-    last = np.flatnonzero(np.append(found[1:] != found[:-1], True))  # pixel of each distinct value
+    inside_values = np.sort(values[inside])[::-1]  # where recall grows: steps at other values add nothing
+    last = np.flatnonzero(np.append(inside_values[1:] != inside_values[:-1], True))  # pixel of each distinct value
     hits = last + 1
-    salient = values.size - np.searchsorted(np.sort(values, axis=None), found[last])  # pixels of this value or more
+    salient = values.size - np.searchsorted(
+        np.sort(values, axis=None), inside_values[last]
+    )  # pixels of this value or more
     return float(np.diff(hits, prepend=0) @ (hits / salient) / hits[-1])

@@ -37,11 +37,11 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
         (out / file["path"]).symlink_to((folder / file["path"]).resolve())
     writer = SplitWriter(out / "data", split, features_of(folder, build_report))
     counts = {name: dict(count) if isinstance(count, dict) else count for name, count in build_report["counts"].items()}
-    told = [column for column in writer.classes if column not in SHOWN]  # classes that tell about masks
+    telling = [column for column in writer.classes if column not in SHOWN]  # classes that tell about masks
     ids = set()
     for row in rows_of(folder, part):
         ids.add(row["image_id"])
-        for column in told:
+        for column in telling:
             if row[column] is not None:
                 counts[column][writer.shards.features[column].names[row[column]]] -= 1
         writer.add({name: value if name in SHOWN else None for name, value in row.items()})

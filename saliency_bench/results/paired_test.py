@@ -111,9 +111,9 @@ class Flipped:
         first, second = self._places[pair]
         another, norm_with = self._another[pair]
         differences = self._sums[first] - self._sums[second]
-        found = np.stack([differences / (self._norms[pair] or np.inf),
+        flipped_t = np.stack([differences / (self._norms[pair] or np.inf),
                           (differences + self._turned * another) / (norm_with or np.inf)])  # fmt: skip
-        return np.abs(found, out=found)
+        return np.abs(flipped_t, out=flipped_t)
 
 
 def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
@@ -200,8 +200,10 @@ def adjusted_p(
     kept: dict[Member, tuple[float, float, np.ndarray]] = {}
     for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
         family_pairs = list(seen)
-        own, outlasting = (np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting))
-        p = step_down(own, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
+        seen_t, outlasting = (
+            np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting)
+        )
+        p = step_down(seen_t, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
         p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
         for pair in family_pairs:
             if (number, pair) in wanted:
@@ -209,8 +211,8 @@ def adjusted_p(
     for members in across:
         tested = [member for member in members if member in kept]
         if tested:
-            own, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
-            p = step_down(own, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
+            seen_t, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
+            p = step_down(seen_t, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values

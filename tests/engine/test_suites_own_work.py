@@ -62,7 +62,7 @@ def test_each_cell_of_a_plan_says_its_memory_and_a_run_its_size():
     own = OwnWork(memory={"gradcam": 100, "saliency_miou": 300})
     job = SimpleNamespace(networks=(), folder=Path("run"), spec=SimpleNamespace(model="resnet", batch_size=16))
     pairs = [("gradcam", "saliency_miou"), ("rise", "saliency_miou")]
-    step = Step(job, "there", "there", 10, 2, 0, Cost(forward=1), memory=200, left=pairs, speed=SPEED, own=own,
+    step = Step(job, "there", "there", 10, 2, 0, Cost(forward=1), memory=200, left=pairs, speed=SPEED, own_work=own,
                 trainings={Path("network"): Cost()})  # fmt: skip
     memory = {(cell["explainer"], cell["metric"]): cell["memory"] for cell in step.by_cell}
     assert memory == {("gradcam", None): 100, ("gradcam", "saliency_miou"): 300, ("rise", None): 200,

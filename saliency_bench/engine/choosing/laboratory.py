@@ -82,7 +82,7 @@ class RunLaboratory:
 
     def twins(self, names: Sequence[str]) -> dict[str, str]:
         """Return {candidate: an earlier one with the same maps on the first images}."""
-        found: dict[str, str] = {}
+        twin_of: dict[str, str] = {}
         different: dict[str, Maps] = {}
         for name in names:
             maps = self.maps(name)
@@ -92,8 +92,8 @@ class RunLaboratory:
             if same is None:
                 different[name] = maps
             else:
-                found[name] = same
-        return found
+                twin_of[name] = same
+        return twin_of
 
     def _run(self, folder: str, names: Sequence[str], metrics: Sequence[Any], images: int) -> None:
         """Run candidates and metrics on the first images."""

@@ -93,9 +93,9 @@ def _names(pair: tuple[str, str | None]) -> list[str]:
     return [str(as_explainer(explainer)), *([str(as_metric(metric))] if metric else [])]
 
 
-def seconds_of(cost: Cost, speed: Speed, own: OwnWork) -> tuple[float, float, float]:
+def seconds_of(cost: Cost, speed: Speed, own_work: OwnWork) -> tuple[float, float, float]:
     """Return how long a cost takes here: at the least, probably, at the most."""
-    beside = own.seconds(cost)
+    beside = own_work.seconds(cost)
     low, middle, high = (max(end + beside, 0.0) for end in speed.seconds(cost))
     return low, middle, high
 

@@ -59,7 +59,7 @@ class Step:
         left: (explainer, metric) of the cells that are not there.
         speed: How long its network takes, if that is known.
         trainings: {folder of a network: what its training costs}, a part of `cost`.
-        own: What maps and scores take beside their passes here, as far as it was tried.
+        own_work: What maps and scores take beside their passes here, as far as it was tried.
     """
 
     job: Job
@@ -75,7 +75,7 @@ class Step:
     left: Sequence[tuple[str, str]] = ()
     speed: Speed | None = None
     trainings: Mapping[Path, Cost] = field(default_factory=dict)
-    own: OwnWork = field(default_factory=OwnWork)
+    own_work: OwnWork = field(default_factory=OwnWork)
 
     @property
     def key(self) -> Key:
@@ -99,8 +99,8 @@ class Step:
         return [
             {"explainer": explainer, "metric": metric, "forward": images * cost.forward,
              "gradient": images * cost.gradient,
-             "seconds": None if self.speed is None else seconds_of(cost.times(images), self.speed, self.own),
-             "memory": self.own.peak([(explainer, metric)]) or self.memory,
+             "seconds": None if self.speed is None else seconds_of(cost.times(images), self.speed, self.own_work),
+             "memory": self.own_work.peak([(explainer, metric)]) or self.memory,
              "megabytes": 0 if metric is None else images * BYTES / 1e6}
             for explainer, metric, cost in costs
         ]  # fmt: skip
@@ -152,39 +152,39 @@ def plan_of(
         cost = None if images is None else sum(trainings.values(), _cost(left, images, sizes, speed_key(job)[1]))
         missing_model = _missing_model(job)
         key = speed_key(job)
-        own = works.setdefault(key, OwnWork())
+        own_work = works.setdefault(key, OwnWork())
         if measured and cost and not missing_model:
-            _measure(job, choice, left, speeds, own)
+            _measure(job, choice, left, speeds, own_work)
         speed = speeds.get(key)
         seconds = None if cost is None or (cost and speed is None) else (0.0, 0.0, 0.0)
         if cost and speed is not None:
-            seconds = seconds_of(cost, speed, own)
+            seconds = seconds_of(cost, speed, own_work)
         steps.append(Step(
             job, about, "missing" if missing_model else _model(job), images, len(pairs), len(pairs) - len(left), cost,
-            seconds, _memory(left, speed, own), tuple(filter(None, (missing, missing_model))),
-            left, speed, trainings, own,
+            seconds, _memory(left, speed, own_work), tuple(filter(None, (missing, missing_model))),
+            left, speed, trainings, own_work,
         ))  # fmt: skip
     return steps
 
 
 def _measure(
-    job: Job, choice: Choice, left: Sequence[tuple[str, str]], speeds: dict[Key, Speed | None], own: OwnWork
+    job: Job, choice: Choice, left: Sequence[tuple[str, str]], speeds: dict[Key, Speed | None], own_work: OwnWork
 ) -> None:
     """Time the network of a run, unless its speed is known, and what maps and scores take beside its passes."""
     key = speed_key(job)
-    if speeds.get(key, ...) is None or (key in speeds and own.has_tried(left)):
+    if speeds.get(key, ...) is None or (key in speeds and own_work.has_tried(left)):
         return
     network = network_like(job, choice.device)
     if key not in speeds:
         speeds[key] = None if network is None else speed_of(network, job.spec.batch_size)
     speed = speeds[key]
     if network is not None and speed is not None:
-        own.measure(network, speed, left, job.spec.batch_size)
+        own_work.measure(network, speed, left, job.spec.batch_size)
 
 
-def _memory(left: Sequence[tuple[str, str]], speed: Speed | None, own: OwnWork) -> int | None:
+def _memory(left: Sequence[tuple[str, str]], speed: Speed | None, own_work: OwnWork) -> int | None:
     """Return the memory that a batch takes at the most."""
-    known = [None if speed is None else speed.memory, own.peak(left)]
+    known = [None if speed is None else speed.memory, own_work.peak(left)]
     return max((peak for peak in known if peak), default=None)
 
 
