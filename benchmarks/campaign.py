@@ -1,4 +1,4 @@
-"""From photographs to a scored table by the commands of docs/studies.md, with simulated people who draw.
+"""Go from photographs to a scored table by the commands of docs/studies.md, with simulated people who draw.
 
 example:
   python benchmarks/campaign.py --photos photos --masks masks --work /tmp/campaign

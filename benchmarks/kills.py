@@ -1,4 +1,4 @@
-"""What is killed by SIGKILL at any moment and started again, or fills its disk: the same bytes as undisturbed?
+"""Kill by SIGKILL at any moment and start again, or fill the disk, and compare the bytes with an undisturbed run.
 
 example:
   python benchmarks/kills.py

@@ -37,22 +37,22 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """The name of the dataset's repository."""
+        """Return the name of the dataset's repository."""
         return self.report["dataset"]
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the samples."""
+        """Return the hash of the samples."""
         return self.report["splits"][self.split]["fingerprint"]
 
     @property
     def has_masks(self) -> bool:
-        """Whether there are masks to compare maps with."""
+        """Return whether there are masks to compare maps with."""
         return self.report["splits"][self.split]["masks"] > 0
 
     @property
     def has_images(self) -> bool:
-        """Whether its images are published."""
+        """Return whether its images are published."""
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:

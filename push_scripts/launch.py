@@ -296,7 +296,7 @@ def _plan_lines(plans: list) -> list[str]:
         lines.append(f"{plan.publication.kind:<9}{plan.publication.repo}: {state}, {done}{licence}")
         lines += [f"    {change}: {path}" for path, change in changes.items() if change != "new"]
     lines.append(f"in all: {len(plans)} repositories, {new} of them new, {size(total)} to send")
-    lines.append("how much an account may store or create in a day, the Hub says only when it refuses")
+    lines.append("the Hub does not say beforehand how much an account may store or create in a day")
     return lines
 
 

@@ -6,7 +6,7 @@ import time
 
 
 def launch(url: str, argv: list[str], log: str, token: str, stranger: bool = False) -> None:
-    """In a child: a command whose Hub is at this address; it sleeps little, and asks no stranger unless told to."""
+    """Run a command in a child; its Hub is at this address, it sleeps little, and asks no stranger unless told to."""
     import datasets.config
     import huggingface_hub.constants as constants
 

@@ -35,7 +35,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Callable[[int], None]]:
 
 
 def as_a_command(function: Callable, settings: dict, lines: str) -> None:
-    """In a child: end as the command line does, with its exit code; an error is a line in a file."""
+    """End a child as the command line ends, with its exit code; write an error as a line into a file."""
     from saliency_bench.errors import UserError
     from saliency_bench.utils.storage import storage_error
 
@@ -76,7 +76,7 @@ def filled(
 
 
 def disks(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Each of these once, the first `count` of them."""
+    """Fill the disk under each of these once, the first `count` of them."""
     outcome, given = Outcome("disks"), {"dataset": str(dataset), "model": str(model)} | runs.RUN
     for name, changes in [("runs", {}), ("partners", runs.PARTNERS), ("retraining", runs.RETRAINING)][:count]:
         with working_in(folder / f"room for {name}"):
@@ -96,9 +96,9 @@ def disks(count: int, dataset: Path, model: Path, folder: Path, children: Childr
         )  # fmt: skip
     if count > 4:
         with working_in(folder / "room for a study"):
-            children.to_the_end(answer_all, {"place": "study.db"})
+            children.to_the_end(answer_all, {"address": "study.db"})
             answers = stored("study.db")
-        settings = {"place": "study.db"}
+        settings = {"address": "study.db"}
         filled(
             outcome, "a study", folder, children, answer_all, settings,
             lambda: ["answers"] if stored("study.db") != answers else [],
@@ -107,5 +107,5 @@ def disks(count: int, dataset: Path, model: Path, folder: Path, children: Childr
 
 
 def _differing(results: Callable[[], dict[str, bytes]], expected: dict[str, bytes]) -> list[str]:
-    found = results()
-    return [name for name in sorted(found.keys() | expected) if found.get(name) != expected.get(name)]
+    written = results()
+    return [name for name in sorted(written.keys() | expected) if written.get(name) != expected.get(name)]

@@ -21,7 +21,7 @@ PATIENCE = 300  # seconds in which the launcher must notice, also on a busy mach
 
 
 def launched(settings: dict, processes: int = 2, node: int | None = None, port: int = 0) -> None:
-    """In a child: what torchrun does, with forked processes, which start at once.
+    """Do in a child what torchrun does, with forked processes, which start at once.
 
     node: the number of one of two nodes, whose store listens to this port; None: there is one node.
     """
@@ -101,7 +101,7 @@ def launches(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "two processes",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Every fifth with the program torchrun, the others with what it is made of. changes: of the settings `RUN`."""
+    """Kill every fifth under the program torchrun, others under what it is made of; `changes` are of `RUN`."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     outcome = Outcome(f"runs of {what}", count)
     with working_in(folder / f"one process for {what}"):

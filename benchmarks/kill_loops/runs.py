@@ -38,7 +38,7 @@ def run(**settings) -> None:
 
 
 def names() -> list[str]:
-    """Of part files of scores, and of what retraining leaves."""
+    """Return the names of part files of scores, and of what retraining leaves."""
     return [path.name for folder in ("chunks", "retraining") for path in Path("run", folder).rglob("*.*")]
 
 
@@ -95,7 +95,7 @@ def runs(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "runs",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """changes: of the settings `RUN`; runs with other ones are not widened."""
+    """Kill runs at chosen moments; `changes` are of the settings `RUN`, and runs with any are not widened."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     histories = [{}] if changes else NARROWER
     outcome, expected = Outcome(what, count), {}

@@ -23,13 +23,13 @@ PEOPLE, UNITS = 4, 12
 CONFIRMED = Path("confirmed")  # a line for each answer that `record` has returned for
 
 
-def answer_all(place: str) -> None:
-    """In a child: every person answers every unit, some twice; what was sent before is sent again."""
+def answer_all(address: str) -> None:
+    """Let every person answer every unit in a child, some twice; what was sent before is sent again."""
     os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     from saliency_bench.studies.events import add_event
     from saliency_bench.studies.store import Store
 
-    store = Store(place)
+    store = Store(address)
     study = store.study("annotate", "shapes", dataset="none", configuration={"annotators": PEOPLE}, seed=0)
     confirmed = os.open(CONFIRMED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for person in range(PEOPLE):
@@ -45,12 +45,12 @@ def answer_all(place: str) -> None:
     store.close()
 
 
-def stored(place: str) -> dict[str, list[tuple]]:
-    """All that a study holds, but for times and pseudonyms."""
+def stored(address: str) -> dict[str, list[tuple]]:
+    """Return all that a study holds, but for times and pseudonyms."""
     from saliency_bench.studies.events import events_of
     from saliency_bench.studies.store import Store
 
-    store = Store(place)
+    store = Store(address)
     try:
         study = store.find()
         numbers = {name: number for number, name in enumerate(study.people())}
@@ -69,7 +69,7 @@ def stored(place: str) -> dict[str, list[tuple]]:
 
 
 def confirmed() -> int:
-    """How many answers were confirmed, sent again or not."""
+    """Return how many answers were confirmed, sent again or not."""
     return len(set(CONFIRMED.read_text().splitlines())) if CONFIRMED.exists() else 0
 
 
@@ -85,16 +85,19 @@ def in_postgres(count: int, folder: Path, children: Children) -> Outcome:
 def studies(
     count: int, folder: Path, children: Children, new: Callable[[str], str], restart: Callable[[], None] | None = None
 ) -> Outcome:
-    """new(name): the address of an empty database. restart: kill the database and start it again."""
+    """Kill people's process, or their database.
+
+    new(name) returns the address of an empty database; `restart` kills the database and starts it again.
+    """
     outcome = Outcome("studies in PostgreSQL" if restart else "studies in SQLite", count)
     with working_in(folder / f"undisturbed {outcome.what}"):
-        place = new("undisturbed")
-        children.to_the_end(answer_all, {"place": place})
-        expected = stored(place)
+        address = new("undisturbed")
+        children.to_the_end(answer_all, {"address": address})
+        expected = stored(address)
     for number in range(count):
         dice = random.Random(number)
         with working_in(folder / f"{outcome.what} {number}"):
-            given = {"place": (place := new(f"study_{number}"))}
+            given = {"address": (address := new(f"study_{number}"))}
             for start in range(bad_luck(number)):
                 enough = confirmed() + dice.randrange(1, 12)
                 moment = at_once if start == 0 else lambda enough=enough: confirmed() >= enough
@@ -108,11 +111,11 @@ def studies(
                     outcome.kills["of the database"] += 1
                 elif children.killed_at(moment, dice.uniform(0, 0.01 if start else 0.3), answer_all, given):
                     outcome.kills["while answering" if confirmed() else "at the start"] += 1
-                if confirmed() > (there := len(stored(place)["answers"]) if confirmed() else 0):
+                if confirmed() > (there := len(stored(address)["answers"]) if confirmed() else 0):
                     outcome.differing.append(f"{outcome.what} {number}: {confirmed() - there} answers lost")
             children.to_the_end(answer_all, given)
-            found = stored(place)
-            wrong = [name for name in expected if found[name] != expected[name]]
+            answers_there = stored(address)
+            wrong = [name for name in expected if answers_there[name] != expected[name]]
             if wrong:
                 outcome.differing.append(f"{outcome.what} {number}: {', '.join(wrong)}")
     return outcome

@@ -35,7 +35,7 @@ def write_suite() -> None:
 
 
 def run_suite(file: str = "own.yaml") -> None:
-    """In a child."""
+    """Run the suite in a child."""
     from saliency_bench.engine.suites.suite import suite
 
     store.SECONDS = 0.05
@@ -45,19 +45,19 @@ def run_suite(file: str = "own.yaml") -> None:
 
 
 def results() -> dict[str, bytes]:
-    found = contents(OUT)
+    content_of = contents(OUT)
     parts = ("/chunks/", "/predictions/", "/thumbnails/")
-    return {path: content for path, content in found.items()
+    return {path: content for path, content in content_of.items()
             if not path.endswith(DIFFER) and not any(part in path for part in parts)}  # fmt: skip
 
 
 def written() -> int:
-    """So many files and folders are there."""
+    """Return how many files and folders are there."""
     return len(list(OUT.rglob("*"))) if OUT.exists() else 0
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """While it starts, after so many new files, or while the last pages are written."""
+    """Return a moment while it starts, after some new files, or while the last pages are written; and a delay."""
     if number % 5 == 0:
         return at_once, dice.uniform(0, 0.5)
     if number % 5 == 1:
@@ -83,8 +83,10 @@ def suites(count: int, folder: Path, children: Children) -> Outcome:
                 if children.killed_at(*moment(number + start, dice), run_suite, {}):
                     outcome.kills[where()] += 1
             children.to_the_end(run_suite, {})
-            found = results()
-            wrong = [path for path in sorted(found.keys() | expected) if found.get(path) != expected.get(path)]
+            content_of = results()
+            wrong = [
+                path for path in sorted(content_of.keys() | expected) if content_of.get(path) != expected.get(path)
+            ]
             if wrong:
                 outcome.differing.append(f"suite {number}: {', '.join(wrong)}")
     return outcome

@@ -58,7 +58,6 @@ def _average_precision(values: np.ndarray, inside: np.ndarray) -> float:
     inside_values = np.sort(values[inside])[::-1]  # where recall grows: steps at other values add nothing
     last = np.flatnonzero(np.append(inside_values[1:] != inside_values[:-1], True))  # pixel of each distinct value
     hits = last + 1
-    salient = values.size - np.searchsorted(
-        np.sort(values, axis=None), inside_values[last]
-    )  # pixels of this value or more
+    below = np.searchsorted(np.sort(values, axis=None), inside_values[last])  # pixels of lesser values
+    salient = values.size - below
     return float(np.diff(hits, prepend=0) @ (hits / salient) / hits[-1])

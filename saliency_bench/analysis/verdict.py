@@ -23,8 +23,8 @@ CONTROLLED = (
 # By simulation (docs/numbers.md); of up to ten explainers, or from 200 clusters on, it stays at 7 %.
 MANY, FEW_FOR_MANY = 10, 200
 MANY_SHAPES = (
-    f"Of more than {MANY} explainers whose scores have different shapes (rare events beside smooth scores), it may "
-    f"reach 12 % with fewer than {FEW_FOR_MANY} independent samples."
+    f"It may reach 12 % where more than {MANY} explainers with scores of different shapes (rare events beside smooth "
+    f"scores) are compared on fewer than {FEW_FOR_MANY} independent samples."
 )
 AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
 RANDOM = "random"

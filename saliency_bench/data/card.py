@@ -12,6 +12,7 @@ from datasets.utils.metadata import MetadataConfigs
 from huggingface_hub import DatasetCard, DatasetCardData
 
 from saliency_bench import registry
+from saliency_bench.data.build_report import HIDDEN
 from saliency_bench.errors import UserError
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
@@ -88,7 +89,7 @@ def biases(builder: ModuleType, build_report: dict) -> list[str]:
 def _missing(build_report: dict) -> str | None:
     """Return a line about missing masks, if any are."""
     counts = build_report["counts"]
-    hidden = build_report["splits"].get(build_report.get("hidden_masks"), {"num_examples": 0})["num_examples"]
+    hidden = build_report["splits"].get(build_report.get(HIDDEN), {"num_examples": 0})["num_examples"]
     without = counts["samples"] - counts["masks"] - hidden
     share = without / counts["samples"]
     return f"{without} samples ({share:.1%}) have no mask; metrics that need one leave them out." if without else None

@@ -116,16 +116,19 @@ def recompute(
     suspicions: dict[str, list[str]] = {}
     maps = maps_in(root / folder, result.maps)
     ways = _ways(submission, maps, further, has_hidden=masks is not None)
+    rows = with_masks = None
     if any(by.endswith(WITH_HIDDEN) for by in ways):
-        images = load_dataset(names["dataset"], setting.split)["image_id"]
-        _take_out_parts(ways, len(set(images) - set(submission.recorded.ids)), further)
+        rows = load_dataset(names["dataset"], setting.split)
+        _take_out_parts(ways, len(set(rows["image_id"]) - set(submission.recorded.ids)), further)
     attempts, problem = _attempts(submission, ways, maps, listed, content, further)
     for by, some_cells in ways.items() if not problem else ():
         settings = names | {"progress": progress, **given}
         is_hidden, their_maps = by.endswith(WITH_HIDDEN), maps if by.startswith("maps") else {}
-        if is_hidden and masks is not None:
-            kept = hidden_track.kept_masks(masks, api or client.default_api())
-            settings["dataset"] = join_masks(load_dataset(names["dataset"], setting.split), kept, setting.split)
+        if is_hidden and masks is not None and rows is not None:
+            if with_masks is None:
+                kept = hidden_track.kept_masks(masks, api or client.default_api())
+                with_masks = join_masks(rows, kept, setting.split)
+            settings["dataset"] = with_masks
         their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
         again = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
         device, model = again.summary["provenance"]["device"], _model(again)
@@ -498,8 +501,8 @@ def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
     return f"  the {kind} is listed as {listed.repo or listed.id}{source}"
 
 
-def _found(cell: Recomputed) -> str:
-    """Return what was found of a cell, in words."""
+def _in_words(cell: Recomputed) -> str:
+    """Return the outcome of a cell in words."""
     if (score := cell.score) is None:
         return f"{cell.samples} samples by {cell.by}, largest difference {cell.largest:.2g}"
     interval = "" if score.low is None else f" [{score.low:g}, {score.high:g}]"
@@ -512,7 +515,7 @@ def _lines(status: Status) -> list[str]:
         return [f"{status.folder} is refused: {status.refused}"]
     match = "were scored" if any(cell.score for cell in status.cells.values()) else "match"
     lines = [f"{len(status.cells)} cells of {status.folder} {match}"]
-    lines += [f"  {name}: {_found(cell)}" for name, cell in status.cells.items()]
+    lines += [f"  {name}: {_in_words(cell)}" for name, cell in status.cells.items()]
     lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
     return lines + [f"  look at the maps of {name} before you believe them: {line}"
                     for name, about in status.suspicions.items() for line in about]  # fmt: skip

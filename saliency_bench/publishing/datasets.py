@@ -151,7 +151,9 @@ def _check_secret(builder: ModuleType, build_report: dict, with_images: str | No
             "for your own data"
         )
     if not (build_report["redistribute_images"] or with_images):
-        raise UserError("who gets no images makes no maps; publish them with --with-images LICENCE")
+        raise UserError(
+            "nobody can make maps of images that are not published; publish them with --with-images LICENCE"
+        )
 
 
 def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:

@@ -34,7 +34,7 @@ PROMPTS = ("point_coords", "point_labels", "mask_input", "has_mask_input", "orig
 
 
 class SegmentAnything:
-    """Finds a region by points, with an encoder and a decoder.
+    """Find a region by points, with an encoder and a decoder.
 
     Args:
         encoder: an ONNX file.

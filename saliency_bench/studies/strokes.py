@@ -58,7 +58,7 @@ def _stroke(sent: object, height: int, width: int) -> Stroke:
         raise UserError("a stroke says whether it adds")
     points = sent.get("points")
     if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
-        raise UserError("a stroke has points [x, y]")
+        raise UserError(f"a stroke has 1 to {MOST_POINTS} points [x, y]")
     for point in points:
         numbers = point if isinstance(point, list) and len(point) == 2 else [None]
         if not all(type(number) in (int, float) for number in numbers):
@@ -69,9 +69,10 @@ def _stroke(sent: object, height: int, width: int) -> Stroke:
 
 
 class GrabCut:
-    """Finds a region by GrabCut, on a copy of the picture of at most `LONGEST` pixels a side.
+    """Find a region by GrabCut, on a copy of the picture of at most `LONGEST` pixels a side.
 
-    Raises: UserError where OpenCV is not installed.
+    Raises:
+        UserError: OpenCV is not installed.
     """
 
     def __init__(self) -> None:

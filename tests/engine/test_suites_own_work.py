@@ -28,8 +28,8 @@ def test_costs_count_the_maps_and_scores_that_are_made():
 def test_the_time_beside_the_passes_is_added_and_steps_are_counted():
     """By hand: 2 passes of 1 to 2 s, 4 steps of 0.25 s; 3 maps of 0.1 s and 5 scores of 0.2 s, of which 4 are known."""
     cost = Cost(forward=2, steps=4, made=Counter({"rise": 3, "saliency_miou": 5, "saliency_cgc": 1}))
-    own = OwnWork(maps={"rise": 0.1}, scores={"saliency_miou": 0.2})
-    assert seconds_of(cost, SPEED, own) == pytest.approx((4.3, 4.3, 6.3))
+    tried = OwnWork(maps={"rise": 0.1}, scores={"saliency_miou": 0.2})
+    assert seconds_of(cost, SPEED, tried) == pytest.approx((4.3, 4.3, 6.3))
     assert seconds_of(cost, SPEED, OwnWork(scores={"saliency_miou": -9.0})) == (0.0, 0.0, 0.0)
 
 
@@ -40,29 +40,29 @@ def test_what_a_batch_takes_is_tried_unless_its_passes_take_long(resnet, monkeyp
     names = ["saliency_miou", "saliency_confidence", "saliency_crowd_auc", "saliency_mcr"]
     pairs = [("gradcam", name) for name in names] + [("rise:masks=100000", "saliency_miou")]
     fast = Speed(*[(1e-4,) * 3] * 5, memory=10)
-    own = OwnWork()
-    own.measure(classifier, fast, pairs, 4)
+    tried = OwnWork()
+    tried.measure(classifier, fast, pairs, 4)
     # Each try takes a tick for 4 images, of which the counted passes are taken off.
-    assert own.maps["gradcam"] == pytest.approx(0.25, abs=0.01)
-    assert own.maps["rise:masks=100000"] == 0.0  # 10 s of passes for an image
-    assert own.scores["saliency_miou"] == pytest.approx(0.25, abs=0.01)
-    assert own.scores["saliency_confidence"] > 0  # with partners among the batch
-    assert own.scores["saliency_crowd_auc"] == 0.0  # needs people
-    assert own.has_tried(pairs)
-    assert not own.has_tried([("gradcam", "saliency_cgc")])
-    assert own.peak(pairs) > 10**7
-    assert own.peak([("rise:masks=100000", None)]) is None
-    before = dict(own.scores)
+    assert tried.maps["gradcam"] == pytest.approx(0.25, abs=0.01)
+    assert tried.maps["rise:masks=100000"] == 0.0  # 10 s of passes for an image
+    assert tried.scores["saliency_miou"] == pytest.approx(0.25, abs=0.01)
+    assert tried.scores["saliency_confidence"] > 0  # with partners among the batch
+    assert tried.scores["saliency_crowd_auc"] == 0.0  # needs people
+    assert tried.has_tried(pairs)
+    assert not tried.has_tried([("gradcam", "saliency_cgc")])
+    assert tried.peak(pairs) > 10**7
+    assert tried.peak([("rise:masks=100000", None)]) is None
+    before = dict(tried.scores)
     monkeypatch.setattr(own_work, "seconds_per_image", None)
-    own.measure(classifier, fast, pairs, 4)
-    assert own.scores == before
+    tried.measure(classifier, fast, pairs, 4)
+    assert tried.scores == before
 
 
 def test_each_cell_of_a_plan_says_its_memory_and_a_run_its_size():
-    own = OwnWork(memory={"gradcam": 100, "saliency_miou": 300})
+    tried = OwnWork(memory={"gradcam": 100, "saliency_miou": 300})
     job = SimpleNamespace(networks=(), folder=Path("run"), spec=SimpleNamespace(model="resnet", batch_size=16))
     pairs = [("gradcam", "saliency_miou"), ("rise", "saliency_miou")]
-    step = Step(job, "there", "there", 10, 2, 0, Cost(forward=1), memory=200, left=pairs, speed=SPEED, own_work=own,
+    step = Step(job, "there", "there", 10, 2, 0, Cost(forward=1), memory=200, left=pairs, speed=SPEED, own_work=tried,
                 trainings={Path("network"): Cost()})  # fmt: skip
     memory = {(cell["explainer"], cell["metric"]): cell["memory"] for cell in step.by_cell}
     assert memory == {("gradcam", None): 100, ("gradcam", "saliency_miou"): 300, ("rise", None): 200,

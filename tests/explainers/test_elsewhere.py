@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench.engine.choosing.copying import elsewhere, whole
+from saliency_bench.engine.choosing.copying import elsewhere, with_imports
 from saliency_bench.targets import one_hot
 
 NAMES = [name for name in sb.list_explainers() if sb.load_explainer(name).declaration.elsewhere]
@@ -36,17 +36,17 @@ def test_the_line_gives_the_same_maps(name, network):
     ((package, line),) = elsewhere(explainer, "3").items()
     scope = {"classifier": classifier, "images": images, "label": LABEL}
     with warnings.catch_warnings(action="ignore"):
-        exec(whole(package, line), scope)
-    found = scope["maps"]
-    found = found.detach().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
+        exec(with_imports(package, line), scope)
+    their_maps = scope["maps"]
+    their_maps = their_maps.detach().numpy() if isinstance(their_maps, torch.Tensor) else np.asarray(their_maps)
     if package == "pytorch-grad-cam":  # which scales each map to [0, 1]
         lowest, highest = maps.min(axis=(1, 2), keepdims=True), maps.max(axis=(1, 2), keepdims=True)
         maps = (maps - lowest) / (highest - lowest)
     if package == "captum":  # gradients with respect to normalised images
-        scale = maps.std() / found.std()
+        scale = maps.std() / their_maps.std()
         assert scale == pytest.approx(1.0, rel=1e-3) or scale == pytest.approx(5.0, rel=1e-3)
-        found = found * scale
-    np.testing.assert_allclose(found, maps, atol=2e-3 * np.abs(maps).max())
+        their_maps = their_maps * scale
+    np.testing.assert_allclose(their_maps, maps, atol=2e-3 * np.abs(maps).max())
 
 
 def test_several_explainers_have_a_line():

@@ -44,7 +44,7 @@ BOARD, PUBLIC, PRIVATE = "saliency-bench/results", "saliency-bench/things", "sal
 
 
 @pytest.fixture(scope="module")
-def own(shapes, tmp_path_factory):
+def own_data(shapes, tmp_path_factory):
     """The drawings as somebody's own pictures in class folders, with their masks; the first has none."""
     root = tmp_path_factory.mktemp("own")
     names = None
@@ -60,9 +60,9 @@ def own(shapes, tmp_path_factory):
     return sb.build("folder", root / "built", images=str(root / "images"), masks=str(root / "masks"), progress=False)
 
 
-def hiding(own, tmp_path, hide="test"):
+def hiding(own_data, tmp_path, hide="test"):
     (tmp_path / "work").mkdir()
-    return dataset_publication(own, "saliency-bench", tmp_path / "work", "things", "cc-by-4.0", hide=hide)
+    return dataset_publication(own_data, "saliency-bench", tmp_path / "work", "things", "cc-by-4.0", hide=hide)
 
 
 def maps_like(rows, seed=0):
@@ -72,7 +72,7 @@ def maps_like(rows, seed=0):
 
 
 @pytest.mark.slow
-def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own, resnet, tmp_path, monkeypatch, capsys):
+def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, resnet, tmp_path, monkeypatch, capsys):
     def as_user(user):
         monkeypatch.setenv("HF_TOKEN", user.token)
 
@@ -95,7 +95,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own, resne
         return plan.submission.result.folder
 
     as_user(FOUNDER)
-    words = ["push", "dataset", str(own), "--name", "things", "--namespace", "saliency-bench", "--with-images",
+    words = ["push", "dataset", str(own_data), "--name", "things", "--namespace", "saliency-bench", "--with-images",
              "cc-by-4.0", "--hide-masks", "test"]  # fmt: skip
     assert main([*words, "--dry-run"]) == 0
     assert main(words) == 0
@@ -133,7 +133,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own, resne
     assert (mine.attempts, mine.best, ours.samples, ours.by) == (1, False, 29, "maps")
     assert mine.value == ours.score.value == pytest.approx(round(mine.value * 29) / 29, abs=1e-6)
     assert mine.low <= mine.value <= mine.high
-    exact = scored_here(own, maps_like(rows), resnet, tmp_path)
+    exact = scored_here(own_data, maps_like(rows), resnet, tmp_path)
     assert exact != pytest.approx(mine.value, abs=1e-5)
     assert abs(exact - mine.value) <= 0.5 / 29 + 1e-6
 
@@ -151,22 +151,26 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own, resne
     with pytest.raises(UserError, match="is public, so its masks are not hidden"):
         vouch(BOARD, first, **given)
     with pytest.raises(UserError, match="exists and is public"):
-        publish(masks_publication(hiding(own, tmp_path), own, "test", tmp_path / "kept"), private=True, api=here.api())
+        publish(
+            masks_publication(hiding(own_data, tmp_path), own_data, "test", tmp_path / "kept"),
+            private=True,
+            api=here.api(),
+        )
 
 
-def scored_here(own, maps, resnet, tmp_path):
+def scored_here(own_data, maps, resnet, tmp_path):
     """The exact score, by somebody who has the masks."""
-    run = sb.run(dataset=str(own), model=str(resnet), explainers=[], maps={"mine": {
+    run = sb.run(dataset=str(own_data), model=str(resnet), explainers=[], maps={"mine": {
         image_id: as_published(values) for image_id, values in maps.items()
     }}, metrics=["saliency_miou"], out=tmp_path / "exact", device="cpu", progress=False)  # fmt: skip
     return run.cells[0].value
 
 
-def test_what_is_published_is_the_same_whatever_the_masks_are(own, tmp_path):
+def test_what_is_published_is_the_same_whatever_the_masks_are(own_data, tmp_path):
     """The same pictures with other masks, fewer of them, give the same bytes."""
     (tmp_path / "first").mkdir()
-    plan = hiding(own, tmp_path / "first")
-    root = own.parent
+    plan = hiding(own_data, tmp_path / "first")
+    root = own_data.parent
     for split in ("train", "test"):
         for path in sorted((root / "masks" / split).rglob("*.png")):
             other = tmp_path / "masks" / path.relative_to(root / "masks")
@@ -206,13 +210,13 @@ def test_columns_that_tell_about_masks_are_hidden_and_their_classes_not_counted(
     assert (tmp_path / report["splits"]["train"]["files"][0]["path"]).is_file()
 
 
-def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own, tmp_path):
-    report = keep_masks(own, read_report(own), "test", kept := fresh(tmp_path))
+def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data, tmp_path):
+    report = keep_masks(own_data, read_report(own_data), "test", kept := fresh(tmp_path))
     (kept / REPORT).write_text(json.dumps(report))
     assert set(report["splits"]) == {"test"}
     assert not any(name == "image" for name in pq.read_schema(next((kept / "annotations").iterdir())).names)
-    shown = sb.load_dataset(own).remove_columns("mask")
-    assert fingerprint(join_masks(shown, kept, "test")) == fingerprint(sb.load_dataset(own))
+    shown = sb.load_dataset(own_data).remove_columns("mask")
+    assert fingerprint(join_masks(shown, kept, "test")) == fingerprint(sb.load_dataset(own_data))
     with pytest.raises(UserError, match="are of 30 images, and the published split has 29"):
         join_masks(shown.select(range(29)), kept, "test")
     turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
@@ -234,10 +238,10 @@ def fresh(tmp_path):
         ({"with_images": None}, "--with-images LICENCE"),
     ],
 )
-def test_what_cannot_be_hidden(given, words, own, tmp_path):
+def test_what_cannot_be_hidden(given, words, own_data, tmp_path):
     about = {"name": "things", "with_images": "cc-by-4.0", "hide": "test"} | given
     with pytest.raises(UserError, match=words):
-        dataset_publication(own, "saliency-bench", tmp_path, **about)
+        dataset_publication(own_data, "saliency-bench", tmp_path, **about)
 
 
 def test_masks_that_anybody_can_make_are_not_hidden(shapes, tmp_path):
@@ -245,21 +249,21 @@ def test_masks_that_anybody_can_make_are_not_hidden(shapes, tmp_path):
         dataset_publication(shapes, "saliency-bench", tmp_path, hide="test")
 
 
-def test_masks_that_were_published_once_are_not_hidden(here, own, tmp_path):
+def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path):
     api = here.api(FOUNDER)
     check_never_shown(PUBLIC, "test", api)  # nothing is there
     api.create_repo(PUBLIC, repo_type="dataset")
     check_never_shown(PUBLIC, "test", api)  # still nothing
-    report = json.dumps(read_report(own) | {"hidden_masks": "test"}).encode()
-    for content in (report, json.dumps(read_report(own)).encode(), report):
+    report = json.dumps(read_report(own_data) | {"hidden_masks": "test"}).encode()
+    for content in (report, json.dumps(read_report(own_data)).encode(), report):
         api.create_commit(PUBLIC, [CommitOperationAdd(REPORT, content)], repo_type="dataset", commit_message="x")
     with pytest.raises(UserError, match="was published without hiding the masks of test"):
         check_never_shown(PUBLIC, "test", api)
     assert find(PUBLIC).hidden_masks == "test"
 
 
-def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here, own, tmp_path, monkeypatch):
-    plan = masks_publication(hiding(own, tmp_path), own, "test", fresh(tmp_path))
+def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here, own_data, tmp_path, monkeypatch):
+    plan = masks_publication(hiding(own_data, tmp_path), own_data, "test", fresh(tmp_path))
     api = here.api(FOUNDER)
     create = api.create_repo
     monkeypatch.setattr(api, "create_repo", lambda repo, **given: create(repo, **given | {"private": False}))
@@ -386,10 +390,10 @@ def score(root, folder, value, half, day=date(2026, 11, 25), name="m"):
     """The owner has scored the maps of a submission with hidden masks."""
     result = json.loads((folder / "result.json").read_text())
     shown = HiddenScore(value=value, low=value - half, high=value + half, n=60, clusters=60)
-    one = Recomputed(samples=60, largest=0, by="maps", score=shown)
+    recomputed = Recomputed(samples=60, largest=0, by="maps", score=shown)
     return write_known(root, Status(
         content=content_of(folder), folder=folder.relative_to(root).as_posix(), saliency_bench="0",
-        date=day.isoformat(), device="cpu", cells={cell["cell_id"]: one for cell in result["cells"]},
+        date=day.isoformat(), device="cpu", cells={cell["cell_id"]: recomputed for cell in result["cells"]},
         attempts=attempts(day, submitter=result["submitter"]),
     ))  # fmt: skip
 
@@ -419,15 +423,15 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
 
 
 def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
-    one = submission({"mine@maps-1": NONE, "more@maps-2": NONE}, "eve").checked
+    handed_in = submission({"mine@maps-1": NONE, "more@maps-2": NONE}, "eve").checked
     maps = {
         name: {image_id: np.full((2, 2), number) for image_id in IDS} for number, name in enumerate(("mine", "more"))
     }
-    ways, further = {"maps with hidden masks": one.cells}, {}
-    done, problem = _attempts(one, ways, maps, Known(), "c" * 64, further)
+    ways, further = {"maps with hidden masks": handed_in.cells}, {}
+    done, problem = _attempts(handed_in, ways, maps, Known(), "c" * 64, further)
     assert ([attempt.method for attempt in done], problem) == (["mine"], "")
     assert [cell.explainer for cell in ways["maps with hidden masks"]] == ["mine"]
-    assert "eve has had 1 methods scored in 7 days" in further[one.cells[1].cell_id]
+    assert "eve has had 1 methods scored in 7 days" in further[handed_in.cells[1].cell_id]
     del maps["mine"][IDS[0]]
-    ways = {"maps with hidden masks": one.cells}
-    assert _attempts(one, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 images")
+    ways = {"maps with hidden masks": handed_in.cells}
+    assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 images")

@@ -59,9 +59,9 @@ def test_grabcut_finds_a_disc_and_the_same_each_time(disc):
     pytest.importorskip("cv2", reason="needs OpenCV")
     file, mask = disc
     strokes = [Stroke([(110.0, 90.0), (150.0, 130.0)], True), Stroke([(310.0, 25.0), (310.0, 220.0)], False)]
-    found = GrabCut()(file, strokes)
-    assert (found & mask).sum() / (found | mask).sum() > 0.97
-    np.testing.assert_array_equal(GrabCut()(file, strokes), found)
+    region_found = GrabCut()(file, strokes)
+    assert (region_found & mask).sum() / (region_found | mask).sum() > 0.97
+    np.testing.assert_array_equal(GrabCut()(file, strokes), region_found)
     less = GrabCut()(file, [*strokes, Stroke([(70.0, 110.0), (105.0, 110.0)], False)])
     assert not less[110, 74:102].any(), "what is said not to belong to it does not"
 
@@ -70,8 +70,8 @@ def test_a_picture_of_a_few_pixels_is_no_problem(tmp_path):
     pytest.importorskip("cv2", reason="needs OpenCV")
     for size in ((1, 1), (2, 3), (900, 1)):
         Image.new("RGB", size).save(tmp_path / "small.png")
-        found = GrabCut()(tmp_path / "small.png", [Stroke([(0.0, 0.0)], True)])
-        assert found.shape == size[::-1]
+        region_found = GrabCut()(tmp_path / "small.png", [Stroke([(0.0, 0.0)], True)])
+        assert region_found.shape == size[::-1]
 
 
 def networks(folder, full=True):
@@ -159,9 +159,9 @@ def test_a_network_gets_picture_and_points_and_its_best_mask_is_shown(tmp_path, 
     left = np.zeros((48, 64), bool)
     left[:, :32] = True
     for point, region in (((10.0, 40.0), left), ((50.0, 5.0), ~left)):
-        found = find(halves, [Stroke([point, (point[0] + 4, 8.0)], True)])
-        assert (found != region)[:, [*range(26), *range(38, 64)]].sum() == 0
-        assert (found != region).mean() < (0.04 if full else 0.08), "at the edge, of a picture half as large"
+        region_found = find(halves, [Stroke([point, (point[0] + 4, 8.0)], True)])
+        assert (region_found != region)[:, [*range(26), *range(38, 64)]].sum() == 0
+        assert (region_found != region).mean() < (0.04 if full else 0.08), "at the edge, of a picture half as large"
     assert find._embedding.cache_info().misses == 1, "the encoder looks once at a picture"
 
 

@@ -16,7 +16,7 @@ from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
 from saliency_bench.engine.choosing.candidates import Candidate, candidate_of, candidates, costs, seconds_per_pass
-from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup, whole
+from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup, with_imports
 from saliency_bench.engine.choosing.laboratory import RUN, RunLaboratory
 from saliency_bench.engine.choosing.questions import QUESTIONS, Question, metrics_of, questions_of
 from saliency_bench.engine.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, Scores, ranking
@@ -274,7 +274,9 @@ def _described(candidate: Candidate, layer: str) -> dict[str, Any]:
         "baseline": candidate.baseline,
         "passes": candidate.passes,
         "load": load_call(candidate.explainer),
-        "elsewhere": {package: whole(package, line) for package, line in elsewhere(candidate.explainer, layer).items()},
+        "elsewhere": {
+            package: with_imports(package, line) for package, line in elsewhere(candidate.explainer, layer).items()
+        },
     }
 
 

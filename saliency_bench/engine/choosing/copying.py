@@ -36,7 +36,7 @@ def setup(spec: RunSpec) -> str:
     ])  # fmt: skip
 
 
-def whole(package: str, line: str) -> str:
+def with_imports(package: str, line: str) -> str:
     """Return a line of `elsewhere` with its imports, and with the network and the image that it names."""
     return "\n".join([IMPORTS[package].format(name=line.partition("(")[0]), "", NORMALISED, f"maps = {line}"])
 
