@@ -8,6 +8,7 @@ and however often, gives the rows of both.
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, Table, insert, select
@@ -87,12 +88,14 @@ def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
         source: what they are called in errors.
 
     Raises:
-        UserError: A line is no row, or is of a study of the same name with other settings.
+        UserError: A line is no row, or is of a study that is nowhere, or of one with other settings under its name.
     """
     rows = _parsed(lines, source)
     added = left_out = 0
     with store.writing() as connection:
         numbers = _add_studies(connection, rows[studies.name])
+        if lost := {values["study"] for values in chain(*rows.values()) if "study" in values} - numbers.keys():
+            raise UserError(f"{source} has rows of the study '{min(lost)}' but not the study itself")
         for table in TABLES[1:]:
             for values in _missing(connection, table, rows[table.name], numbers):
                 # A row that breaks a rule of the table contradicts one that is there, such as another first answer.

@@ -188,7 +188,7 @@ def _limit(request: dict[str, Any]) -> None:
     # The processor's clock stands still in a sleep, the alarm's does not.
     signal.setitimer(signal.ITIMER_REAL, request["seconds"])
     with suppress(OSError):
-        pages = int(Path("/proc/self/statm").read_text().split()[5])  # private memory: data and stack
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[5])  # private memory: data and stack
         bounds[resource.RLIMIT_DATA] = pages * resource.getpagesize() + request["memory"]
     for kind, bound in bounds.items():
         resource.setrlimit(kind, (bound, resource.getrlimit(kind)[1]))

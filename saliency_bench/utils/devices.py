@@ -56,7 +56,7 @@ def peak_memory(device: torch.device) -> int | None:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError, StopIteration, ValueError):  # of Linux, the only one that can be reset
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
     try:
         import resource
@@ -72,7 +72,7 @@ def reset_peak_memory(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
         return
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -269,7 +269,7 @@ def test_every_text_is_printed_whatever_the_locale(output, shapes, resnet, tmp_p
     assert "\N{UPWARDS ARROW}" in page
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_file_is_opened_in_the_encoding_of_the_locale(shapes, resnet, tmp_path):
     """Python warns where an encoding is left out; a library may, our files may not."""
     line = words(shapes, resnet, explainers=["random"], limit=4)

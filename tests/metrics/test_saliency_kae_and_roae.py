@@ -13,6 +13,7 @@ from saliency_bench.targets import contrast, group
 K = 4
 EXPOSURES = (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # of 30 pixels; halves (1.5, 4.5, 22.5) to the even number
+LABELS = ({0}, {1}, {2})
 
 
 def table(labels):
@@ -20,11 +21,11 @@ def table(labels):
     return np.array([[k in right for k in range(K)] for right in labels])
 
 
-def saliency_kae(curves, labels=({0}, {1}, {2}), **options):
+def saliency_kae(curves, labels=LABELS, **options):
     return load_metric("saliency_kae", **options)(curves, table(labels))
 
 
-def saliency_roae(curves, labels=({0}, {1}, {2}), **options):
+def saliency_roae(curves, labels=LABELS, **options):
     return load_metric("saliency_roae", **options)(curves, table(labels))
 
 

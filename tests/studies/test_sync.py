@@ -1,6 +1,7 @@
 """A store kept in a repository of the Hub: nothing is lost with the disk, no server overwrites what another stored."""
 
 import threading
+from itertools import chain
 
 import pytest
 from local_hub.hub import FOUNDER, READER, VISITOR
@@ -38,9 +39,8 @@ def by(path):
 def copied(hub, path):
     """A store at a path, of all that the repository holds."""
     files = hub.files("datasets", REPO)
-    for name in sorted(files):
-        if name.startswith("study.db/"):
-            add_lines(Store(path), files[name].decode().splitlines(), name)
+    lines = [files[name].decode().splitlines() for name in sorted(files) if name.startswith("study.db/")]
+    add_lines(Store(path), chain(*lines), REPO)  # together: the study's own row is in the file of one server only
     return path
 
 
@@ -238,6 +238,14 @@ def test_another_study_is_not_continued(hub, tmp_path):
     )
     with pytest.raises(UserError, match=r"study.db of visitor/answers cannot be continued here: .*no copy of a store"):
         sync_of(hub, tmp_path / "study.db").restore()
+
+
+def test_rows_of_a_study_that_is_nowhere_are_refused(tmp_path):
+    answer(study_in(tmp_path / "study.db"), "ada")
+    lines, _ = lines_after(Store(tmp_path / "study.db"), {})
+    with pytest.raises(UserError, match="the file has rows of the study 'study' but not the study itself"):
+        add_lines(Store(tmp_path / "new.db"), lines[1:], "the file")
+    assert not lines_after(Store(tmp_path / "new.db"), {})[0]
 
 
 @pytest.mark.slow
