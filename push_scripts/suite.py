@@ -34,6 +34,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
                         help="only these: dataset=, model=, explainer=, metric=")  # fmt: skip
     _shared.settings(parser, "limit", "device")
+    parser.add_argument("--within", metavar="TIME", help="as many images of every run as 30m or 2h allow; started "
+                        "again, it goes on from there")  # fmt: skip
     _shared.setting(parser, "batch_size", default=None, text="samples per chunk of every run (default: 16)")
     parser.add_argument("--device-table", metavar="FILE", help="CSV of measured throughputs, extended by those of this "
                         "device: --plan says what each device takes and costs")  # fmt: skip
@@ -70,7 +72,18 @@ def main(args: Namespace) -> int:
 
     options = {
         key: getattr(args, key)
-        for key in ("out", "data", "select", "limit", "batch_size", "device", "smoke", "answers", "device_table")
+        for key in (
+            "out",
+            "data",
+            "select",
+            "limit",
+            "batch_size",
+            "device",
+            "smoke",
+            "answers",
+            "device_table",
+            "within",
+        )
     }
     if args.plan:
         plan = planned(args.name, **options)

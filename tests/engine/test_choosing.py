@@ -11,7 +11,6 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
-from saliency_bench.engine.choosing.choose import seconds_of
 from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup
 from saliency_bench.engine.choosing.questions import QUESTIONS, questions_of
 from saliency_bench.engine.choosing.rounds import (
@@ -27,6 +26,7 @@ from saliency_bench.engine.choosing.rounds import (
 from saliency_bench.errors import UserError
 from saliency_bench.reports.choice import sentences
 from saliency_bench.spec import RunSpec
+from saliency_bench.utils.durations import seconds_of
 
 METRIC = "saliency_average_precision"
 

@@ -684,3 +684,48 @@ def test_a_run_extends_the_table_of_devices_that_a_plan_elsewhere_reads(done, fi
     assert ["EUR" in line for line in lines] == [True, False]
     assert Path("devices.csv").read_text().count("\n") == 3
     assert re.search(r"memory +MB +hours", shown)
+
+
+@pytest.mark.slow
+def test_a_suite_within_a_time_extends_its_runs_and_its_table_says_how_far_it_came(done, file, tmp_path, monkeypatch):
+    for part in ("data", "models"):
+        shutil.copytree(done.folder / part, tmp_path / part)
+    options = {"out": tmp_path, "smoke": True, "device": "cpu", "select": "dataset=two model=small", "progress": False}
+    with pytest.raises(
+        UserError, match=r"--within 0.0 s is too little: the plan took \d.* and one image of each run take about"
+    ):
+        suite(f"{file}:scores", within=1e-4, **options)
+    assert "--within: 16 images of each run" in str(planned(f"{file}:scores", within="2h", **without_progress(options)))
+    seen = []
+
+    def next_images(passes, steps):
+        seen.append([(step.used, step.cost.images) for step in steps])
+        return (4, 8, 0)[len(seen) - 1]
+
+    monkeypatch.setattr("saliency_bench.engine.suites.within.Passes.next_images", next_images)
+    limited = suite(f"{file}:scores", within="2h", **options)
+    assert seen == [[(0, 16)], [(4, 12)], [(8, 8)]]
+    assert any(note.startswith("Not all images: 8 of") for note in limited.tables[0].notes)
+    assert "Numbers rest on 8 images of each run." in limited.tables[0].notes
+    (step,) = planned(f"{file}:scores", **without_progress(options)).steps
+    assert (step.used, step.cost.images, step.done) == (8, 8, 0)
+    images = iter((16, 0))
+    monkeypatch.setattr("saliency_bench.engine.suites.within.Passes.next_images", lambda *_: next(images))
+    whole = suite(f"{file}:scores", within="2h", **options)  # goes on from there
+    (run,), full = runs_of(whole).values(), runs_of(done)["two", "small"]
+    for one in run.cells:
+        assert one.value == cell(full, one.explainer_text, one.metric_text).value
+
+
+def without_progress(options):
+    return {name: value for name, value in options.items() if name != "progress"}
+
+
+@pytest.mark.parametrize(("given", "error"), [
+    (["--within", "soon"], "is a time such as 90s, 30m or 2h; got 'soon'"),
+    (["--within", "2h", "--train-only"], "--within is about the runs, which --train-only leaves out"),
+])  # fmt: skip
+def test_a_wrong_time_is_one_line(given, error, file, tmp_path, capsys):
+    assert cli.main(["suite", str(file), "--smoke", "--out", str(tmp_path / "out"), *given]) == 2
+    assert error in capsys.readouterr().err
+    assert not (tmp_path / "out" / "runs").exists()

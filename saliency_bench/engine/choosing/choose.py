@@ -1,6 +1,5 @@
 """Which explainer to take for a network and a dataset: `choose`, and what it returns."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,6 +31,7 @@ from saliency_bench.results.run_folder import read_run
 from saliency_bench.spec import RunSpec, takes_settings
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.durations import seconds_of
 from saliency_bench.utils.files import read_json, write_json, write_text
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.processes import accelerator_on
@@ -40,7 +40,6 @@ from saliency_bench.utils.provenance import provenance
 
 FORMAT = 1
 CHOICE, COSTS, PAGE = "choice.json", "costs.json", "choice.html"
-UNITS = {"s": 1, "m": 60, "h": 3600}
 WITHIN, MARGIN = "30m", 0.02
 LATER = 64, 200  # images that did not decide: at least, where there are so many, and at most
 TRIED = 2  # rounds that every candidate takes part in if time allows
@@ -302,20 +301,6 @@ def _listed(given: Any) -> list[Any]:
     if given is None:
         return []
     return [given] if isinstance(given, str) or callable(given) else list(given)
-
-
-def seconds_of(within: str | float | None) -> float | None:
-    """Return a time as seconds: "30m" is 1800, a number is seconds already.
-
-    Raises:
-        UserError: It is no time above 0.
-    """
-    if within is None or within == "none":
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(within).strip())
-    if match is None or float(match[1]) <= 0:
-        raise UserError(f"within (--within) is a time such as 90s, 30m or 2h; got '{within}'")
-    return float(match[1]) * UNITS[match[2] or "s"]
 
 
 def _check_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ reports; the range is that of a few rounds of timing. A network that several run
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -52,7 +52,8 @@ class Step:
         images: Images of the split, up to the limit.
         cells: Cells of the run.
         done: Cells that are there.
-        cost: What the other cells cost, with the trainings of networks that no earlier step has.
+        cost: What the other cells cost, with the trainings of networks that no earlier step has: `once`, and `image`
+            for each image beyond `used`.
         seconds: How long that takes here: at the least, probably, at the most.
         memory: Bytes of memory that a batch of it took, at the most.
         missing: Sources that are not there, each with how to get it.
@@ -60,6 +61,9 @@ class Step:
         speed: How long its network takes, if that is known.
         trainings: {folder of a network: what its training costs}, a part of `cost`.
         own_work: What maps and scores take beside their passes here, as far as it was tried.
+        used: Images that all of the other cells are on already.
+        image: What an image costs.
+        once: What does not depend on the images of the run: trainings and retrainings.
     """
 
     job: Job
@@ -76,6 +80,28 @@ class Step:
     speed: Speed | None = None
     trainings: Mapping[Path, Cost] = field(default_factory=dict)
     own_work: OwnWork = field(default_factory=OwnWork)
+    used: int = 0
+    image: Cost = field(default_factory=Cost)
+    once: Cost = field(default_factory=Cost)
+
+    def up_to(self, images: int) -> "Step":
+        """Return the run on the first images of its order only, and on no fewer than its cells are on already."""
+        if self.images is None or max(images, self.used) >= self.images:
+            return self
+        images = max(images, self.used)
+        spec = self.job.spec.model_copy(update={"limit": images})
+        cost = self.once + self.image.times(images - self.used)
+        seconds = None if self.speed is None else seconds_of(cost, self.speed, self.own_work)
+        return replace(self, job=replace(self.job, spec=spec), images=images, cost=cost, seconds=seconds)
+
+    def beyond(self, images: int) -> "Step":
+        """Return what is left of the run once its cells are on so many images."""
+        if self.images is None:
+            return self
+        used = min(max(images, self.used), self.images)
+        cost = self.image.times(self.images - used)
+        seconds = None if self.speed is None else seconds_of(cost, self.speed, self.own_work)
+        return replace(self, used=used, once=Cost(), trainings={}, cost=cost, seconds=seconds)
 
     @property
     def key(self) -> Key:
@@ -95,7 +121,7 @@ class Step:
             costs.append((explainer, None, of_map))
             costs += [(explainer, name, cost_of_score(of_map, name, side)) for other, name in self.left
                       if other == explainer]  # fmt: skip
-        images = self.images or 0
+        images = (self.images or 0) - self.used
         return [
             {"explainer": explainer, "metric": metric, "forward": images * cost.forward,
              "gradient": images * cost.gradient,
@@ -146,10 +172,16 @@ def plan_of(
         if images is not None and job.spec.limit is not None:
             images = min(images, job.spec.limit)
         pairs = [(str(explainer), str(metric)) for explainer in job.spec.explainers for metric in job.spec.metrics]
-        done = _cells_done(job, images)
-        left = [pair for pair in pairs if (str(as_explainer(pair[0])), str(as_metric(pair[1]))) not in done]
+        there, used = _cells_there(job)
+        is_whole = images is None or used >= images
+        new = [pair for pair in pairs if _named(pair) not in there]
+        left = new if is_whole else pairs
+        used = 0 if new or images is None else min(used, images)
         trainings = {} if images is None else _trainings(job, dataset, trained)
-        cost = None if images is None else sum(trainings.values(), _cost(left, images, sizes, speed_key(job)[1]))
+        side = speed_key(job)[1]
+        image = cost_of_image(left, side)
+        once = sum(trainings.values(), _retrainings(new, sizes, job.spec.split, side))
+        cost = None if images is None else once + image.times(images - used)
         missing_model = _missing_model(job)
         key = speed_key(job)
         own_work = works.setdefault(key, OwnWork())
@@ -162,7 +194,7 @@ def plan_of(
         steps.append(Step(
             job, about, "missing" if missing_model else _model(job), images, len(pairs), len(pairs) - len(left), cost,
             seconds, _memory(left, speed, own_work), tuple(filter(None, (missing, missing_model))),
-            left, speed, trainings, own_work,
+            left, speed, trainings, own_work, used, image, once,
         ))  # fmt: skip
     return steps
 
@@ -188,17 +220,21 @@ def _memory(left: Sequence[tuple[str, str]], speed: Speed | None, own_work: OwnW
     return max((peak for peak in known if peak), default=None)
 
 
-def _cost(left: Sequence[tuple[str, str]], images: int, sizes: Mapping[str, int], side: int) -> Cost:
-    """Return what the missing cells of a run cost, without trainings of its networks.
+def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split: str, side: int) -> Cost:
+    """Return what the retrainings of a run cost, whose networks answer for the whole split.
 
     Args:
-        left: (explainer, metric) of the missing cells.
-        images: Images of the run.
+        new: (explainer, metric) of the cells that the run has on no image.
         sizes: {split of its dataset: images}.
+        split: Of the run.
         side: Of its images, in pixels.
     """
-    total = cost_of_image(left, side).times(images)
-    return total + cost_of_retraining(left, sizes.get("train", 0), sizes.get("validation", 0), images, side)
+    return cost_of_retraining(new, *(sizes.get(name, 0) for name in ("train", "validation", split)), side)
+
+
+def _named(pair: tuple[str, str]) -> tuple[str, str]:
+    """Return an explainer and a metric as cells call them."""
+    return str(as_explainer(pair[0])), str(as_metric(pair[1]))
 
 
 def _trainings(
@@ -362,12 +398,10 @@ def _model(job: Job) -> str:
     return "downloaded" if isinstance(try_to_load_from_cache(name, "config.json"), str) else "to download"
 
 
-def _cells_done(job: Job, images: int | None) -> set[tuple[str, str]]:
-    """Return (explainer, metric) of the cells that are there, on all images of the run."""
+def _cells_there(job: Job) -> tuple[set[tuple[str, str]], int]:
+    """Return (explainer, metric) of the cells that are there, and on how many images."""
     try:
         summary, cells = read_summary(job.folder)
     except UserError:
-        return set()
-    if images is not None and summary["dataset"]["used"] < images:
-        return set()
-    return {(cell.explainer_text, cell.metric_text) for cell in cells}
+        return set(), 0
+    return {(cell.explainer_text, cell.metric_text) for cell in cells}, summary["dataset"]["used"]

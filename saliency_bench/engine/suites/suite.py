@@ -4,7 +4,7 @@ A run that fails is named with its reason and stops no other; started again, onl
 processes share the chunks of each run, or make whole runs side by side, whichever ends earlier.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from saliency_bench.engine.suites.t_tests import remarks, t_tests
 from saliency_bench.engine.suites.tables import SuiteTable, check_figures, make_table
 from saliency_bench.engine.suites.time_left import TimeLeft
 from saliency_bench.engine.suites.transforms import measure
+from saliency_bench.engine.suites.within import Passes, check_enough, check_timed
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError, described
 from saliency_bench.reports import words
@@ -42,6 +43,7 @@ from saliency_bench.results.run_folder import read_summary
 from saliency_bench.results.summary import aligned
 from saliency_bench.spec import PREDICTED_BY
 from saliency_bench.utils.devices import device_name
+from saliency_bench.utils.durations import seconds_of
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
@@ -84,10 +86,11 @@ class SuiteResult:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The plan of a suite: a step per run, and the devices of --device-table."""
+    """The plan of a suite: a step per run, the devices of --device-table, and what --within comes to."""
 
     steps: list[Step]
     devices: Sequence[Measured] = ()
+    within: str = ""
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return the plan as the command prints it."""
@@ -102,15 +105,22 @@ class Plan:
 
     def __str__(self) -> str:
         devices = ["", aligned(device_rows(self.steps, self.devices))] if self.devices else []
-        return "\n".join([aligned(plan_rows(self.steps)), "", *plan_notes(self.steps), *devices])
+        within = [self.within] if self.within else []
+        return "\n".join([aligned(plan_rows(self.steps)), "", *plan_notes(self.steps), *within, *devices])
 
     __repr__ = __str__
 
 
-def planned(name: str, **options: Any) -> Plan:
+def planned(name: str, within: str | float | None = None, **options: Any) -> Plan:
     """Return what `suite` would do with these options, and what it costs; nothing is trained or run."""
+    seconds = seconds_of(within)
     _, _, _, choice, jobs = _choose(name, **options)
-    return Plan(*timed_plan(jobs, choice))
+    steps, devices = timed_plan(jobs, choice)
+    if seconds is None:
+        return Plan(steps, devices)
+    check_timed(steps)
+    images = check_enough(steps, seconds, seconds)
+    return Plan([step.up_to(images) for step in steps], devices, f"--within: {images:,} images of each run")
 
 
 def timed_plan(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> tuple[list[Step], list[Measured]]:
@@ -135,6 +145,7 @@ def suite(
     smoke: bool = False,
     answers: str | Path | Iterable[str | Path] = (),
     device_table: str | Path | None = None,
+    within: str | float | None = None,
     compare: bool = False,
     train_only: bool = False,
     progress: bool = True,
@@ -154,35 +165,64 @@ def suite(
         smoke: Make the same tables in minutes, on drawn pictures with small networks.
         answers: Files with answers of people (`peekaboom export`), for tables that show what they make of the maps.
         device_table: File of measured throughputs, by which the time left is shown; networks that it lacks are timed.
+        within: Time to spend, "30m", "2h" or seconds: as many images of each run as it allows, the same number for
+            all; started again, it goes on from there.
         compare: Show the paper's figures and the differences.
         train_only: Leave out the runs.
         progress: Show progress.
 
     Raises:
-        UserError: The name is unknown, a file is not a suite, or sources are missing.
+        UserError: The name is unknown, a file is not a suite, sources are missing, or `within` is too little.
     """
+    seconds = seconds_of(within)
+    if train_only and seconds is not None:
+        raise UserError("--within is about the runs, which --train-only leaves out; give one of the two")
+    passes = None if seconds is None else Passes(seconds)
     path, content, tables, choice, jobs = _choose(
         name, out=out, data=data, select=select, limit=limit, batch_size=batch_size, device=device, smoke=smoke,
         answers=answers, device_table=device_table,
     )  # fmt: skip
     is_main = accelerator_on(device).is_main_process
-    steps = timed_plan(jobs, choice)[0] if device_table and is_main else plan_of(jobs, choice, measured=False)
+    is_timed = is_main and (device_table is not None or passes is not None)
+    steps = timed_plan(jobs, choice)[0] if is_timed else plan_of(jobs, choice, measured=False)
     check_sources(steps)
     say = step if is_main and progress else lambda line: None
     for line in plan_notes(steps):
         say(line)
-    failed = work(steps, choice, progress, say, train_only)
-    if train_only or not is_main:
-        return SuiteResult(choice.out, [], jobs, failed)
+    failed: dict[Path, str] = {}
+    result = SuiteResult(choice.out, [], jobs, failed)
+    for part in [steps] if passes is None else _parts(steps, passes, choice, failed, say):
+        failed |= work(part, choice, progress, say, train_only)
+        if is_main and not train_only:
+            result = _write(name, path, content, tables, choice, jobs, failed, compare)
+    return result
+
+
+def _parts(
+    steps: Sequence[Step], passes: Passes, choice: Choice, failed: dict[Path, str], say: Callable[[str], None]
+) -> Iterator[Sequence[Step]]:
+    """Yield the steps of each pass of --within; runs that fail are left out of the next ones."""
+    accelerator = accelerator_on(choice.device)
+    while images := agreed(accelerator, partial(passes.next_images, steps)):
+        say(f"--within: up to {images:,} images of each run")
+        yield [step.up_to(images) for step in steps]
+        steps = [step.beyond(images) for step in steps if step.job.folder not in failed]
+
+
+def _write(
+    name: str, path: Path, content: Suite, tables: tuple[str, ...], choice: Choice, jobs: list[Job],
+    failed: dict[Path, str], compare: bool,
+) -> SuiteResult:  # fmt: skip
+    """Write the tables, pictures, settings and page of what is there."""
     written = write_tables(content, tables, choice, failed, compare)
     pictures = draw_pictures(content, tables, choice, failed)
     settings = settings_table(name, content, tables)
     write_text(choice.out / "tables" / f"{path.stem}.settings.md", settings.markdown())
-    title = f"{name}, smoke size" if smoke else name
+    title = f"{name}, smoke size" if choice.smoke else name
     page = choice.out / "suite.html"
     write_page(
         page, title, content.paper, [*(section_of(table, choice.out / "pictures") for table in written), *pictures],
-        plan_of(jobs, choice, measured=False), settings.texts(), failed, smoke,
+        plan_of(jobs, choice, measured=False), settings.texts(), failed, choice.smoke,
     )  # fmt: skip
     return SuiteResult(choice.out, written, jobs, failed, [section.name for section in pictures if section.plot])
 

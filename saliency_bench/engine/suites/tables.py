@@ -112,6 +112,9 @@ class SuiteTable:
         notes += [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
         if self.compare and not self.table.figures:
             notes.append("This table has no figures to compare with.")
+        least = self.numbers["least"].dropna()
+        if len(least):
+            notes.append(f"Numbers rest on {_range(least.min(), least.max())} images of each run.")
         if self.numbers["best"].any():
             notes.append(f"{BEST}: among the best of its run by this metric, by the paired test.")
         if any(map(rests_on_few, self.records)):
@@ -206,6 +209,11 @@ def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
         (column,) = columns_of([axis])
         fits &= frame[column].isin(names) if column in frame else False
     return fits
+
+
+def _range(low: int, high: int) -> str:
+    """Return "5 to 10", or the one number."""
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def rests_on_few(record: Mapping[str, Any]) -> bool:

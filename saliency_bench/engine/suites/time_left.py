@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from saliency_bench.engine.suites.costs import Cost
+from saliency_bench.engine.suites.own_work import seconds_of
 from saliency_bench.engine.suites.plan import WITH_GRADIENT, Step
 
 TRUST = 0.05  # share of the predicted time after which the pace so far counts as much as the prediction
@@ -76,5 +77,5 @@ class TimeLeft:
 def _weight(cost: Cost, step: Step, in_seconds: bool) -> float:
     """Return the weight of a cost."""
     if in_seconds and step.speed is not None:
-        return step.speed.seconds(cost)[1]
+        return seconds_of(cost, step.speed, step.own_work)[1]
     return cost.forward + WITH_GRADIENT * (cost.gradient + cost.trained)
