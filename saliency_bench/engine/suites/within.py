@@ -53,9 +53,10 @@ def check_enough(steps: Sequence[Step], seconds: float, left: float) -> int:
     """
     if images := most_images(steps, left):
         return images
+    planning, least = words.seconds(seconds - left), words.seconds(seconds_on(steps, 1))
     raise UserError(
-        f"--within {words.seconds(seconds)} is too little: the plan took {words.seconds(seconds - left)}, trainings and "
-        f"one image of each run take about {words.seconds(seconds_on(steps, 1))}; give more, or choose a part by --select"
+        f"--within {words.seconds(seconds)} is too little: the plan took {planning}, trainings and one image of each run "
+        f"take about {least}; give more, or choose a part with --select"
     )
 
 
