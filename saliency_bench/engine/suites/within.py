@@ -55,8 +55,8 @@ def check_enough(steps: Sequence[Step], seconds: float, left: float) -> int:
         return images
     planning, least = words.seconds(seconds - left), words.seconds(seconds_on(steps, 1))
     raise UserError(
-        f"--within {words.seconds(seconds)} is too little: the plan took {planning}, trainings and one image of each run "
-        f"take about {least}; give more, or choose a part with --select"
+        f"--within {words.seconds(seconds)} is too little: the plan took {planning}, trainings and one image of each "
+        f"run take about {least}; give more, or choose a part with --select"
     )
 
 
