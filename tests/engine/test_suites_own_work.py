@@ -28,9 +28,9 @@ def test_costs_count_the_maps_and_scores_that_are_made():
 def test_the_time_beside_the_passes_is_added_and_steps_are_counted():
     """By hand: 2 passes of 1 to 2 s, 4 steps of 0.25 s; 3 maps of 0.1 s and 5 scores of 0.2 s, of which 4 are known."""
     cost = Cost(forward=2, steps=4, made=Counter({"rise": 3, "saliency_miou": 5, "saliency_cgc": 1}))
-    tried = OwnWork(maps={"rise": 0.1}, scores={"saliency_miou": 0.2})
+    tried = OwnWork(times={"rise": 0.1, "saliency_miou": 0.2})
     assert seconds_of(cost, SPEED, tried) == pytest.approx((4.3, 4.3, 6.3))
-    assert seconds_of(cost, SPEED, OwnWork(scores={"saliency_miou": -9.0})) == (0.0, 0.0, 0.0)
+    assert seconds_of(cost, SPEED, OwnWork(times={"saliency_miou": -9.0})) == (0.0, 0.0, 0.0)
 
 
 def test_what_a_batch_takes_is_tried_unless_its_passes_take_long(resnet, monkeypatch):
@@ -43,19 +43,19 @@ def test_what_a_batch_takes_is_tried_unless_its_passes_take_long(resnet, monkeyp
     tried = OwnWork()
     tried.measure(classifier, fast, pairs, 4)
     # Each try takes a tick for 4 images, of which the counted passes are taken off.
-    assert tried.maps["gradcam"] == pytest.approx(0.25, abs=0.01)
-    assert tried.maps["rise:masks=100000"] == 0.0  # 10 s of passes for an image
-    assert tried.scores["saliency_miou"] == pytest.approx(0.25, abs=0.01)
-    assert tried.scores["saliency_confidence"] > 0  # with partners among the batch
-    assert tried.scores["saliency_crowd_auc"] == 0.0  # needs people
+    assert tried.times["gradcam"] == pytest.approx(0.25, abs=0.01)
+    assert tried.times["rise:masks=100000"] == 0.0  # 10 s of passes for an image
+    assert tried.times["saliency_miou"] == pytest.approx(0.25, abs=0.01)
+    assert tried.times["saliency_confidence"] > 0  # with partners among the batch
+    assert tried.times["saliency_crowd_auc"] == 0.0  # needs people
     assert tried.has_tried(pairs)
     assert not tried.has_tried([("gradcam", "saliency_cgc")])
     assert tried.peak(pairs) > 10**7
     assert tried.peak([("rise:masks=100000", None)]) is None
-    before = dict(tried.scores)
+    before = dict(tried.times)
     monkeypatch.setattr(own_work, "seconds_per_image", None)
     tried.measure(classifier, fast, pairs, 4)
-    assert tried.scores == before
+    assert tried.times == before
 
 
 def test_each_cell_of_a_plan_says_its_memory_and_a_run_its_size():

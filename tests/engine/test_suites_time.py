@@ -1,5 +1,6 @@
 """Tables of devices, what a plan takes on each of them, and the time left of a running suite."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from saliency_bench.engine.suites.costs import Cost, Speed
-from saliency_bench.engine.suites.device_table import device_rows, extend_devices, hours_on, read_devices, speeds_on
+from saliency_bench.engine.suites.device_table import (
+    device_rows,
+    extend_devices,
+    hours_on,
+    read_devices,
+    speeds_on,
+    works_on,
+)
+from saliency_bench.engine.suites.own_work import OwnWork
 from saliency_bench.engine.suites.plan import Step
 from saliency_bench.engine.suites.time_left import TimeLeft
 from saliency_bench.errors import UserError
@@ -27,7 +36,7 @@ def test_a_table_of_devices_is_extended_and_keeps_what_is_written_by_hand(tmp_pa
     path = tmp_path / "devices.csv"
     assert read_devices(path) == []
     extend_devices(path, "cpu, 2 cores", {KEY: SPEED, ("untimed", 224, 16): None})
-    path.write_text(path.read_text().replace("10,\n", "10,1.50 EUR\n"))
+    path.write_text(path.read_text().replace("10,,,\n", "10,1.50 EUR,,\n"))
     rows = extend_devices(path, "H100", {KEY: replace(SPEED, forward=(0.1,) * 3, memory=None)})
     assert rows[:1] == read_devices(path)[:1]
     assert [(row.device, row.key, row.price) for row in rows] == [("cpu, 2 cores", KEY, "1.50 EUR"), ("H100", KEY, "")]
@@ -58,6 +67,21 @@ def test_a_plan_has_hours_and_the_price_of_each_device(tmp_path):
     assert device_rows(steps, rows)[1:] == [["cpu", "15.0", "–", "2"], ["H100", "1.5", "3.00 EUR", "2"]]
     assert hours_on(steps[0], rows) == {"cpu": 10.0, "H100": 1.0}
     assert hours_on(steps[3], rows) == hours_on(steps[4], rows) == {"cpu": None, "H100": None}
+
+
+def test_a_table_of_devices_has_what_maps_and_scores_take_beside_their_passes(tmp_path):
+    """By hand: 3,600 passes of 1 s and as many maps of 0.5 s."""
+    path, work = tmp_path / "devices.csv", OwnWork({"rise:masks=9": 0.5, "saliency_miou": 0.0}, {"rise:masks=9": 7})
+    rows = extend_devices(path, "cpu", {KEY: SPEED}, {KEY: work, ("untimed", 224, 16): OwnWork({"rise": 1.0})})
+    assert works_on(rows, "cpu") == works_on(read_devices(path), "cpu") == {KEY: work}
+    cost = Cost(forward=3600, made=Counter({"rise:masks=9": 3600, "of no table": 5}))
+    assert hours_on(step("a", cost), rows) == {"cpu": 1.5}
+    assert device_rows([step("a", cost)], rows)[1] == ["cpu", "1.5", "–", "0"]
+    rows = extend_devices(path, "cpu", {}, {KEY: OwnWork({"saliency_mcs": 1.0})})  # what was known stays
+    assert works_on(read_devices(path), "cpu")[KEY].times == {**work.times, "saliency_mcs": 1.0}
+    path.write_text(path.read_text().replace("rise:masks=9,0.5", "rise:masks=9,long"))
+    with pytest.raises(UserError, match="is no table of devices"):
+        read_devices(path)
 
 
 def test_the_time_left_follows_the_clock():

@@ -1,32 +1,35 @@
 """A table of measured throughputs, by which a plan says what a suite takes on other devices and what that costs.
 
-A CSV file with a row per device and network, which plans and runs on a device extend with what they time there. What an
+A CSV file with a row per device and network, and one for each explainer and metric that was tried with it: `work`, with
+its seconds beside its passes, per map. Plans and runs on a device extend the file with what they time there. What an
 hour costs is written by hand, as in `1.80 EUR`, into any row of the device.
 """
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
 from saliency_bench.engine.suites.costs import Key, Speed
+from saliency_bench.engine.suites.own_work import OwnWork, seconds_of
 from saliency_bench.engine.suites.plan import Step
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
 TIMES = ("prepare", "forward", "gradient", "trained", "step")  # seconds per image, and per step of the optimiser
-FIELDS = ("device", "network", "size", "batch", *TIMES, "memory", "price")
+FIELDS = ("device", "network", "size", "batch", *TIMES, "memory", "price", "work", "seconds")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A row: the seconds of a network on a device, and what an hour of it costs, "" if nobody has said."""
+    """The seconds of a network on a device, and what an hour of it costs, "" if nobody has said."""
 
     device: str
     key: Key
     speed: Speed
     price: str = ""
+    own_work: OwnWork = field(default_factory=OwnWork)
 
 
 def read_devices(path: Path) -> list[Measured]:
@@ -39,7 +42,14 @@ def read_devices(path: Path) -> list[Measured]:
         return []
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
-        return [_measured(row) for row in rows]
+        measured = [_measured(row) for row in rows if not row.get("work")]
+        works = {(row.device, row.key): row.own_work for row in measured}
+        for row in (row for row in rows if row.get("work")):
+            own_work = works[row["device"], _key_of(row)]
+            own_work.times[row["work"]] = float(row["seconds"])
+            if row["memory"]:
+                own_work.memory[row["work"]] = int(row["memory"])
+        return measured
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is no table of devices ({error}); its columns are {', '.join(FIELDS)}") from error
 
@@ -52,7 +62,12 @@ def _measured(row: Mapping[str, str]) -> Measured:
         raise ValueError("a time is negative")
     price = row["price"].strip()
     _price_of(price)
-    return Measured(row["device"], (row["network"], int(row["size"]), int(row["batch"])), speed, price)
+    return Measured(row["device"], _key_of(row), speed, price)
+
+
+def _key_of(row: Mapping[str, str]) -> Key:
+    """Return the network of a row of the file, with the side of its images and the batch."""
+    return row["network"], int(row["size"]), int(row["batch"])
 
 
 def _price_of(text: str) -> tuple[float, str]:
@@ -61,20 +76,29 @@ def _price_of(text: str) -> tuple[float, str]:
     return (float(amount), currency.strip()) if text else (0.0, "")
 
 
-def extend_devices(path: Path, device: str, speeds: Mapping[Key, Speed | None]) -> list[Measured]:
-    """Add what was timed on a device to a table, unless it is there; return all rows."""
-    rows = read_devices(path)
+def extend_devices(
+    path: Path, device: str, speeds: Mapping[Key, Speed | None], works: Mapping[Key, OwnWork] | None = None
+) -> list[Measured]:
+    """Add what was timed and tried on a device to a table, unless it is there; return all networks."""
+    rows, works = read_devices(path), works or {}
     known = {(row.device, row.key) for row in rows}
-    more = [Measured(device, key, speed) for key, speed in speeds.items() if speed and (device, key) not in known]
-    if more:
-        text = StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(FIELDS)
-        for row in [*rows, *more]:
-            times = [f"{getattr(row.speed, name)[1]:.6g}" for name in TIMES]
-            writer.writerow([row.device, *row.key, *times, row.speed.memory or "", row.price])
+    rows += [Measured(device, key, speed) for key, speed in speeds.items() if speed and (device, key) not in known]
+    for row in rows:
+        if row.device == device and row.key in works:
+            row.own_work.times.update(works[row.key].times)
+            row.own_work.memory.update(works[row.key].memory)
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for row in rows:
+        times = [f"{getattr(row.speed, name)[1]:.6g}" for name in TIMES]
+        writer.writerow([row.device, *row.key, *times, row.speed.memory or "", row.price, "", ""])
+        for work, seconds in row.own_work.times.items():
+            memory = row.own_work.memory.get(work, "")
+            writer.writerow([row.device, *row.key, *[""] * len(TIMES), memory, "", work, f"{seconds:.6g}"])
+    if not path.exists() or path.read_text(encoding="utf-8") != text.getvalue():
         write_text(path, text.getvalue())
-    return [*rows, *more]
+    return rows
 
 
 def speeds_on(rows: Sequence[Measured], device: str) -> dict[Key, Speed | None]:
@@ -82,12 +106,17 @@ def speeds_on(rows: Sequence[Measured], device: str) -> dict[Key, Speed | None]:
     return {row.key: row.speed for row in rows if row.device == device}
 
 
+def works_on(rows: Sequence[Measured], device: str) -> dict[Key, OwnWork]:
+    """Return what was tried on a device."""
+    return {row.key: row.own_work for row in rows if row.device == device}
+
+
 def hours_on(step: Step, rows: Sequence[Measured]) -> dict[str, float | None]:
     """Return {device: hours that a run takes there}, None where its network was not timed."""
     hours: dict[str, float | None] = dict.fromkeys((row.device for row in rows), None)
     for row in rows:
         if row.key == step.key and step.cost is not None:
-            hours[row.device] = row.speed.seconds(step.cost)[1] / 3600
+            hours[row.device] = seconds_of(step.cost, row.speed, row.own_work)[1] / 3600
     return hours
 
 
@@ -98,9 +127,9 @@ def device_rows(steps: Sequence[Step], rows: Sequence[Measured]) -> list[list[st
     """
     table = [["device", "hours", "price", "runs not timed there"]]
     for device in dict.fromkeys(row.device for row in rows):
-        speeds = speeds_on(rows, device)
-        known = [(step.cost, speed) for step in steps if step.cost and (speed := speeds.get(step.key))]
-        hours = sum(speed.seconds(cost)[1] for cost, speed in known) / 3600
+        speeds, works = speeds_on(rows, device), works_on(rows, device)
+        hours = sum(seconds_of(step.cost, speed, works[step.key])[1] for step in steps
+                    if step.cost and (speed := speeds.get(step.key))) / 3600  # fmt: skip
         amount, currency = next((_price_of(row.price) for row in rows if row.device == device and row.price), (0.0, ""))
         price = f"{hours * amount:,.2f} {currency}".strip() if amount else "–"
         left = sum(step.cost is None or (bool(step.cost) and step.key not in speeds) for step in steps)

@@ -35,19 +35,16 @@ class OwnWork:
     """Seconds beside the counted passes, and peak memory in bytes, by explainers and by metrics as texts.
 
     Attributes:
-        maps: Per map.
-        scores: Per map that is scored.
+        times: Per map that is made, or scored.
         memory: At the most, while a batch is explained or scored.
     """
 
-    maps: dict[str, float] = field(default_factory=dict)
-    scores: dict[str, float] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
 
     def seconds(self, cost: Cost) -> float:
         """Return the seconds of all maps and scores of a cost."""
-        times = {**self.maps, **self.scores}
-        return sum(count * times.get(text, 0.0) for text, count in cost.made.items())
+        return sum(count * self.times.get(text, 0.0) for text, count in cost.made.items())
 
     def peak(self, pairs: Iterable[tuple[str, str | None]]) -> int | None:
         """Return the memory that the hungriest of these (explainer, metric) takes; None if none was tried."""
@@ -56,20 +53,20 @@ class OwnWork:
 
     def has_tried(self, pairs: Iterable[tuple[str, str]]) -> bool:
         """Return whether all explainers and metrics of these pairs were tried."""
-        return all(text in self.maps or text in self.scores for pair in pairs for text in _names(pair))
+        return all(text in self.times for pair in pairs for text in _names(pair))
 
     def measure(self, classifier: Classifier, speed: Speed, pairs: Sequence[tuple[str, str]], batch_size: int) -> None:
         """Try the explainers and metrics of these pairs that were not tried yet."""
         batch = _Batch.drawn(classifier, batch_size)
         quick = cost_of_map(as_explainer(QUICK), batch.side)
         for explainer in (as_explainer(text) for text in dict.fromkeys(text for text, _ in pairs)):
-            if (name := str(explainer)) not in self.maps:
+            if (name := str(explainer)) not in self.times:
                 cost = cost_of_map(explainer, batch.side)
-                self.maps[name] = self._beside(name, partial(batch.explain, explainer), cost, speed, batch)
+                self.times[name] = self._beside(name, partial(batch.explain, explainer), cost, speed, batch)
         for metric in (as_metric(text) for text in dict.fromkeys(text for _, text in pairs)):
-            if (name := str(metric)) not in self.scores:
+            if (name := str(metric)) not in self.times:
                 cost = cost_of_score(quick, name, batch.side)
-                self.scores[name] = self._beside(name, partial(batch.score, metric), cost, speed, batch)
+                self.times[name] = self._beside(name, partial(batch.score, metric), cost, speed, batch)
 
     def _beside(self, text: str, work: Callable[[int], object], cost: Cost, speed: Speed, batch: "_Batch") -> float:
         """Return the seconds of a piece of work for one image beside its passes; 0 where it cannot be tried."""

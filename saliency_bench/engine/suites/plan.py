@@ -152,7 +152,11 @@ class Step:
 
 
 def plan_of(
-    jobs: Sequence[Job], choice: Choice, measured: bool = True, speeds: dict[Key, Speed | None] | None = None
+    jobs: Sequence[Job],
+    choice: Choice,
+    measured: bool = True,
+    speeds: dict[Key, Speed | None] | None = None,
+    works: dict[Key, OwnWork] | None = None,
 ) -> list[Step]:
     """Return a step per run.
 
@@ -161,10 +165,11 @@ def plan_of(
         choice: What was chosen of the suite.
         measured: Whether networks are loaded, or made untrained, and timed.
         speeds: Those that are known, to which others are added as they are timed.
+        works: The same of what maps and scores take beside their passes.
     """
-    speeds = {} if speeds is None else speeds
+    speeds, works = {} if speeds is None else speeds, {} if works is None else works
     # The cache lives as long as this plan: a build may change it before the next one.
-    dataset, trained, works = cache(_dataset), set[Path](), dict[Key, OwnWork]()
+    dataset, trained = cache(_dataset), set[Path]()
     steps = []
     for job in jobs:
         about, sizes, missing = dataset(str(job.spec.dataset), job.spec.split, job.build)

@@ -23,6 +23,7 @@ from saliency_bench.engine.suites.device_table import (
     hours_on,
     read_devices,
     speeds_on,
+    works_on,
 )
 from saliency_bench.engine.suites.drawing import Section, section_of, write_page
 from saliency_bench.engine.suites.jobs import Choice, Job, Network, jobs_of, selection
@@ -128,9 +129,10 @@ def timed_plan(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> tu
     if choice.device_table is None:
         return plan_of(jobs, choice, measured), []
     device = device_name(choice.device)
-    speeds = speeds_on(read_devices(choice.device_table), device)
-    steps = plan_of(jobs, choice, measured, speeds)
-    return steps, extend_devices(choice.device_table, device, speeds)
+    rows = read_devices(choice.device_table)
+    speeds, works = speeds_on(rows, device), works_on(rows, device)
+    steps = plan_of(jobs, choice, measured, speeds, works)
+    return steps, extend_devices(choice.device_table, device, speeds, works)
 
 
 def suite(
