@@ -70,21 +70,8 @@ def main(args: Namespace) -> int:
     check_writable(Path(args.out))
     from saliency_bench.engine.suites.suite import planned, suite
 
-    options = {
-        key: getattr(args, key)
-        for key in (
-            "out",
-            "data",
-            "select",
-            "limit",
-            "batch_size",
-            "device",
-            "smoke",
-            "answers",
-            "device_table",
-            "within",
-        )
-    }
+    names = ("out", "data", "select", "limit", "batch_size", "device", "smoke", "answers", "device_table", "within")
+    options = {name: getattr(args, name) for name in names}
     if args.plan:
         plan = planned(args.name, **options)
         print(json.dumps(plan.as_json(), indent=2) if args.json else plan)

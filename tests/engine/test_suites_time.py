@@ -79,9 +79,11 @@ def test_a_table_of_devices_has_what_maps_and_scores_take_beside_their_passes(tm
     assert device_rows([step("a", cost)], rows)[1] == ["cpu", "1.5", "–", "0"]
     rows = extend_devices(path, "cpu", {}, {KEY: OwnWork({"saliency_mcs": 1.0})})  # what was known stays
     assert works_on(read_devices(path), "cpu")[KEY].times == {**work.times, "saliency_mcs": 1.0}
-    path.write_text(path.read_text().replace("rise:masks=9,0.5", "rise:masks=9,long"))
-    with pytest.raises(UserError, match="is no table of devices"):
-        read_devices(path)
+    for wrong in ("7,,rise:masks=9,long", "7,2 EUR,rise:masks=9,0.5"):
+        changed = tmp_path / "changed.csv"
+        changed.write_text(path.read_text().replace("7,,rise:masks=9,0.5", wrong))
+        with pytest.raises(UserError, match="is no table of devices"):
+            read_devices(changed)
 
 
 def test_the_time_left_follows_the_clock():

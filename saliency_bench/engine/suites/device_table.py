@@ -2,7 +2,7 @@
 
 A CSV file with a row per device and network, and one for each explainer and metric that was tried with it: `work`, with
 its seconds beside its passes, per map. Plans and runs on a device extend the file with what they time there. What an
-hour costs is written by hand, as in `1.80 EUR`, into any row of the device.
+hour costs is written by hand, as in `1.80 EUR`, into any row of the device that has no `work`.
 """
 
 import csv
@@ -45,6 +45,8 @@ def read_devices(path: Path) -> list[Measured]:
         measured = [_measured(row) for row in rows if not row.get("work")]
         works = {(row.device, row.key): row.own_work for row in measured}
         for row in (row for row in rows if row.get("work")):
+            if row["price"].strip():
+                raise ValueError("a price stands in a row with work")
             own_work = works[row["device"], _key_of(row)]
             own_work.times[row["work"]] = float(row["seconds"])
             if row["memory"]:
