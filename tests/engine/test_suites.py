@@ -500,7 +500,7 @@ def test_the_plan_counts_trainings_and_each_retraining_once():
     recipe = Training(epochs=3, batch_size=8, limit=20)
     network = Network("data", "start", "label", recipe, Path("out"))
     assert cost_of_training(network, 100, 10, 7) == Cost(
-        images=37, forward=3 * 10 + 7, trained=60, steps=3 * 3, networks=1
+        images=37, forward=3 * 10 + 7, trained=60, steps=3 * 3, epochs=3, networks=1
     )
     assert cost_of_training(replace(network, recipe=Training(epochs=1)), 33, 0, 0).steps == 2
     options = "trainings=2,epochs=4,images=16,batch_size=8"
@@ -510,7 +510,7 @@ def test_the_plan_counts_trainings_and_each_retraining_once():
     # Seven exposures of the gradient, its blurred and random maps; whole and empty pictures belong to nobody.
     trainings = 2 * (7 * 3 + 2)
     assert cost == Cost(forward=trainings * (4 * 10 + 2 * 5), gradient=2 * (16 + 10 + 5), trained=trainings * 4 * 16,
-                        steps=trainings * 4 * 2, retrained=trainings)  # fmt: skip
+                        steps=trainings * 4 * 2, epochs=trainings * 4, retrained=trainings)  # fmt: skip
     both = [*pairs, ("gradient", kar), ("random", kar)]
     assert cost_of_retraining(both, 100, 10, 5).retrained == 2 * (2 * 7 * 3 + 2)  # the ends are the same trainings
 
@@ -525,6 +525,9 @@ def test_timing_a_network_leaves_it_as_it_was():
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
     for times in (speed.prepare, speed.forward, speed.gradient, speed.trained):
         assert 0 < times[0] <= times[1] <= times[2]
+    assert speed.new[1] > 0 < speed.state[1]
+    trained = speed.seconds(Cost(epochs=3, networks=1, retrained=4))[1]
+    assert trained == pytest.approx(3 * speed.state[1] + 5 * speed.new[1])
     low, middle, high = speed.seconds(Cost(forward=10, gradient=2))
     assert middle == pytest.approx(10 * speed.forward[1] + 2 * speed.gradient[1])
     assert low <= middle <= high

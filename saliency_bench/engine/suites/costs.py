@@ -3,6 +3,7 @@
     forward    images through a network: predictions, maps without gradients, pictures that metrics classify, validation
     gradient   images through a network and back, for maps
     trained    images through a network and back, with a step of the optimiser for each batch
+    epochs     of all trainings, after each of which the state is written
 
 Counts are upper bounds where `passes` of an explainer or metric is one, and leave out metrics that declare none, most
 of which classify nothing. Times are per image, in a batch of the run's size; an untrained network of the same structure
@@ -11,7 +12,9 @@ takes as long as a trained one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from io import BytesIO
 from math import ceil
 from pathlib import Path
 from time import perf_counter as clock
@@ -27,6 +30,8 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.engine.fitting import Recipe
 from saliency_bench.engine.retraining.networks import Task
+from saliency_bench.engine.retraining.networks import new_classifier as new_network
+from saliency_bench.engine.retraining.splits import Setup
 from saliency_bench.engine.suites.jobs import Job, Network
 from saliency_bench.engine.training import new_classifier
 from saliency_bench.errors import UserError
@@ -38,13 +43,14 @@ from saliency_bench.utils.devices import peak_memory, reset_peak_memory
 
 SIDE = 224  # of images whose size is not known before the network is there
 ROUNDS = 5
+STATE = 4  # a training writes its weights, the best so far and two moments of Adam
 CLASSES = 8  # of a network that is only timed
 Key = tuple[str, int, int]  # what its speed depends on: where it starts from, side of its images, batch
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Counts of images, as the module says; `steps` of the optimiser, `networks` trained, `retrained` for a metric.
+    """Counts as the module says; `steps` of the optimiser, `networks` trained, `retrained` for a metric.
 
     `made` counts maps by explainers as texts, and scores by metrics.
     """
@@ -54,6 +60,7 @@ class Cost:
     gradient: int = 0
     trained: int = 0
     steps: int = 0
+    epochs: int = 0
     networks: int = 0
     retrained: int = 0
     made: Counter[str] = field(default_factory=Counter, compare=False)
@@ -77,7 +84,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds per image, and per step of the optimiser, (fastest, median, slowest) of a few rounds each.
+    """Seconds per image, per step of the optimiser, per `new` network and per `state` of one that is written.
+
+    Each is (fastest, median, slowest) of a few rounds.
 
     `memory` is that of a batch, in bytes at the most, and `weights` that of a checkpoint.
     """
@@ -88,12 +97,15 @@ class Speed:
     trained: tuple[float, float, float]
     step: tuple[float, float, float]
     memory: int | None
+    new: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    state: tuple[float, float, float] = (0.0, 0.0, 0.0)
     weights: int = 0  # bytes of a checkpoint
 
     def seconds(self, cost: Cost) -> tuple[float, float, float]:
         """Return how long a cost takes: at the least, probably, at the most."""
         parts = [(cost.images, self.prepare), (cost.forward, self.forward), (cost.gradient, self.gradient),
-                 (cost.trained, self.trained), (cost.steps, self.step)]  # fmt: skip
+                 (cost.trained, self.trained), (cost.steps, self.step), (cost.epochs, self.state),
+                 (cost.networks + cost.retrained, self.new)]  # fmt: skip
         low, middle, high = (sum(count * times[end] for count, times in parts) for end in range(3))
         return low, middle, high
 
@@ -132,7 +144,7 @@ def cost_of_training(network: Network, train: int, validation: int, test: int) -
     train = min(train, recipe.limit or train)
     return Cost(images=train + validation + test, forward=recipe.epochs * validation + test,
                 trained=recipe.epochs * train, steps=recipe.epochs * ceil(train / recipe.batch_size),
-                networks=1)  # fmt: skip
+                epochs=recipe.epochs, networks=1)  # fmt: skip
 
 
 def cost_of_retraining(
@@ -159,7 +171,8 @@ def cost_of_retraining(
                 total += of_map.times(count + validation + test)
     for (*_, count), protocol in tasks.items():
         total += Cost(forward=protocol.epochs * validation + 2 * test, trained=protocol.epochs * count,
-                      steps=protocol.epochs * ceil(count / protocol.batch_size), retrained=1)  # fmt: skip
+                      steps=protocol.epochs * ceil(count / protocol.batch_size), epochs=protocol.epochs,
+                      retrained=1)  # fmt: skip
     return total
 
 
@@ -197,7 +210,7 @@ def forward_pass(classifier: Classifier, images: Images) -> None:
         classifier(images).sum().item()
 
 
-def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROUNDS) -> tuple[float, float, float]:
+def seconds_per_image(work: Callable[[], object], images: float, rounds: int = ROUNDS) -> tuple[float, float, float]:
     """Return the seconds per image of work on a batch of so many: (fastest, median, slowest) of some rounds."""
     work()  # the first round is slower
     seconds = []
@@ -209,7 +222,10 @@ def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROU
 
 
 def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> Speed:
-    """Time a network on a batch of this size: preparing, forward, with gradients, in training, a step of Adam."""
+    """Time a network on a batch of this size.
+
+    It is prepared for, passed forward, with gradients and in training, changed by Adam, made anew, and written.
+    """
     classifier.eval()
     rows = [{"image": Image.new("RGB", (SIDE, SIDE))}] * batch_size
     images = classifier.prepare(rows).images
@@ -229,6 +245,13 @@ def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> S
         loss.backward()
         loss.item()
 
+    def new() -> None:
+        with suppress(UserError):  # one of which nothing says how to draw its weights
+            _ = new_network(Setup(classifier, None, 0, 0, batch_size), 1).digest
+
+    def state() -> None:
+        torch.save(classifier.model.state_dict(), BytesIO())
+
     def step() -> None:
         adam.step()
         parameters[0].flatten()[0].item()
@@ -241,6 +264,8 @@ def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> S
             trained=seconds_per_image(trained, batch_size, rounds),
             step=seconds_per_image(step, 1, rounds),
             memory=peak_memory(images.device),
+            new=seconds_per_image(new, 1, rounds=1),
+            state=seconds_per_image(state, 1 / STATE, rounds=1),
             weights=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         )
     finally:

@@ -17,7 +17,7 @@ from saliency_bench.engine.suites.plan import Step
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
-TIMES = ("prepare", "forward", "gradient", "trained", "step")  # seconds per image, and per step of the optimiser
+TIMES = ("prepare", "forward", "gradient", "trained", "step", "new", "state")  # seconds, as in `Speed`
 FIELDS = ("device", "network", "size", "batch", *TIMES, "memory", "price", "work", "seconds")
 
 
@@ -58,9 +58,9 @@ def read_devices(path: Path) -> list[Measured]:
 
 def _measured(row: Mapping[str, str]) -> Measured:
     """Return a row of the file. Only medians are kept, so the ends of each range are equal."""
-    prepare, forward, gradient, trained, step = times = [(float(row[name]),) * 3 for name in TIMES]
-    speed = Speed(prepare, forward, gradient, trained, step, int(row["memory"]) if row["memory"] else None)
-    if min(times)[0] < 0:
+    times = {name: (float(row[name]),) * 3 for name in TIMES}
+    speed = Speed(**times, memory=int(row["memory"]) if row["memory"] else None)
+    if min(times.values())[0] < 0:
         raise ValueError("a time is negative")
     price = row["price"].strip()
     _price_of(price)
