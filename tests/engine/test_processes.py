@@ -179,8 +179,7 @@ def expected(shapes, resnet, tmp_path_factory):
     return launched(1, tmp_path_factory.mktemp("undisturbed") / "run", shapes, resnet, explainers=SLOW)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
 def test_what_killed_processes_began_others_finish(first, then, expected, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"

@@ -112,6 +112,7 @@ def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_pa
     assert re.match(r"refused: .*\btest\b.*saliency-bench/pet-xai.*build_report\.json", line)
 
 
+@pytest.mark.thorough
 def test_who_may_not_load(filled):
     filled.api().update_repo_settings("saliency-bench/pet-xai", private=True, repo_type="dataset")
     filled.api().update_repo_settings("saliency-bench/resnet-18-pet-xai", private=True)

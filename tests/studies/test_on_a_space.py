@@ -117,7 +117,7 @@ def test_cards_and_files(here):
         assert "gradio" not in needed
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_space_goes_on_after_its_disk_is_lost(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/drawn", "STUDY_OPTIONS": OPTIONS}
     first = Space(here, "annotate", tmp_path / "first", **variables)
