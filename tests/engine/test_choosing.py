@@ -271,6 +271,15 @@ def _picture(array):
 SETTINGS = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
 
 
+def test_a_layer_that_the_network_lacks_is_refused_before_anything_is_written(pictures, tmp_path):
+    data, layers = pictures
+    model = sb.load_classifier(layers, **SETTINGS)
+    with pytest.raises(UserError, match="nowhere"):
+        sb.choose(dataset=data, model=model, explainers=["random", "gradcam:layer=nowhere"], out=tmp_path / "choice",
+                  device="cpu", progress=False)  # fmt: skip
+    assert not list((tmp_path / "choice").glob("*"))
+
+
 @pytest.mark.slow
 def test_the_whole_resumes_to_the_same_bytes_and_extends(pictures, tmp_path):
     rows, network = pictures

@@ -15,7 +15,14 @@ from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
-from saliency_bench.engine.choosing.candidates import Candidate, candidate_of, candidates, costs, seconds_per_pass
+from saliency_bench.engine.choosing.candidates import (
+    Candidate,
+    candidate_of,
+    candidates,
+    check_fits,
+    costs,
+    seconds_per_pass,
+)
 from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup, with_imports
 from saliency_bench.engine.choosing.laboratory import RUN, RunLaboratory
 from saliency_bench.engine.choosing.questions import QUESTIONS, Question, metrics_of, questions_of
@@ -336,9 +343,12 @@ def has_masks(context: RunContext) -> bool:
 def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
     """Return (the candidates with the baselines, {explainer: why it is none})."""
     image = _images(context)[:1]
+    predicted = _predicted(context, image)
     if not given:
-        return candidates(context.classifier, image, _predicted(context, image))
+        return candidates(context.classifier, image, predicted)
     explainers = list(map(as_explainer, given))
+    for explainer in explainers:
+        check_fits(explainer, context.classifier, image, predicted)
     names = set(map(str, explainers))
     baselines = [
         as_explainer(name)
