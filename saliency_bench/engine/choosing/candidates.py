@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import torch
 
 from saliency_bench import options, registry
-from saliency_bench.bound_explainer import Explainer, as_explainer, is_ours
+from saliency_bench.bound_explainer import Explainer, as_explainer, is_ours, load_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.layers import cam_layer, last_feature_map, layout_of
@@ -91,8 +91,11 @@ def costs(
 
 
 def seconds_per_pass(classifier: Classifier, images: Images) -> float:
-    """Return the median seconds per image of a forward pass of these images (B, 3, H, W)."""
-    return seconds_per_image(lambda: forward_pass(classifier, images), len(images))[1]
+    """Return the seconds per image of the fastest of some forward passes of these images (B, 3, H, W).
+
+    The fastest one says what the machine can do, whatever else it was doing.
+    """
+    return seconds_per_image(lambda: forward_pass(classifier, images), len(images))[0]
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
@@ -129,6 +132,9 @@ def check_fits(explainer: Explainer, classifier: Classifier, images: Images, tar
     if explainer.declaration.needs in ("outputs", "nothing") or not is_ours(explainer.function):
         return
     bound = options.defaults(explainer.function) | dict(explainer.options)
+    if "outputs" in explainer.declaration.needs:  # a pass for each channel of the layer that Grad-CAM reads in one
+        explainer = load_explainer("gradcam", layer=bound["layer"])
+        bound = options.defaults(explainer.function) | dict(explainer.options)
     few = {option: 2 for option, value in bound.items() if option in COUNTS and value is not None}
     with torch.no_grad():
         replace(explainer, options=tuple(sorted((bound | few).items())))(classifier, images, target)
