@@ -58,9 +58,10 @@ def read_devices(path: Path) -> list[Measured]:
 
 def _measured(row: Mapping[str, str]) -> Measured:
     """Return a row of the file. Only medians are kept, so the ends of each range are equal."""
-    times = {name: (float(row[name]),) * 3 for name in TIMES}
-    speed = Speed(**times, memory=int(row["memory"]) if row["memory"] else None)
-    if min(times.values())[0] < 0:
+    prepare, forward, gradient, trained, step, new, state = times = [(float(row[name]),) * 3 for name in TIMES]
+    memory = int(row["memory"]) if row["memory"] else None
+    speed = Speed(prepare, forward, gradient, trained, step, memory, new, state)
+    if min(times)[0] < 0:
         raise ValueError("a time is negative")
     price = row["price"].strip()
     _price_of(price)

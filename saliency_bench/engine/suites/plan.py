@@ -234,7 +234,7 @@ def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split
         split: Of the run.
         side: Of its images, in pixels.
     """
-    return cost_of_retraining(new, *(sizes.get(name, 0) for name in ("train", "validation", split)), side)
+    return cost_of_retraining(new, sizes.get("train", 0), sizes.get("validation", 0), sizes.get(split, 0), side)
 
 
 def _named(pair: tuple[str, str]) -> tuple[str, str]:
