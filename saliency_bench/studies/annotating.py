@@ -66,9 +66,7 @@ def open_study(
     Raises:
         UserError: Settings are invalid, or not those of the study that is there.
     """
-    for key, least in LEAST.items():
-        if settings.get(key, least) < least:
-            raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
+    check_settings(settings)
     known = store.get(name)
     if known is not None and known.kind == KIND:
         study = revised(known)
@@ -81,11 +79,29 @@ def open_study(
                 "to resume it, --grow where it shall have more people or images, or another --name"
             )
         return Annotating(grow(study, images, fingerprint, settings) if different else study, images)
+    configuration = new_configuration(images, settings)
+    seed = configuration["settings"]["seed"]
+    return Annotating(store.study(KIND, name, dataset=fingerprint, configuration=configuration, seed=seed), images)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise UserError for settings that no study can have."""
+    for key, least in LEAST.items():
+        if settings.get(key, least) < least:
+            raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
+    if settings.get("practice_iou", 0) > 1:
+        raise UserError("--practice-iou is a number from 0 to 1")
+
+
+def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a new study keeps of its settings, `DEFAULTS` where none are given.
+
+    Raises:
+        UserError: There are too few images with a mask.
+    """
     settings = {**DEFAULTS, **settings}
     pots, practice = choose_known(images, settings["honeypots"], settings["practice"], settings["seed"])
-    configuration = {"settings": settings, "honeypots": pots, "practice": practice, "images": len(images.units)}
-    seed = settings["seed"]
-    return Annotating(store.study(KIND, name, dataset=fingerprint, configuration=configuration, seed=seed), images)
+    return {"settings": settings, "honeypots": pots, "practice": practice, "images": len(images.units)}
 
 
 def choose_known(images: StudyImages, honeypots: int, practice: int, seed: int) -> tuple[list[str], list[str]]:
