@@ -255,9 +255,9 @@ def serve(annotating: Any, args: Namespace, introduction: Any = None, sync: Any 
 
     unshown = annotating.images.prepare(progress=not (args.quiet or args.json))
     for unit, problem in list(unshown.items())[:MOST_NAMED]:
-        complain(f"image {unit} cannot be shown, people can only skip it: {problem}")
+        complain(f"image {unit} cannot be shown, and is left out: {problem}")
     if len(unshown) > MOST_NAMED:
-        complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown")
+        complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown, and are left out")
 
     completion = _people.completion(args)
     app = create_app(

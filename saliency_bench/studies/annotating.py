@@ -1,9 +1,10 @@
 """The annotation protocol: people draw the region that justifies the class; several people per image; review.
 
 An answer's payload is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or
-{"kind": "skip", "reason": TEXT}. Masks have the size of the image. A person sees nobody else's answers. What a reviewer
-rejects goes back to its annotator, with the comment; what is drawn then is a new revision. A reviewer may also draw the
-mask in its place: a correction, which names the revision it corrects, counts instead of it, and is reviewed like it.
+{"kind": "skip", "reason": TEXT}, which leaves the image to others. Masks have the size of the image. A person sees
+nobody else's answers. What a reviewer rejects goes back to its annotator, with the comment; what is drawn then is a new
+revision. A reviewer may also draw the mask in its place: a correction, which names the revision it corrects, counts
+instead of it, and is reviewed like it.
 
 Honeypots are images whose mask the dataset knows: everybody gets them, one among every `honeypot_every` images, at a
 place drawn for each person. They are no part of consensus and agreement.
@@ -226,9 +227,9 @@ class Annotating:
 
         They are counted as `_waiting` gives them, so that the honeypots to come are among them.
         """
-        units, most = self.units, self.settings["per_person"]
+        units, most = self._drawable(), self.settings["per_person"]
         assigned = set(self._given(person))
-        taken = self.study.takers(self.lease_hours, excluded(self.study), self._sent_back())
+        taken = self.study.takers(**self._places())
         left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
         place, pots = len(assigned), sum(unit not in assigned for unit in self.honeypots)
         while left or pots:
@@ -251,14 +252,26 @@ class Annotating:
             if pot := self._honeypot(person, given):
                 self.study.assign(person, [pot])
             else:
-                self.study.draw(person, self.units, per_unit=self.settings["annotators"],
-                                open_units=len(waiting) + 1, lease_hours=self.lease_hours,
-                                without=excluded(self.study), undone=self._sent_back())  # fmt: skip
+                self.study.draw(person, self._drawable(), per_unit=self.settings["annotators"],
+                                open_units=len(waiting) + 1, **self._places())  # fmt: skip
             given = self._given(person)
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
                 break
         return waiting[:AHEAD]
+
+    def _drawable(self) -> list[str]:
+        """Return the units that people are given, apart from honeypots and practice: those that can be shown."""
+        return [unit for unit in self.units if unit not in self.images.unshown]
+
+    def _places(self) -> dict[str, Any]:
+        """Return whose places count, as keyword arguments of `Study.takers`; what was skipped goes to others."""
+        return {
+            "lease_hours": self.lease_hours,
+            "without": excluded(self.study),
+            "undone": self._sent_back(),
+            "passed": self.study.answered_as("skip"),
+        }
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
         """Return the honeypot that is due at the next place of a person's order, if there is such."""
