@@ -458,7 +458,8 @@ class Study:
         """Store "accept" or "reject" for an answer, once however often this request is repeated.
 
         Raises:
-            UserError: There is no such answer in this study, or it was corrected in the meantime.
+            UserError: There is no such answer in this study, it was corrected in the meantime, or a rejection says
+                nothing.
         """
         if type(answer) is not int or not 0 < answer < 2**31:  # True is 1, and a database has no larger numbers
             raise UserError("answer is the number of an answer")
@@ -466,6 +467,8 @@ class Study:
             raise UserError(f"verdict is one of {', '.join(VERDICTS)}, not {verdict}")
         if len(comment) > LONGEST_COMMENT or "\0" in comment:
             raise UserError(f"a comment is a text of at most {LONGEST_COMMENT} characters")
+        if verdict == "reject" and not comment.strip():
+            raise UserError("a rejection needs a comment that says what should be changed")
         check_text("request", request, 200)
         with self.store.writing() as connection:
             return self._add_review(connection, answer, reviewer, verdict, request, comment)

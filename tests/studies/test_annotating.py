@@ -142,6 +142,8 @@ def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(ann
     assert [task["runs"] for task in state["tasks"]] == [runs_of(MASK)]
     assert annotating.study.people()[0] not in str(state["tasks"])
     verdict = {"answer": state["tasks"][0]["answer"], "verdict": "reject", "comment": "<b>", "request": "v1"}
+    refused = client.post("/api/review", json=verdict | {"comment": " \n"}, headers=reviewer)
+    assert refused.json() == {"error": "a rejection needs a comment that says what should be changed"}
     assert client.post("/api/review", json=verdict, headers=reviewer).json()["tasks"] == []
     assert annotating.counted() == {}
     first = client.get("/api/state", headers=me).json()["tasks"][0]
@@ -230,7 +232,7 @@ def test_an_image_that_cannot_be_shown_can_be_skipped(tmp_path):
 
 def test_a_skipped_image_goes_to_others_at_once(tmp_path):
     annotating = study_of(tmp_path, dataset(2), annotators=1)
-    skipped, second = (task["unit"] for task in annotating.state("p-a")["tasks"])
+    skipped = annotating.state("p-a")["tasks"][0]["unit"]
     annotating.save("p-a", sent(skipped, "p-a skips the first", kind="skip"))
     overview = AnnotationOverview(annotating)()
     assert (overview["done"], overview["wanted"]) == (0, 2)
