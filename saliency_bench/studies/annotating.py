@@ -115,7 +115,10 @@ def choose_known(images: StudyImages, honeypots: int, practice: int, seed: int) 
     known = images.with_masks() if count else []
     if len(known) < count:
         names = " and ".join(["honeypots"] * bool(honeypots) + ["images of practice"] * bool(practice))
-        raise UserError(f"{count} {names} need images with a mask, of which the dataset has {len(known)}")
+        raise UserError(
+            f"{count} {names} need images with a mask, of which the dataset has {len(known)}; "
+            "`saliency-bench build folder --images DIR --masks DIR` adds masks of yours"
+        )
     drawn = sorted(known, key=lambda unit: seed_of(seed, "honeypots", unit))
     return sorted(drawn[:honeypots]), drawn[honeypots:count]
 

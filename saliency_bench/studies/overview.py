@@ -162,7 +162,7 @@ class AnnotationOverview:
         return {
             "unit": unit,
             "label": self.annotating.images.label(unit),
-            "people": len(given),
+            "people": len(_drawn(given)),
             "iou": mean,
             "marks": [name for name, holds in marks.items() if holds],
         }

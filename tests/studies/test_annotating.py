@@ -224,7 +224,6 @@ def test_an_image_that_cannot_be_shown_can_be_skipped(tmp_path):
     annotating.save("p-a", {"unit": "a", "kind": "skip", "reason": "broken", "request": "r" * 16})
     assert annotating.state("p-a")["done"] == 1
 
-
     assert list(annotating.images.prepare(progress=False)) == ["a"]
     state = annotating.state("p-b")
     assert (state["total"], [task["unit"] for task in state["tasks"]]) == (1, ["b"]), "nobody else is asked to skip it"
