@@ -48,11 +48,10 @@ def page(work: Path, images: int, sampled: int) -> str:
     runs = {folder.name: sb.load_run(folder) for folder in sorted(work.glob("lite*-*")) if finished(folder)}
     of_masks = {name: runs[f"lite0-{name}"] for name in TITLES if f"lite0-{name}" in runs}
     of_all = {name: runs[f"lite0-{name}-sampled"] for name in TITLES if f"lite0-{name}-sampled" in runs}
-    parts = [accuracies(runs)]
+    parts = [ahead(of_masks), baselines(of_masks), accuracies(runs)]
     parts += [section(TITLES[name], run) for name, run in of_masks.items()]
     parts += [section(f"{TITLES[name]}: with sampling methods, and faithfulness", run) for name, run in of_all.items()]
-    parts += [baselines(of_masks), ahead(of_masks), agreement([*of_masks.values()], [*of_all.values()])]
-    parts += [sanity(runs), second(runs)]
+    parts += [agreement([*of_masks.values()], [*of_all.values()]), sanity(runs), second(runs)]
     parts += [readings(work, of_all or of_masks), costs(of_all or of_masks)]
     return PAGE.format(sections="\n\n".join(filter(None, parts)), images=images, sampled=sampled,
                        settings=SETTINGS if of_all else FAST_ONLY)  # fmt: skip
