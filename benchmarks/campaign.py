@@ -6,8 +6,8 @@ example:
 `photos` has a folder for each class; `masks` a PNG for each photograph, by name, in its upright size, not empty: what
 the simulated people see. The masks of `--honeypots` photographs are known to the owner, too. Of the people one is
 careless and draws at a wrong place, one is a bot that marks everything at once, and one leaves after an image. The
-owner leaves out whom the page calls careless, and the others do what is left. It fails if those three change the masks
-or the agreement.
+owner leaves out whom the page calls careless or quick, and the others do what is left. It fails if those three change
+the masks or the agreement.
 """
 
 import argparse
@@ -106,7 +106,9 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
             pages = [Page(links[f"invite {number}"]) for number in range(1, people + 1)]
             with ThreadPoolExecutor(people) as pool:
                 names = list(pool.map(work, pages, [masks] * people, kinds, range(people)))
-            marked = [row["person"] for row in owner.call("overview")["people"] if "careless" in row["marks"]]
+            marked = [
+                row["person"] for row in owner.call("overview")["people"] if {"careless", "quick"} & {*row["marks"]}
+            ]
             for name in marked:
                 owner.call(
                     "act", {"action": "exclude", "person": name, "reason": "honeypots", "request": f"out {name}"}
@@ -118,7 +120,7 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
             server.terminate()
     report = json.loads(command(*study, "--report", "--json"))
     bad = [name for name, kind in zip(names, kinds, strict=True) if kind in ("careless", "bot")]
-    assert sorted(marked) == sorted(bad), f"{bad} are careless, {marked} are called so"
+    assert sorted(marked) == sorted(bad), f"{bad} are careless or quick, {marked} are called so"
     others = json.loads(command(*study, "--report", "--json", "--exclude", *bad))
     assert report["agreement"] == others["agreement"], "those who are left out change the agreement"
     assert report["images complete"] == report["images"], "images are left"

@@ -13,6 +13,7 @@ from saliency_bench.push_scripts import _shared
 
 if TYPE_CHECKING:
     from saliency_bench.studies.introduction import Introduction
+    from saliency_bench.studies.store import Store
     from saliency_bench.studies.study import Study
     from saliency_bench.studies.sync import Sync
 
@@ -123,6 +124,34 @@ def lease_hours(args: Namespace) -> float:
     if args.completion_url and not args.completion_url.startswith(("https://", "http://")):
         raise UserError(f"--completion-url is an address that begins with https://, not {args.completion_url}")
     return args.lease / 60
+
+
+def check_address(args: Namespace) -> None:
+    """Raise UserError where the page cannot be served, before anything is stored."""
+    from saliency_bench.spaces.pages.serving import listening_at
+
+    listening_at(args.host, args.port).close()
+
+
+def existing_store(place: str, *, must_exist: bool) -> "Store | None":
+    """Return the store at a place.
+
+    Args:
+        place: file or URL.
+        must_exist: False: None where there is none.
+
+    Raises:
+        UserError: There is none, or another thing is there.
+    """
+    from saliency_bench.studies.database import NoStoreError
+    from saliency_bench.studies.store import Store
+
+    try:
+        return Store(place, create=False)
+    except NoStoreError:
+        if must_exist:
+            raise
+    return None
 
 
 def introduction(args: Namespace) -> "Introduction":

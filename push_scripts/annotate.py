@@ -90,7 +90,9 @@ def main(args: Namespace) -> int:
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
     introduction = _people.introduction(args)
-    serving = not (args.report or args.export or args.imported or args.payments or args.parameters)
+    serving = _is_serving(args)
+    if serving:
+        _people.check_address(args)
     sync = _people.restored(args, serving=serving)
     segmenter = _segmenter(args.segment) if serving else None
     annotating, imported = opened(args)
@@ -110,31 +112,66 @@ def main(args: Namespace) -> int:
 def opened(args: Namespace) -> tuple[Any, Any]:
     """Return the study that the arguments name, made if there is none, and the masks that are to be imported.
 
-    These are read before, so that a file that is refused leaves no study behind.
+    Whatever can be refused is looked at before, so that a refused start leaves no store behind.
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
-    from saliency_bench.studies.annotating import DEFAULTS, PROTOCOLS, open_study
+    from saliency_bench.studies.annotating import DEFAULTS, PROTOCOLS, check_settings, new_configuration, open_study
     from saliency_bench.studies.exporting import read_masks
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
 
     lease = _people.lease_hours(args)
-    kept = (
-        None
-        if args.imported
-        else Store(args.store, create=not (args.report or args.export or args.payments or args.parameters))
-    )
-    source = find(args.dataset)
-    rows, split = source.load_usual(args.split)
-    images = StudyImages(rows)
-    imported = read_masks(images, Path(args.imported), args.format, args.person) if args.imported else None
-    store = kept or Store(args.store)
     given = PROTOCOLS.get(args.protocol, {})
     given = given | {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
-    name = args.name or f"{source.text}, {split}"
-    annotating = open_study(store, name, images, fingerprint(rows), growing=args.grow, **given)
+    check_settings(given)
+    must_exist = args.grow or not (_is_serving(args) or args.imported)
+    store = _people.existing_store(args.store, must_exist=must_exist)
+    source = find(args.dataset)
+    rows, split = source.load_usual(args.split)
+    images, dataset = StudyImages(rows), fingerprint(rows)
+    imported = read_masks(images, Path(args.imported), args.format, args.person) if args.imported else None
+    name = _study_name(args, store, f"{source.text}, {split}", dataset, must_exist)
+    if store is None:
+        new_configuration(images, given)
+        store = Store(args.store)
+    annotating = open_study(store, name, images, dataset, growing=args.grow, **given)
     return replace(annotating, lease_hours=lease), imported
+
+
+def _is_serving(args: Namespace) -> bool:
+    """Return whether the page is asked for."""
+    return not (args.report or args.export or args.imported or args.payments or args.parameters)
+
+
+def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exist: bool) -> str:
+    """Return --name, the usual name, or that of the only study of the same images, however their place is written.
+
+    Args:
+        args: of the command.
+        store: None where there is none yet.
+        usual: the name of a study without --name.
+        dataset: fingerprint of the images.
+        must_exist: only a study that is there will do.
+
+    Raises:
+        UserError: There is no such study, or there are several.
+    """
+    from saliency_bench.studies.annotating import KIND
+    from saliency_bench.studies.database import check_text
+    from saliency_bench.studies.growing import revised
+
+    name = check_text("--name", args.name) if args.name else usual
+    if store is None or store.get(name) is not None:
+        return name
+    same = [] if args.name else [study for study in store.all() if study.kind == KIND]
+    same = [study.name for study in same if revised(study).dataset == dataset]
+    if len(same) == 1:
+        complain(f"the study of these images is '{same[0]}'; give --name for another one")
+        return same[0]
+    if must_exist or same:
+        return store.find(None if same else name, KIND).name  # refused: there are several, or there is none
+    return name
 
 
 def _choice(args: Namespace) -> Any:
@@ -218,9 +255,9 @@ def serve(annotating: Any, args: Namespace, introduction: Any = None, sync: Any 
 
     unshown = annotating.images.prepare(progress=not (args.quiet or args.json))
     for unit, problem in list(unshown.items())[:MOST_NAMED]:
-        complain(f"image {unit} cannot be shown, people can only skip it: {problem}")
+        complain(f"image {unit} cannot be shown, and is left out: {problem}")
     if len(unshown) > MOST_NAMED:
-        complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown")
+        complain(f"{len(unshown) - MOST_NAMED} more images cannot be shown, and are left out")
 
     completion = _people.completion(args)
     app = create_app(

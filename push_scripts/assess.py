@@ -47,6 +47,7 @@ def serve(args: Namespace) -> None:
     from saliency_bench.spaces.assess.app import create_app
     from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
     from saliency_bench.studies.assess.questions import read_questions
+    from saliency_bench.studies.database import check_text
     from saliency_bench.studies.run_images import run_folder, run_images
     from saliency_bench.studies.store import Store
 
@@ -56,7 +57,8 @@ def serve(args: Namespace) -> None:
     numbers: dict[str, Any] = {name: getattr(args, name) for name in ("raters", "per_person", "checks")}
     lease, introduction = _people.lease_hours(args), _people.introduction(args)
     settings = configuration(images, questions, limit=args.images, seed=args.seed, **numbers)
-    name = args.name or f"{KIND}, {run}"
+    name = check_text("--name", args.name or f"{KIND}, {run}")
+    _people.check_address(args)
     sync = _people.restored(args, serving=True)
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
     completion = _people.completion(args)

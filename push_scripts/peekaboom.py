@@ -47,6 +47,7 @@ def main(args: Namespace) -> None:
 def serve(args: Namespace) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.peekaboom.app import create_app
+    from saliency_bench.studies.database import check_text
     from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
     from saliency_bench.studies.run_images import run_folder, run_images
     from saliency_bench.studies.store import Store
@@ -58,7 +59,8 @@ def serve(args: Namespace) -> None:
     }
     lease, introduction = _people.lease_hours(args), _people.introduction(args)
     settings = configuration(images, limit=args.images, seed=args.seed, **numbers)
-    name = args.name or f"{KIND}, {run}"
+    name = check_text("--name", args.name or f"{KIND}, {run}")
+    _people.check_address(args)
     sync = _people.restored(args, serving=True)
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
     completion = _people.completion(args)

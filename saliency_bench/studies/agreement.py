@@ -99,16 +99,20 @@ def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
-    """Return alpha of at least two masks by the package krippendorff; 1 where all are empty, or all full."""
-    try:
-        import krippendorff
-    except ModuleNotFoundError as error:
-        raise UserError(f"agreement needs krippendorff: {install_hint('studies')}") from error
-    marked = votes(masks).ravel().astype(np.int64)
-    if marked.max() == 0 or marked.min() == len(masks):
+    """Return alpha of at least two masks; 1 where all are empty, or all full.
+
+    With n people of whom k mark a pixel, 1 - alpha is the sum of k (n - k) / (n - 1) over the N / n pixels, times
+    (N - 1), over ones times zeros. It is taken from how many pixels have each k: the package krippendorff, which gives
+    the same number, needs 6 s and 1.8 GB for an image of 12 megapixels.
+    """
+    people, marked = len(masks), votes(masks)
+    pixels = [int(np.count_nonzero(marked == k)) for k in range(people + 1)]
+    ones = sum(k * count for k, count in enumerate(pixels))
+    zeros = people * marked.size - ones
+    if ones == 0 or zeros == 0:
         return 1.0
-    counts = np.stack([len(masks) - marked, marked], axis=1)
-    return float(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
+    differing = sum(k * (people - k) * count for k, count in enumerate(pixels)) / (people - 1)
+    return 1 - (ones + zeros - 1) * differing / (ones * zeros)
 
 
 def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:

@@ -1,9 +1,10 @@
 """The annotation protocol: people draw the region that justifies the class; several people per image; review.
 
 An answer's payload is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or
-{"kind": "skip", "reason": TEXT}. Masks have the size of the image. A person sees nobody else's answers. What a reviewer
-rejects goes back to its annotator, with the comment; what is drawn then is a new revision. A reviewer may also draw the
-mask in its place: a correction, which names the revision it corrects, counts instead of it, and is reviewed like it.
+{"kind": "skip", "reason": TEXT}, which leaves the image to others. Masks have the size of the image. A person sees
+nobody else's answers. What a reviewer rejects goes back to its annotator, with the comment; what is drawn then is a new
+revision. A reviewer may also draw the mask in its place: a correction, which names the revision it corrects, counts
+instead of it, and is reviewed like it.
 
 Honeypots are images whose mask the dataset knows: everybody gets them, one among every `honeypot_every` images, at a
 place drawn for each person. They are no part of consensus and agreement.
@@ -66,9 +67,7 @@ def open_study(
     Raises:
         UserError: Settings are invalid, or not those of the study that is there.
     """
-    for key, least in LEAST.items():
-        if settings.get(key, least) < least:
-            raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
+    check_settings(settings)
     known = store.get(name)
     if known is not None and known.kind == KIND:
         study = revised(known)
@@ -81,11 +80,29 @@ def open_study(
                 "to resume it, --grow where it shall have more people or images, or another --name"
             )
         return Annotating(grow(study, images, fingerprint, settings) if different else study, images)
+    configuration = new_configuration(images, settings)
+    seed = configuration["settings"]["seed"]
+    return Annotating(store.study(KIND, name, dataset=fingerprint, configuration=configuration, seed=seed), images)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise UserError for settings that no study can have."""
+    for key, least in LEAST.items():
+        if settings.get(key, least) < least:
+            raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
+    if settings.get("practice_iou", 0) > 1:
+        raise UserError("--practice-iou is a number from 0 to 1")
+
+
+def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a new study keeps of its settings, `DEFAULTS` where none are given.
+
+    Raises:
+        UserError: There are too few images with a mask.
+    """
     settings = {**DEFAULTS, **settings}
     pots, practice = choose_known(images, settings["honeypots"], settings["practice"], settings["seed"])
-    configuration = {"settings": settings, "honeypots": pots, "practice": practice, "images": len(images.units)}
-    seed = settings["seed"]
-    return Annotating(store.study(KIND, name, dataset=fingerprint, configuration=configuration, seed=seed), images)
+    return {"settings": settings, "honeypots": pots, "practice": practice, "images": len(images.units)}
 
 
 def choose_known(images: StudyImages, honeypots: int, practice: int, seed: int) -> tuple[list[str], list[str]]:
@@ -98,7 +115,10 @@ def choose_known(images: StudyImages, honeypots: int, practice: int, seed: int) 
     known = images.with_masks() if count else []
     if len(known) < count:
         names = " and ".join(["honeypots"] * bool(honeypots) + ["images of practice"] * bool(practice))
-        raise UserError(f"{count} {names} need images with a mask, of which the dataset has {len(known)}")
+        raise UserError(
+            f"{count} {names} need images with a mask, of which the dataset has {len(known)}; "
+            "`saliency-bench build folder --images DIR --masks DIR` adds masks of yours"
+        )
     drawn = sorted(known, key=lambda unit: seed_of(seed, "honeypots", unit))
     return sorted(drawn[:honeypots]), drawn[honeypots:count]
 
@@ -210,9 +230,9 @@ class Annotating:
 
         They are counted as `_waiting` gives them, so that the honeypots to come are among them.
         """
-        units, most = self.units, self.settings["per_person"]
+        units, most = self._drawable(), self.settings["per_person"]
         assigned = set(self._given(person))
-        taken = self.study.takers(self.lease_hours, excluded(self.study), self._sent_back())
+        taken = self.study.takers(**self._places())
         left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
         place, pots = len(assigned), sum(unit not in assigned for unit in self.honeypots)
         while left or pots:
@@ -235,14 +255,26 @@ class Annotating:
             if pot := self._honeypot(person, given):
                 self.study.assign(person, [pot])
             else:
-                self.study.draw(person, self.units, per_unit=self.settings["annotators"],
-                                open_units=len(waiting) + 1, lease_hours=self.lease_hours,
-                                without=excluded(self.study), undone=self._sent_back())  # fmt: skip
+                self.study.draw(person, self._drawable(), per_unit=self.settings["annotators"],
+                                open_units=len(waiting) + 1, **self._places())  # fmt: skip
             given = self._given(person)
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
                 break
         return waiting[:AHEAD]
+
+    def _drawable(self) -> list[str]:
+        """Return the units that people are given, apart from honeypots and practice: those that can be shown."""
+        return [unit for unit in self.units if unit not in self.images.unshown]
+
+    def _places(self) -> dict[str, Any]:
+        """Return whose places count, as keyword arguments of `Study.takers`; what was skipped goes to others."""
+        return {
+            "lease_hours": self.lease_hours,
+            "without": excluded(self.study),
+            "undone": self._sent_back(),
+            "passed": self.study.answered_as("skip"),
+        }
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
         """Return the honeypot that is due at the next place of a person's order, if there is such."""

@@ -38,10 +38,15 @@ def lately(hours: float) -> tuple[str, str]:
     return hours_ago(hours), hours_ago(-hours)
 
 
+class NoStoreError(UserError):
+    """There is no store at a place where none shall be made."""
+
+
 class Database:
     """A database, made if there is none at `place`: the path of a SQLite file, or the URL of a PostgreSQL database.
 
     Raises: UserError for a place that holds something else, or cannot be reached or written; passwords are not shown.
+        NoStoreError where there is none, without `create`.
     """
 
     def __init__(self, place: str | Path, *, create: bool = True):
@@ -61,21 +66,24 @@ class Database:
             prepare_sqlite(self.engine)
         self._of_thread = local()  # `.writer`: the connection of the transaction that this thread writes in
         try:
-            self._open()
+            self._open(create)
         except (SQLAlchemyError, sqlite3.Error) as error:
             self.close()
             raise UserError(f"{self.text} cannot be used as a store: {_reason(error)}") from error
 
-    def _open(self) -> None:
+    def _open(self, create: bool) -> None:
         """Make the tables, or check those that are there.
 
         Raises:
             UserError: The database is of another program or of another version.
+            NoStoreError: It has no tables, and none shall be made.
         """
         with self.writing() as connection:
             names = inspect(connection).get_table_names()
             if names and versions.name not in names:
                 raise UserError(f"{self.text} is a database of another program; give another place for the store")
+            if not names and not create:
+                raise NoStoreError(f"{self.text} holds no store; check the place")
             metadata.create_all(connection)
             formats = connection.scalars(select(versions.c.number)).all()
             if not formats:
@@ -167,6 +175,6 @@ def _check_file(path: Path, create: bool) -> None:
         raise UserError(f"{path} is a folder; give a file for the store, such as {path / 'study.db'}")
     if not path.exists():
         if not create:
-            raise UserError(f"there is no store {path}; check the path")
+            raise NoStoreError(f"there is no store {path}; check the path")
         if not path.parent.is_dir():
             raise UserError(f"{path.parent} is not a folder; make it first, or choose another place for the store")

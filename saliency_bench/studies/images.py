@@ -40,6 +40,7 @@ class StudyImages:
             raise UserError(f"the dataset has {problem}; a study asks about each image (and class) once")
         self.positions = {unit: index for index, unit in enumerate(units)}
         self.rows = plain
+        self.unshown: dict[str, str] = {}  # {unit: why it cannot be shown}, of those that `prepare` has found
         self.shown = lru_cache(None)(self._shown)  # a few numbers each; the pictures are files
         self.size = lru_cache(None)(self._size)
 
@@ -96,7 +97,7 @@ class StudyImages:
         return size_of(self._bytes(unit))
 
     def prepare(self, progress: bool = True) -> dict[str, str]:
-        """Make all pictures that are not in the cache; return {unit: why it cannot be shown}."""
+        """Make all pictures that are not in the cache; return `unshown`."""
 
         def problem(unit: str) -> str:
             try:
@@ -107,7 +108,8 @@ class StudyImages:
 
         with ThreadPoolExecutor(threads()) as pool:  # Pillow decodes and encodes without the lock of Python
             problems = bar(pool.map(problem, self.units), shown=progress, total=len(self.units), desc="pictures")
-            return {unit: text for unit, text in zip(self.units, problems, strict=True) if text}
+            self.unshown = {unit: text for unit, text in zip(self.units, problems, strict=True) if text}
+        return self.unshown
 
     def known_mask(self, unit: str) -> np.ndarray | None:
         """Return bool (H, W), the dataset's mask in the size of the image; None without one.

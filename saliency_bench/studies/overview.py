@@ -142,7 +142,7 @@ class AnnotationOverview:
         per_unit = annotating.settings["annotators"]
         images = [self._image(unit, given) for unit, given in answers.items() if given]
         checks = {person: [value >= LOW_IOU for value in ious] for person, ious in annotating.honeypot_scores().items()}
-        done = sum(min(len(given), per_unit) for given in answers.values())
+        done = sum(min(len(_drawn(given)), per_unit) for given in answers.values())
         about = overview(
             annotating.study, done, per_unit * len(answers), checks, annotating.lease_hours, self._agreement(answers)
         )
@@ -162,14 +162,14 @@ class AnnotationOverview:
         return {
             "unit": unit,
             "label": self.annotating.images.label(unit),
-            "people": len(given),
+            "people": len(_drawn(given)),
             "iou": mean,
             "marks": [name for name, holds in marks.items() if holds],
         }
 
     def _pairs(self, unit: str, given: Sequence[Answer]) -> dict[tuple[str, str], float]:
         """Return {pair of people: IoU of what they marked}."""
-        drawn = [answer for answer in given if answer.payload["kind"] != "skip"]
+        drawn = _drawn(given)
         ids = tuple(answer.id for answer in drawn)
         if unit not in self.known or self.known[unit][0] != ids:
             answers = [answer for answer in self.annotating.study.answers(unit=unit) if answer.id in ids]
@@ -189,3 +189,8 @@ class AnnotationOverview:
             for person, values in of_unit.items():
                 ious[person].append(float(np.mean(values)))
         return {person: (float(np.mean(values)), len(values)) for person, values in ious.items()}
+
+
+def _drawn(given: Sequence[Answer]) -> list[Answer]:
+    """Return the answers that say what an image shows; who skips leaves it to others."""
+    return [answer for answer in given if answer.payload["kind"] != "skip"]

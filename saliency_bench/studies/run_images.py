@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from os.path import abspath
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -110,7 +111,7 @@ def run_folder(run: str) -> tuple[Path, str]:
         UserError: The repository is not there, cannot be reached, or holds no run.
     """
     if not run.startswith(FORCED):
-        return Path(run), Path(run).name
+        return Path(run), Path(abspath(run)).name
     name, revision, _ = hub_name(run)
     if not could_be_on_the_hub(name) or "/" not in name:
         raise UserError(f"'{run}' names no repository; write hub:OWNER/NAME")

@@ -241,6 +241,7 @@ class Study:
         lease_hours: float = LEASE_HOURS,
         without: Collection[str] = (),
         undone: Collection[tuple[str, str]] = (),
+        passed: Collection[tuple[str, str]] = (),
     ) -> list[Assignment]:
         """Return what a person is asked now: up to `open_units` assignments without an answer, the first of them first.
 
@@ -255,13 +256,14 @@ class Study:
             lease_hours: a person who has done nothing for so long counts only for what was answered.
             without: people who do not count at all.
             undone: (person, unit) whose answer counts only while the person is at work, as it was sent back.
+            passed: (person, unit) that do not count, as the person has left the unit to others.
         """
         with self.store.writing() as connection:
             assigned, answered = self.assignments(person), set(self.answered(person))
             waiting = [assignment for assignment in assigned if assignment.unit not in answered]
             if missing := open_units - len(waiting):
                 given = {assignment.unit for assignment in assigned}
-                takers = self.takers(lease_hours, without, undone)
+                takers = self.takers(lease_hours, without, undone, passed)
                 left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
                 left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
                 self._append(connection, person, left[: max(missing, 0)])
@@ -273,15 +275,19 @@ class Study:
         lease_hours: float = LEASE_HOURS,
         without: Collection[str] = (),
         undone: Collection[tuple[str, str]] = (),
+        passed: Collection[tuple[str, str]] = (),
     ) -> dict[str, int]:
-        """Return {unit: people who answered it, or hold it: they were given something or answered so lately}."""
+        """Return {unit: people who answered it, or hold it: they were given something or answered so lately}.
+
+        The arguments are those of `draw`.
+        """
         done, taken = (
             select(table.c.person, table.c.unit).where(table.c.study == self.id) for table in (answers, assignments)
         )
         with self.store.reading() as connection:
             answered, given = (connection.execute(query).tuples().all() for query in (done, taken))
         active, pairs = self.active(lease_hours), set(answered) - set(undone)
-        taking = ((person, unit) for person, unit in given if person not in without)
+        taking = {(person, unit) for person, unit in given if person not in without} - set(passed)
         return Counter(unit for person, unit in taking if person in active or (person, unit) in pairs)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
@@ -433,6 +439,14 @@ class Study:
         with self.store.reading() as connection:
             return list(dict.fromkeys(connection.scalars(rows.order_by(answers.c.id))))
 
+    def answered_as(self, kind: str) -> set[tuple[str, str]]:
+        """Return (person, unit) whose last answer has this `kind` in its payload."""
+        rows = select(answers.c.person, answers.c.unit).where(
+            answers.c.id.in_(self._last()), answers.c.payload["kind"].as_string() == kind
+        )
+        with self.store.reading() as connection:
+            return set(connection.execute(rows).tuples())
+
     def _last(self) -> Select[Any]:
         """Return a query of the last revision of each person and unit."""
         newest = select(func.max(answers.c.id)).where(answers.c.study == self.id)
@@ -444,7 +458,8 @@ class Study:
         """Store "accept" or "reject" for an answer, once however often this request is repeated.
 
         Raises:
-            UserError: There is no such answer in this study, or it was corrected in the meantime.
+            UserError: There is no such answer in this study, it was corrected in the meantime, or a rejection says
+                nothing.
         """
         if type(answer) is not int or not 0 < answer < 2**31:  # True is 1, and a database has no larger numbers
             raise UserError("answer is the number of an answer")
@@ -452,6 +467,8 @@ class Study:
             raise UserError(f"verdict is one of {', '.join(VERDICTS)}, not {verdict}")
         if len(comment) > LONGEST_COMMENT or "\0" in comment:
             raise UserError(f"a comment is a text of at most {LONGEST_COMMENT} characters")
+        if verdict == "reject" and not comment.strip():
+            raise UserError("a rejection needs a comment that says what should be changed")
         check_text("request", request, 200)
         with self.store.writing() as connection:
             return self._add_review(connection, answer, reviewer, verdict, request, comment)

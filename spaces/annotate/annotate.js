@@ -40,6 +40,8 @@ async function open() {
   $("link").value = `${location.origin}${location.pathname}#key=${key}`;
   document.querySelector("[data-tool=superpixel]").hidden = !about.assist;
   document.querySelector("[data-tool=segment]").hidden = !about.segment;
+  const offered = { superpixel: about.assist, segment: about.segment, review: reviewing() };
+  for (const row of document.querySelectorAll("[data-help]")) row.hidden = !offered[row.dataset.help];
   document.title = `${about.study} – ${reviewing() ? "review" : "annotate"}`;
   update(about);
   showStatus(outbox.items.length, "");
@@ -343,6 +345,11 @@ function skip() {
   $("skipDialog").showModal();
 }
 
+function reject() {
+  $("commentMissing").hidden = true;
+  $("rejectDialog").showModal();
+}
+
 // Pieces and controls
 
 const COMPUTING = "The pieces are being computed.";
@@ -384,8 +391,9 @@ async function findRegion(strokes) {
 
 function enable() {
   const { mask } = board;
-  $("undo").disabled = !mask?.done.length || Boolean(checked);
-  $("redo").disabled = !mask?.undone.length || Boolean(checked);
+  const { list, undone } = board.strokes;
+  $("undo").disabled = !(mask?.done.length || list.length) || Boolean(checked);
+  $("redo").disabled = !(mask?.undone.length || undone.length) || Boolean(checked);
   $("clear").disabled = !mask || mask.isEmpty() || Boolean(checked);
   $("save").disabled = !task || !ready || Boolean(task.error);
   for (const id of ["none", "reject", "correct", "others"]) $(id).disabled = !task || !ready || Boolean(checked);
@@ -413,14 +421,20 @@ const saveText = [...$("saveText").childNodes];
 dropSecondClicks("#none, #save, #skip, #back");
 const isOpen = () => Boolean(about);
 new Controls(board, {
-  isOpen, reviewing, save, skip, back, none, correct: startCorrection, others: toggleOthers, changed: keepDraft, enable,
-  loadPieces,
+  isOpen, reviewing, save, skip, back, none, reject, correct: startCorrection, others: toggleOthers, changed: keepDraft,
+  enable, loadPieces,
 });
 
 $("skipDialog").onclose = () => {
   if ($("skipDialog").returnValue !== "skip") return;
   const chosen = $("skipDialog").querySelector("input[type=radio]:checked").value;
   answer("skip", { reason: [chosen, $("reasonText").value.trim()].filter(Boolean).join(": ") });
+};
+$("rejectDialog").onsubmit = (event) => {
+  if ($("comment").value.trim()) return;
+  event.preventDefault();
+  $("commentMissing").hidden = false;
+  $("comment").focus();
 };
 $("rejectDialog").onclose = () => {
   if ($("rejectDialog").returnValue === "reject") review("reject", $("comment").value.trim());

@@ -163,7 +163,11 @@ class Pages:
         if unit not in self.annotating.images.positions:
             raise UserError("there is no such image")
         left_out = excluded(self.study)
-        answers = [entry for entry in self.study.answers(unit=unit) if entry.person not in left_out]
+        answers = [
+            entry
+            for entry in self.study.answers(unit=unit)
+            if entry.person not in left_out and entry.payload["kind"] != "skip"
+        ]
         with Image.open(self.annotating.images.shown(unit).path) as picture:
             small = picture.convert("RGB")
         marked = np.zeros(self.annotating.images.size(unit), np.float32)

@@ -9,13 +9,13 @@ const FOR_REVIEWS = ["+", "=", "-", "0", "?"];
 const FOR_CORRECTIONS = ["s", ","]; // keys that a reviewer who draws has not
 
 export class Controls {
-  // page: what the page does, { isOpen, reviewing, save, skip, back, none, correct, others, changed, enable, loadPieces }.
+  // page: what the page does, { isOpen, reviewing, save, skip, back, none, reject, correct, others, changed, enable, loadPieces }.
   constructor(board, page) {
     this.board = board;
     this.page = page;
     this.keys = this.drawingKeys();
     this.reviewKeys = {
-      Enter: page.save, a: page.save, r: () => $("rejectDialog").showModal(), c: page.correct, o: page.others,
+      Enter: page.save, a: page.save, r: page.reject, c: page.correct, o: page.others,
     };
     for (const name of FOR_REVIEWS) this.reviewKeys[name] = this.keys[name];
     this.connectButtons();
@@ -70,8 +70,7 @@ export class Controls {
   }
 
   redo() {
-    this.board.strokes.forget();
-    if (this.board.mask.redo()) this.page.changed();
+    if (this.board.strokes.redo() || this.board.mask.redo()) this.page.changed();
     this.board.draw();
   }
 

@@ -13,6 +13,7 @@ export class Strokes {
 
   forget() {
     this.list = [];
+    this.undone = []; // strokes that were taken back, the last one last
     this.drawing = null; // the stroke that is being drawn
     this.before = null; // the pixels before the first stroke
     this.asked = (this.asked ?? 0) + 1; // a reply to what was asked before is out of date
@@ -36,6 +37,7 @@ export class Strokes {
     if (!this.drawing) return;
     this.list.push({ ...this.drawing, points: thinned(this.drawing.points, PER_STROKE) });
     this.drawing = null;
+    this.undone = [];
     this.ask();
   }
 
@@ -46,6 +48,19 @@ export class Strokes {
     this.asked++;
     this.pending = null;
     if (stroke.step) this.board.mask.undo();
+    this.undone.push({ ...stroke, under: this.board.mask.done.at(-1) });
+    return true;
+  }
+
+  // Draw the last stroke that was taken back again, unless further steps were undone since; whether there was one.
+  redo() {
+    const { mask } = this.board;
+    if (!this.undone.length || this.undone.at(-1).under !== mask.done.at(-1)) return false;
+    const stroke = this.undone.pop();
+    if (!this.list.length) this.before = mask.data.slice();
+    this.list.push(stroke);
+    if (stroke.step) mask.redo();
+    if (stroke.step === undefined) this.ask(); // it was taken back before its region was found
     return true;
   }
 

@@ -37,8 +37,9 @@ function table(place, header, rows) {
   head.append(...header.map((text) => Object.assign(element("th", text), { scope: "col" })));
   const body = rows.map((cells) => {
     const row = element("tr");
-    row.append(...cells.map((cell) => {
+    row.append(...cells.map((cell, column) => {
       const made = element("td");
+      made.dataset.name = header[column]; // said beside the cell where the screen is too narrow for columns
       made.append(cell);
       return made;
     }));
@@ -83,7 +84,8 @@ function show(found) {
 function showDays() {
   const days = Object.entries(state["by day"]);
   const most = Math.max(1, ...days.map(([, count]) => count));
-  $("daysText").textContent = days.length ? `Answers by day, ${days[0][0]} to ${days.at(-1)[0]}, at most ${number(most)}` : "";
+  const time = days.length > 1 ? `${days[0][0]} to ${days.at(-1)[0]}` : days[0]?.[0];
+  $("daysText").textContent = time ? `Answers by day, ${time}, at most ${number(most)}` : "";
   $("days").replaceChildren(...days.map(([day, count]) => {
     const item = element("li");
     const stick = element("span", "", "stick");

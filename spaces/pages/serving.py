@@ -270,20 +270,31 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     import uvicorn
 
     app.add_middleware(OwnHosts, host=host)
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(128)  # before the address is said
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"port {port} of {host} cannot be used ({reason}); give another --port") from None
+    listening = listening_at(host, port)  # before the address is said
     if sync is not None:
         app.router.routes.append(Route("/sync", lambda request: PlainTextResponse(sync.status(), headers=SAFE)))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
     with sync or nullcontext():
         say(address(host, listening.getsockname()[1]))
         uvicorn.Server(config).run([listening])
+
+
+def listening_at(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        UserError: The port cannot be used.
+    """
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"port {port} of {host} cannot be used ({reason}); give another --port") from None
+    return listening
 
 
 def address(host: str, port: int) -> str:

@@ -64,12 +64,33 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
         (["--annotators", "0"], "--annotators is a number from 1"),
         (["--honeypots", "3"], "of which the dataset has 2"),
         (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
+        (["--practice-iou", "7"], "--practice-iou is a number from 0 to 1"),
+        (["--grow"], "there is no store"),
+        (["--host", "256.0.0.1"], "give another --port"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(line, options, words, capsys):
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(line, tmp_path, options, words, capsys):
     assert main([*line, *options]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert words in lines[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["noise"]
+
+
+def test_the_study_is_found_however_its_dataset_is_written(line, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = ["--store", "study.db"]
+    masks(tmp_path / "a", slice(0, 20))
+    assert main(["annotate", "--dataset", "./noise", *place, "--import", "a", "--person", "ada"]) == 0
+    for written in ("noise", "noise/", str(tmp_path / "noise")):
+        capsys.readouterr()
+        assert main(["annotate", "--dataset", written, *place, "--report", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["answers"] == {"mask": 12}
+    dataset(3).save_to_disk("others")
+    for options in (["--dataset", "others"], ["--dataset", "noise", "--name", "another"]):
+        assert main(["annotate", *options, *place, "--report"]) == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.endswith("study.db holds no such study; it has: ./noise, test (annotate)")
+    assert len(Store("study.db").all()) == 1
 
 
 def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
@@ -115,7 +136,7 @@ def test_a_reason_to_skip_forges_no_line_of_the_report(line, tmp_path, capsys):
     assert [row for row in rows if row.startswith("skipped: blurred agreement: IoU 1.000 \\x1b[2K\\u202eabc ")]
 
 
-def test_a_port_that_is_taken_is_one_line(line, capsys):
+def test_a_port_that_is_taken_is_one_line_and_leaves_nothing(line, tmp_path, capsys):
     import socket
 
     with socket.socket() as taken:
@@ -123,3 +144,4 @@ def test_a_port_that_is_taken_is_one_line(line, capsys):
         taken.listen()
         assert main([*line, "--port", str(taken.getsockname()[1])]) == 2
     assert "give another --port" in capsys.readouterr().err
+    assert list(tmp_path.glob("study.db*")) == []

@@ -336,6 +336,9 @@ def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
     for review in opened(browser, served.links["review"], DESKTOP):
         assert answers(served)[0].person not in review.content()
         review.get_by_role("button", name="Reject").click()
+        review.get_by_label("The person who drew it reads this").fill("  ")
+        review.get_by_role("button", name="Send back").click()
+        playwright.expect(review.locator("#commentMissing")).to_have_text("Write what should be changed.")
         review.get_by_label("The person who drew it reads this").fill("<i>the ear</i> is missing")
         review.get_by_role("button", name="Send back").click()
         playwright.expect(review.locator("#finishedTitle")).to_have_text("All done")

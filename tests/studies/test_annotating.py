@@ -16,6 +16,7 @@ from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import choose_known, open_study
 from saliency_bench.studies.annotation_report import annotation_report
 from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
 from saliency_bench.utils.pictures import png
@@ -141,6 +142,8 @@ def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(ann
     assert [task["runs"] for task in state["tasks"]] == [runs_of(MASK)]
     assert annotating.study.people()[0] not in str(state["tasks"])
     verdict = {"answer": state["tasks"][0]["answer"], "verdict": "reject", "comment": "<b>", "request": "v1"}
+    refused = client.post("/api/review", json=verdict | {"comment": " \n"}, headers=reviewer)
+    assert refused.json() == {"error": "a rejection needs a comment that says what should be changed"}
     assert client.post("/api/review", json=verdict, headers=reviewer).json()["tasks"] == []
     assert annotating.counted() == {}
     first = client.get("/api/state", headers=me).json()["tasks"][0]
@@ -220,6 +223,24 @@ def test_an_image_that_cannot_be_shown_can_be_skipped(tmp_path):
     assert "error" not in tasks["b"]
     annotating.save("p-a", {"unit": "a", "kind": "skip", "reason": "broken", "request": "r" * 16})
     assert annotating.state("p-a")["done"] == 1
+
+    assert list(annotating.images.prepare(progress=False)) == ["a"]
+    state = annotating.state("p-b")
+    assert (state["total"], [task["unit"] for task in state["tasks"]]) == (1, ["b"]), "nobody else is asked to skip it"
+
+
+def test_a_skipped_image_goes_to_others_at_once(tmp_path):
+    annotating = study_of(tmp_path, dataset(2), annotators=1)
+    skipped = annotating.state("p-a")["tasks"][0]["unit"]
+    annotating.save("p-a", sent(skipped, "p-a skips the first", kind="skip"))
+    overview = AnnotationOverview(annotating)()
+    assert (overview["done"], overview["wanted"]) == (0, 2)
+    assert annotating.state("p-a")["total"] == 2
+    assert drawn_by(annotating, "p-b") == [skipped], "p-a still holds the second one"
+    assert AnnotationOverview(annotating)()["done"] == 1
+    assert annotating.state("p-c")["tasks"] == []
+    annotating.save("p-a", sent(skipped, "p-a draws it after all"))
+    assert len(annotating.counted()[skipped]) == 2
 
 
 def test_rows_of_one_image_are_told_apart_by_their_class():

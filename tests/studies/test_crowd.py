@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from pages import dataset
+from PIL import Image
 from starlette.testclient import TestClient
 
 from saliency_bench.cli import main
@@ -137,18 +138,15 @@ def test_payments_by_hand(annotating):
 
 
 def test_tables_by_the_command(tmp_path, capsys, shapes):
-    words = [
-        "annotate",
-        "--dataset",
-        str(shapes),
-        "--store",
-        str(tmp_path / "s.db"),
-        "--payments",
-        str(tmp_path / "p.csv"),
-    ]
+    line = ["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db")]
+    words = [*line, "--payments", str(tmp_path / "p.csv"), "--parameters", str(tmp_path / "q.csv"), "--quiet"]
     assert main(words) == 2, "there is no store"
     Store(tmp_path / "s.db").close()
-    assert main([*words, "--parameters", str(tmp_path / "q.csv"), "--quiet"]) == 0
+    assert main(words) == 2, "there is no study"
+    (tmp_path / "masks").mkdir()
+    Image.new("L", (8, 8), 255).save(tmp_path / "masks/of no image.png")
+    assert main([*line, "--import", str(tmp_path / "masks"), "--person", "ada"]) == 0
+    assert main(words) == 0
     with (tmp_path / "p.csv").open() as file:
         assert next(csv.reader(file)) == list(PAYMENTS)
     assert (tmp_path / "q.csv").read_text().strip() == '"person"'

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from pages import chromium, dataset, serving
-from test_annotate_page import DESKTOP, READY, drag, opened, view
+from test_annotate_page import DESKTOP, PHONE, READY, drag, opened, view
 
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import open_study
@@ -186,3 +186,48 @@ def test_at_400_percent_the_page_scrolls_and_can_be_drawn_on(browser, annotating
             playwright.expect(page.locator("#status")).to_have_text("All saved")
             assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     np.testing.assert_array_equal(annotating.study.answers()[-1].pixels, mask)
+
+
+def test_a_stroke_that_was_taken_back_is_drawn_again(browser, annotating):
+    asked = []
+
+    def segmenter(file, strokes):
+        asked.append(len(strokes))
+        return square(file, strokes)
+
+    with serving(create_app(annotating, segmenter=segmenter)) as url:
+        for page in opened(browser, url, DESKTOP):
+            drag(page, [(5, 5), (9, 5)])
+            page.keyboard.press("g")
+            for x in (20, 50):
+                with page.expect_response("**/api/segment"):
+                    click(page, x + 0.5, 30.5)
+                page.wait_for_function("() => document.querySelector('#note').hidden")
+            page.keyboard.press("z")
+            page.keyboard.press("z")
+            page.keyboard.press("z")  # what the brush drew, too
+            playwright.expect(page.locator("#undo")).to_be_disabled()
+            for _ in range(3):
+                page.keyboard.press("y")
+            playwright.expect(page.locator("#redo")).to_be_disabled()
+            page.keyboard.press("z")
+            page.keyboard.press("y")
+            with page.expect_response("**/api/segment"):
+                click(page, 35.5, 30.5)
+            page.wait_for_function("() => document.querySelector('#note').hidden")
+            answer = stored(page, annotating)
+    assert asked == [1, 2, 3], "the strokes that came back are among those of the next region"
+    expected = np.zeros((60, 80), bool)
+    for x in (20, 50, 35):
+        expected[26:34, x - 4 : x + 4] = True
+    np.testing.assert_array_equal(answer.pixels[20:], expected[20:])
+    assert answer.pixels[5, 5]
+
+
+@pytest.mark.parametrize("options", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_help_opens_at_its_top_and_fits(browser, annotating, options):
+    with serving(create_app(annotating)) as url:
+        for page in opened(browser, url, options):
+            page.locator("#help").click()
+            at = "dialog => [dialog.scrollTop, dialog.scrollHeight - dialog.clientHeight]"
+            assert page.locator("#helpDialog").evaluate(at) == [0, 0]

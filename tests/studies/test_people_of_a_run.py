@@ -47,6 +47,14 @@ def test_frames_are_resized_and_cropped_by_the_same_box(shapes, tmp_path):
         assert np.abs(images.frame(one) / 255 - expected).mean() < 0.02
 
 
+@pytest.mark.parametrize("command", ["assess", "peekaboom"])
+def test_a_refused_start_leaves_no_store(command, done, tmp_path, capsys):
+    for options in (["--images", "99"], ["--port", "99999999"], ["--name", "two\nlines"]):
+        assert main([command, "serve", str(done), "--store", str(tmp_path / "study.db"), *options]) == 2
+        assert options[0].lstrip("-") in capsys.readouterr().err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_human_masks_are_those_that_metrics_read(done, shapes, resnet):
     images = run_images(done, ["gradient"], with_masks=True)
     rows = sb.load_dataset(str(shapes), split="train")

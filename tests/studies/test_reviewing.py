@@ -18,6 +18,7 @@ from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.rows import add_lines, copy_without, lines_after
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.store import Store
+from saliency_bench.utils.pictures import png
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_one_reviewer_is_enough_to_send_back(annotating):
 def test_what_was_sent_back_goes_to_others_once_its_author_is_gone(annotating):
     draw(annotating, "a")
     unit = annotating.study.answers()[1].unit
-    annotating.study.review(2, "rita", "reject", "an opinion of rita")
+    annotating.study.review(2, "rita", "reject", "an opinion of rita", "too small")
     other = annotating.study.join("b" * 32).name
     assert annotating.state(other)["tasks"] == [], "its author is at work"
     later = replace(annotating, lease_hours=0.0)
@@ -89,8 +90,9 @@ def test_what_was_sent_back_goes_to_others_once_its_author_is_gone(annotating):
 
 def test_the_protocol_of_the_paper(tmp_path, shapes):
     words = ["annotate", "--dataset", str(shapes), "--name", "study", "--store", str(tmp_path / "s.db"), "--protocol"]
-    Store(tmp_path / "s.db").close()
-    assert main([*words, "p0", "--report", "--annotators", "4"]) == 0
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks/of no image.png").write_bytes(png(MASK))
+    assert main([*words, "p0", "--import", str(tmp_path / "masks"), "--person", "ada", "--annotators", "4"]) == 0
     settings = Store(tmp_path / "s.db").find().configuration["settings"]
     assert (settings["annotators"], settings["reviewers"]) == (4, 2), "what is given counts"
 
