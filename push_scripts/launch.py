@@ -169,7 +169,10 @@ class Launch:
         """
         from saliency_bench.bound_explainer import load_explainer
         from saliency_bench.hub.plan import plan_if_reachable, upload_plan
+        from saliency_bench.utils.messages import complain
 
+        for line in _all.left_out(self.root, self.namespace):
+            complain(line)
         for name in self.args.explainers:  # a wrong name is told now, not after the first hour
             load_explainer(name)
         kinds = (self.datasets, self.models, self.metrics, self.boards, self.apps)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from datetime import date, timedelta
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from saliency_bench.cli import main
 from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.data.hidden_masks import SHOWN, hide_masks, join_masks, keep_masks
 from saliency_bench.data.loading import find, fingerprint
+from saliency_bench.data.output_folder import move_into_place
 from saliency_bench.errors import UserError
 from saliency_bench.hub.upload import publish
 from saliency_bench.leaderboard import hidden, recompute
@@ -40,6 +42,7 @@ from saliency_bench.leaderboard.view.page import Page
 from saliency_bench.leaderboard.view.state import View
 from saliency_bench.publishing.datasets import check_never_shown, dataset_publication, masks_publication
 
+OWNER = "saliency-bench"
 BOARD, PUBLIC, PRIVATE = "saliency-bench/results", "saliency-bench/things", "saliency-bench/things-masks"
 
 
@@ -260,6 +263,45 @@ def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path)
     with pytest.raises(UserError, match="was published without hiding the masks of test"):
         check_never_shown(PUBLIC, "test", api)
     assert find(PUBLIC).hidden_masks == "test"
+
+
+def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, tmp_path, monkeypatch, capsys):
+    """Under another name, in another namespace, of another split; nor do other masks take their place."""
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    folder = tmp_path / "mine"
+    shutil.copytree(own_data, folder)
+
+    def push(name, *more, namespace="saliency-bench"):
+        words = ["--namespace", namespace, "--name", name, "--with-images", "cc-by-4.0"]
+        return main(["push", "dataset", str(folder), *words, *more]), capsys.readouterr().err
+
+    assert push("things", "--hide-masks", "test")[0] == 0
+    for name, more, given in (("other", [], {}), ("things", [], {"namespace": "founder"}),
+                              ("other", ["--hide-masks", "train"], {}), ("other", ["--dry-run"], {})):  # fmt: skip
+        code, shown = push(name, *more, **given)
+        assert (code, shown.count("\n")) == (2, 1)
+        assert f"{PUBLIC} hides the masks of test, which " in shown
+        assert f"add --hide-masks test; if that is not so any more, delete {folder}/published.json" in shown
+    assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
+    # A build that replaces the folder is of the same masks.
+    move_into_place(shutil.copytree(own_data, tmp_path / "again"), folder)
+    assert "hides the masks of test" in push("other")[1]
+
+    # Another dataset has taken a name that ends like that of hidden masks.
+    (folder / "published.json").unlink()
+    assert push("pets-masks")[0] == 0
+    assert "with the masks of test: hiding what others may have is worthless" in push("pets", "--hide-masks", "test")[1]
+    (folder / "published.json").unlink()
+    before = here.files("datasets", f"{OWNER}/pets-masks")
+    code, shown = push("pets", "--hide-masks", "test")
+    assert (code, here.files("datasets", f"{OWNER}/pets-masks")) == (2, before)
+    here.api(FOUNDER).update_repo_settings(f"{OWNER}/pets-masks", repo_type="dataset", private=True)
+    code, shown = push("pets", "--hide-masks", "test")
+    assert (code, here.files("datasets", f"{OWNER}/pets-masks")) == (2, before)
+    assert "holds no masks_of, not masks_of saliency-bench/pets; choose another --name" in shown
+    assert "pets" not in {repo.rpartition("/")[2] for _, repo in here.store.repos}
+    (folder / "published.json").write_text("[]")
+    assert "published.json was changed" in push("pets")[1]
 
 
 def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here, own_data, tmp_path, monkeypatch):
