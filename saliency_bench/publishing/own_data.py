@@ -1,4 +1,4 @@
-"""Where somebody's own data were published from a folder, so that masks which one repository hides are shown by none."""
+"""Where one's own data were published from a folder, so that masks hidden by one repository are shown by no other."""
 
 from pathlib import Path
 
