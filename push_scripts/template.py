@@ -3,7 +3,7 @@
 example:
   saliency-bench template shapes-xai saliency-bench-demo/resnet --out mine
   python mine/example.py
-  saliency-bench submit mine --name my-method --dry-run
+  saliency-bench submit mine --name my-method --with-maps --dry-run
 
 The folder holds image ids, targets, the size of the maps, an example script and a README.md that explains them;
 `--images npy` adds the images exactly as the classifier gets them.
@@ -48,4 +48,4 @@ def main(args: Namespace) -> None:
     height, width = content.size
     print(f"{out}: {content.samples} images, maps of {height} x {width}; {out / 'README.md'} says how")
     print(f"next: python {out / 'example.py'}")
-    print(f"      saliency-bench submit {out} --name my-method --dry-run")
+    print(f"      saliency-bench submit {out} --name my-method --with-maps --dry-run")

@@ -213,6 +213,22 @@ def test_columns_that_tell_about_masks_are_hidden_and_their_classes_not_counted(
     assert (tmp_path / report["splits"]["train"]["files"][0]["path"]).is_file()
 
 
+def test_a_template_says_that_maps_are_sent(own_data, resnet, tmp_path, capsys):
+    report = hide_masks(own_data, read_report(own_data), "test", folder := fresh(tmp_path))
+    (folder / REPORT).write_text(json.dumps(report))
+    told, published = {}, shutil.copytree(folder, tmp_path / "published")
+    for name, data in (("hidden", published), ("shown", own_data)):
+        out = tmp_path / name
+        assert main(["template", str(data), str(resnet), "--limit", "2", "--device", "cpu", "--out", str(out)]) == 0
+        assert f"submit {out} --name my-method --with-maps --dry-run\n" in capsys.readouterr().out
+        told[name] = (out / "README.md").read_text()
+        assert told[name].count("submit . --name my-method --with-maps") == 2
+    assert "The masks of this split are hidden" in told["hidden"]
+    assert "--partial" not in told["hidden"]
+    assert "--partial" in told["shown"]
+    assert 'stays "checked"' in told["shown"]
+
+
 def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data, tmp_path):
     report = keep_masks(own_data, read_report(own_data), "test", kept := fresh(tmp_path))
     (kept / REPORT).write_text(json.dumps(report))

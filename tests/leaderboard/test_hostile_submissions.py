@@ -218,7 +218,8 @@ def test_thousands_of_hostile_submissions(world, tmp_path):
 
 
 CLAIMS = {
-    "status": '"run by the board"', "rank": "[1, 1]", "best": "true", "recomputed": '{"by": "explainer"}', "attempts": "[]",
+    "status": '"run by the board"', "rank": "[1, 1]", "best": "true", "recomputed": '{"by": "explainer"}',
+    "attempts": "[]",
     "score": '{"value": 1.0, "low": 1.0, "high": 1.0, "n": 60, "clusters": 60}',
 }  # fmt: skip
 
