@@ -3,7 +3,7 @@
 import csv
 import json
 import shutil
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 
 import numpy as np
@@ -142,7 +142,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
 
     second = sent(maps_like(rows, seed=1), "renamed", VISITOR)
     status, lines = vouch(BOARD, second, **given)
-    assert "visitor has had 1 methods scored in 7 days, of at most 1 a day" in "\n".join(lines)
+    assert "visitor has had 1 attempt in 7 days, of at most 1 a day" in "\n".join(lines)
     assert {cell.score for cell in status.cells.values()} == {None}  # by insertion, which needs no masks
     assert status.attempts == []
     third = sent({name: 2 * values for name, values in maps_like(rows).items()}, "taken", FOUNDER)
@@ -402,9 +402,9 @@ def test_attempts_are_counted_by_account_and_dataset_whatever_methods_and_networ
 def test_maps_of_some_images_or_of_others_are_no_score():
     maps = dict.fromkeys(["a", "b"], np.zeros((2, 2)))
     assert hidden.problem_of("mine", maps, ["a", "b"]) is None
-    assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map of 1 images, such as c")
+    assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map of 1 image, such as c")
     assert hidden.problem_of("mine", maps, ["a"]) == (
-        "mine has maps of 1 images that the dataset does not have, such as b"
+        "mine has maps of 1 image that the dataset does not have, such as b"
     )
 
 
@@ -477,7 +477,7 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]  # own methods are not set apart
     opened = Page(Archive.load(tmp_path)).show(f"row={shown[0].key}")["body"]
     assert "ranks by intervals" in opened
-    assert "user0 has had 2 methods scored with these masks" in " ".join(opened.split())
+    assert "user0 has had 2 attempts with these masks" in " ".join(opened.split())
 
 
 def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
@@ -489,7 +489,44 @@ def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
     done, problem = _attempts(handed_in, ways, maps, Known(), "c" * 64, further)
     assert ([attempt.method for attempt in done], problem) == (["mine"], "")
     assert [cell.explainer for cell in ways["maps with hidden masks"]] == ["mine"]
-    assert "eve has had 1 methods scored in 7 days" in further[handed_in.cells[1].cell_id]
+    assert "eve has had 1 attempt in 7 days" in further[handed_in.cells[1].cell_id]
+    assert done[0].maps == hidden.print_of(maps["mine"])
     del maps["mine"][IDS[0]]
     ways = {"maps with hidden masks": handed_in.cells}
-    assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 images")
+    assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 image")
+
+
+def test_explainers_of_the_package_are_attempts_too(monkeypatch):
+    """Seeds, options and networks make other maps, so they would tell about the masks without end."""
+    today = datetime.now(UTC).date()
+
+    def tried(names, statuses=(), submitter="eve", owner="", content="c" * 64):
+        """(the attempts that are written down, the methods that are scored, why others are not)."""
+        own = submission(dict.fromkeys(names, NONE), submitter).checked
+        ways, further = {"explainer with hidden masks": own.cells}, {}
+        done, problem = _attempts(own, ways, {}, Known(statuses=statuses), content, further, owner)
+        assert problem == ""
+        scored = [cell.explainer_text for cell in ways.get("explainer with hidden masks", ())]
+        return [attempt.method for attempt in done], scored, set(further.values())
+
+    whole = ["gradcam", "random", "smoothgrad:samples=3"]
+    waits = "smoothgrad:samples=3"
+    methods, scored, why = tried(whole)
+    assert (methods, scored) == (["explainers of the package"], ["gradcam", "random"])
+    assert "eve has had 1 attempt in 7 days" in why.pop()
+    methods, scored, _ = tried([waits])
+    assert (methods, scored) == ([f"explainers of the package: {waits}"], [waits])
+
+    def status(day, content):
+        about = attempts(day, submitter="eve", maps="")[0].model_copy(update={"method": "explainers of the package"})
+        return Status(content=content, folder="a/b/c", saliency_bench="0", date=day.isoformat(), device="cpu",
+                      attempts=[about])  # fmt: skip
+
+    before = [status(today, "c" * 64)]
+    assert tried(["gradcam"], before)[1] == ["gradcam"]  # these very files
+    assert tried(["gradcam"], before, content="d" * 64)[1] == []  # another seed, as it is another submission
+    assert tried(["gradcam"], before, content="d" * 64, owner="Eve") == ([], ["gradcam"], set())
+    assert tried(["gradcam"], before, "Mallory", content="d" * 64)[1] == ["gradcam"]
+    assert hidden.copies_of(before[0].attempts[0], [status(today, "e" * 64)]) == []
+    monkeypatch.setattr(hidden, "MOST_METRICS", 1)
+    assert tried(["gradcam", "random", "random saliency_pointing_game"])[1] == ["gradcam", "random"]

@@ -32,6 +32,7 @@ from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, num
 from saliency_bench.leaderboard.view.standings import Standings, best_sets
 from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, PAGES, SORTS, View
 from saliency_bench.results.cell import rank_text
+from saliency_bench.utils.messages import counted
 
 TRACK = 96  # pixels, width of the small interval next to a score
 
@@ -216,7 +217,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters |= {
-    "number": number, "ranks": rank_text, "short": short, "amount": amount,
+    "number": number, "ranks": rank_text, "short": short, "amount": amount, "counted": counted,
     "host": lambda link: urlsplit(link).netloc,  # shown, so that a reader sees where a link leads
 }  # fmt: skip
 TEMPLATES.globals |= {"TRACK": TRACK}
