@@ -1,9 +1,9 @@
 """The hidden track of a board: maps are scored with masks that nobody but the owner of the board has.
 
-Scores would tell about the masks if they were exact and as many as one likes. So a submitter has `PER_DAY` attempt a day
-and `PER_WEEK` in seven days, with a method or with explainers of the package, always on all images, and a value is
-rounded to `STEP` of the range of the metric, or 2/n of it where there are fewer than 200 images: twice what one image can
-move it by. Intervals are rounded outwards.
+Scores would tell about the masks if they were exact and as many as one likes. So a submitter has `PER_DAY` attempt a
+day and `PER_WEEK` in seven days, with a method or with explainers of the package, always on all images, and a value is
+rounded to `STEP` of the range of the metric, or 2/n of it where there are fewer than 200 images: twice what one image
+can move it by. Intervals are rounded outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
