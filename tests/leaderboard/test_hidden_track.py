@@ -475,9 +475,19 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert not any(row.best or row.same_as or row.rank_if_true for row in rows.values())
     shown = chosen(Archive.load(tmp_path).rows, View())
     assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]  # own methods are not set apart
-    opened = Page(Archive.load(tmp_path)).show(f"row={shown[0].key}")["body"]
+    page = Page(Archive.load(tmp_path))
+    opened = page.show(f"row={shown[0].key}")["body"]
     assert "ranks by intervals" in opened
     assert "user0 has had 2 attempts with these masks" in " ".join(opened.split())
+    assert "Scores of single samples by hidden masks are shown to nobody" in opened
+    assert "compare-" not in opened
+    assert "not both known sample by sample" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
+    table = " ".join(page.show("")["body"].split())
+    assert '<span class="lb-value">0.80</span> <span class="lb-interval">[0.74, 0.86]</span>' in table
+    assert "scored by the board, hidden masks; 2 attempts</span>" in table
+    assert table.count("lb-heading") == 1  # the one that waits is shown with the others
+    assert shown[-1].explainer == "waits"
+    assert 'title="its scores have not been recomputed">no score yet<' in table
 
 
 def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):

@@ -125,9 +125,11 @@ class Page:
             words["samples"] = samples_of(self.archive, view.row)
             words["pictured"] = self._pictured(row, words["samples"])
             alike = [
-                other for other in self.archive.rows if other.question == shown.question and other.key != shown.key
+                other
+                for other in self.archive.rows
+                if other.question == shown.question and other.key != shown.key and other.has_samples
             ]
-            words["rivals"] = ordered(alike, View())
+            words["rivals"] = ordered(alike, View()) if shown.has_samples else []
             if view.other:
                 words |= self._compared(view, shown)
         except UserError as error:
@@ -148,6 +150,8 @@ class Page:
         if other.question != shown.question:
             why = "rows are compared where dataset, model, target and metric are the same"
             return {"problem": f"{other.explainer} was asked another question than {shown.explainer}: {why}"}
+        if not (shown.has_samples and other.has_samples):
+            return {"problem": f"{other.explainer} and {shown.explainer} are not both known sample by sample"}
         result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
         plot = plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
         return {"other": other, "pair": result, "plot": plot}
