@@ -28,12 +28,13 @@ OF_PHOTOS = {"explainers": ("gradcam", "integrated_gradients:steps=20", "rise:ma
              "metrics": (*METRICS[:2], "saliency_insertion:steps=28"), "target": "predicted",
              "label_map": "photos_to_imagenet"}  # fmt: skip
 SIZE = 64
-EPOCHS = 30
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--photos", action="store_true", help="a real network on four photographs")
+    epochs = "passes of the training; fewer are quicker and less accurate (default: 30)"
+    parser.add_argument("--epochs", type=int, default=30, metavar="N", help=epochs)
     _shared.settings(parser, "out", "limit", "batch_size", "seed", "device", out="saliency-bench-demo")
     _shared.output(parser)
 
@@ -55,7 +56,7 @@ def main(args: Namespace) -> None:
     # A path that no one takes for the name of a repository.
     named = {"dataset": os.path.join(os.curdir, dataset), "model": os.path.join(os.curdir, model)}
     settings: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS} | (OF_PHOTOS if args.photos else {})
-    spec = RunSpec.read(settings | _shared.given(args, "photos") | named | {"out": run})
+    spec = RunSpec.read(settings | _shared.given(args, "photos", "epochs") | named | {"out": run})
     check_run_folder(run)
     device_of(args.device)
     (get_photographs if args.photos else draw_shapes)(dataset, model, args, say)
@@ -85,7 +86,7 @@ def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str]
         build("shapes-xai", dataset, size=SIZE, progress=not args.json)
     if not model.exists():
         say(f"2. training a small ResNet into {model}")
-        train(dataset=os.path.join(os.curdir, dataset), model=small_resnet(), out=model, epochs=EPOCHS, size=SIZE,
+        train(dataset=os.path.join(os.curdir, dataset), model=small_resnet(), out=model, epochs=args.epochs, size=SIZE,
               seed=args.seed, device=args.device, progress=not args.json)  # fmt: skip
     say(f"   test accuracy {read_json(model / 'training_log.json')['test_accuracy']:.1%}")
 

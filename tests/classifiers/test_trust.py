@@ -67,6 +67,7 @@ LOAD = "import sys, saliency_bench as sb; sb.load_classifier(sys.argv[1])"
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("what", ["config", "processor"])
 def test_code_of_a_folder_is_neither_executed_nor_asked_about(hostile, what):
     folder, mark = hostile(what)
@@ -80,8 +81,7 @@ def test_code_of_a_folder_is_neither_executed_nor_asked_about(hostile, what):
     assert not mark.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["config", "processor"])
 def test_train_executes_no_code_either(hostile, what, shapes, tmp_path):
     folder, mark = hostile(what)

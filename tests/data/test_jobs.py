@@ -166,7 +166,7 @@ def row(sample):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_build_by_processes_that_was_killed_resumes(process_pools, tmp_path):
     source = _examples.write("disease-xai", tmp_path / "source", 96)
     script = f"""

@@ -11,7 +11,7 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
-from saliency_bench.engine.choosing.choose import seconds_of
+from saliency_bench.engine.choosing.choose import _affordable, seconds_of
 from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup
 from saliency_bench.engine.choosing.questions import QUESTIONS, questions_of
 from saliency_bench.engine.choosing.rounds import (
@@ -269,6 +269,36 @@ def _picture(array):
 
 
 SETTINGS = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+
+
+def test_a_layer_that_the_network_lacks_is_refused_before_anything_is_written(pictures, tmp_path):
+    data, layers = pictures
+    model = sb.load_classifier(layers, **SETTINGS)
+    with pytest.raises(UserError, match="nowhere"):
+        sb.choose(dataset=data, model=model, explainers=["random", "gradcam:layer=nowhere"], out=tmp_path / "choice",
+                  device="cpu", progress=False)  # fmt: skip
+    assert not list((tmp_path / "choice").glob("*"))
+
+
+def affordable(within):
+    """What is tried of two explainers of 1 and 10 passes and a baseline, at a second a pass."""
+    chosen = [SimpleNamespace(name=name, baseline=name == "random", passes=passes)
+              for name, passes in (("gradcam", 1), ("rise", 10), ("random", 0))]  # fmt: skip
+    scoring = {(item.name, METRIC): 1.0 for item in chosen}
+    budget = Budget(within, {item.name: float(item.passes) for item in chosen}, scoring)
+    kept, slow = _affordable(chosen, [METRIC], budget, 8, 1.0)
+    return [item.name for item in kept], list(slow)
+
+
+def test_the_dearest_are_not_tried_where_time_is_short():
+    # Two rounds of 8 images in a quarter of the time: 16 x (1 + 10 passes, and 3 of the metric) are 224 s.
+    assert affordable(896) == (["gradcam", "rise", "random"], [])
+    assert affordable(895) == (["gradcam", "random"], ["rise"])
+    assert affordable(192) == (["gradcam", "random"], ["rise"])
+    # One round in half of it: 8 x (1 pass, and 2 of the metric) are 24 s.
+    assert affordable(48) == (["gradcam", "random"], ["rise"])
+    with pytest.raises(UserError, match=r"--within 47s is too little time here, at 1 s a pass.*give --within 1m, or"):
+        affordable(47)
 
 
 @pytest.mark.slow

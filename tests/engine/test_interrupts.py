@@ -69,7 +69,7 @@ def half_written(folder):
     return [path for path in folder.rglob("*") if path.suffix == ".tmp" or path.name.endswith(".part")]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 1)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, shapes, resnet, tmp_path, monkeypatch):
     number = getattr(signal, name)
@@ -94,7 +94,7 @@ def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, shapes,
         assert all(path.stat().st_mtime_ns == before for path, before in kept.items() if path.exists())
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_signal_that_is_ignored_stays_so(shapes, resnet, tmp_path):
     """As under nohup."""
     code = (
@@ -136,6 +136,7 @@ def test_a_second_signal_ends_what_does_not_end_by_itself(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("what", ["build", "train"])
 def test_a_build_and_a_training_say_what_is_kept(what, shapes, tmp_path, resnet):
     lines = {
@@ -244,8 +245,7 @@ def test_what_a_handler_raises_reaches_who_explains_one_picture(kind, interrupte
 # Text where the locale knows ASCII alone.
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("output", [{}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
 def test_every_text_is_printed_whatever_the_locale(output, shapes, resnet, tmp_path):
     plain = {key: value for key, value in environment(tmp_path).items() if key not in ("LANG", "PYTHONIOENCODING")}

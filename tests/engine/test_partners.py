@@ -249,8 +249,7 @@ def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_
     assert bytes_of(out) == undisturbed
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("processes", "what", "enough"), [(1, "predictions/*", 3), (2, "predictions/*", 3),
                                                            (1, "chunks/*", 5), (2, "chunks/*", 5)])  # fmt: skip
 def test_killed_and_started_again_it_ends_with_the_same_bytes(

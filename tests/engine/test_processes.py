@@ -179,8 +179,7 @@ def expected(shapes, resnet, tmp_path_factory):
     return launched(1, tmp_path_factory.mktemp("undisturbed") / "run", shapes, resnet, explainers=SLOW)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
 def test_what_killed_processes_began_others_finish(first, then, expected, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"
@@ -195,8 +194,7 @@ def test_what_killed_processes_began_others_finish(first, then, expected, shapes
     assert bytes_of(out, RESULTS) == bytes_of(expected, RESULTS)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_dies_ends_the_run_which_goes_on_later(rank, expected, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"

@@ -42,7 +42,7 @@ def built(name):
     return load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu"), torch.rand(1, 3, side, side)
 
 
-@pytest.mark.sample(1, 80)
+@pytest.mark.sample(1, 25)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_read_at_its_last_features(name):
     classifier, images = built(name)
@@ -91,7 +91,7 @@ def assert_row_by_row(classifier, images, layer, layout):
             assert divmod(int(change.argmax()), layout.grid[1]) == (row, column)
 
 
-@pytest.mark.sample(1, 20)
+@pytest.mark.sample(1, 6)
 @pytest.mark.parametrize("name", TOKENS)
 def test_tokens_that_are_no_grid_are_refused_with_what_to_do(name):
     classifier, images = built(name)

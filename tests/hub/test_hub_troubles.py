@@ -81,6 +81,7 @@ def test_what_passes_while_loading(filled, right):
     assert time.time() - start > 3
 
 
+@pytest.mark.thorough
 def test_a_lying_content_length(filled, right):
     for lie in (-300, 300):
         filled.heal()
@@ -97,6 +98,7 @@ def test_a_lying_content_length(filled, right):
     assert told(filled, CLASSIFY, home="model").startswith("weights ")
 
 
+@pytest.mark.thorough
 def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_path):
     """Who has loaded it keeps what it was; who loads it now is told."""
     pinned = filled.api().dataset_info("saliency-bench/pet-xai").sha
@@ -110,6 +112,7 @@ def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_pa
     assert re.match(r"refused: .*\btest\b.*saliency-bench/pet-xai.*build_report\.json", line)
 
 
+@pytest.mark.thorough
 def test_who_may_not_load(filled):
     filled.api().update_repo_settings("saliency-bench/pet-xai", private=True, repo_type="dataset")
     filled.api().update_repo_settings("saliency-bench/resnet-18-pet-xai", private=True)
@@ -124,6 +127,7 @@ def test_who_may_not_load(filled):
     assert FOUNDER.token not in done.stdout + done.stderr
 
 
+@pytest.mark.sample(0, 2)
 @pytest.mark.parametrize(
     ("code", "order", "words"),
     [
@@ -241,6 +245,7 @@ def bare(tmp_path_factory):
     return root / "bin" / "python"
 
 
+@pytest.mark.thorough
 def test_alignment_metrics_need_only_evaluate_and_numpy(hub, bare, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     names = [name for name in list_metrics() if set(load_metric(name).inputs) == {"maps", "masks"}]
@@ -334,6 +339,7 @@ for place in sorted(Path(sys.argv[1]).iterdir()):
             assert asked[name] == f"picture|classifier|explainer|{own}{end}"
 
 
+@pytest.mark.thorough
 def test_the_pages_of_metrics_that_run_the_classifier(filled, spaces):
     """Their scores are those of the functions, for a picture of the classifier's size, a class given or predicted."""
     code = """

@@ -283,8 +283,8 @@ def test_examples_lose_nothing(whole, name):
     assert [entry for entry in left_out if "in the split" not in entry["reason"]] == []  # too few for all pairs of ebam
 
 
-@pytest.mark.sample(19)
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.sample(19, 300)
 @pytest.mark.parametrize(("name", "file", "kind"), CASES)
 def test_damaged(whole, tmp_path, name, file, kind):
     source, rows, log = whole(name)

@@ -456,7 +456,7 @@ def test_no_network(here, run, capsys, monkeypatch, hub):
         assert "random by saliency_miou: 0." in shown
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
     sb.submit(run)
     merge(hub, 1)

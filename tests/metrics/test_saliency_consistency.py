@@ -87,6 +87,7 @@ def test_fastdtw_is_the_library_s_for_lengths_1_to_200():
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 2)
 @pytest.mark.parametrize("draw", KINDS)
 def test_fastdtw_is_the_library_s_for_every_kind_and_length(draw):
     for length in range(1, 201):

@@ -182,22 +182,27 @@ def forget(found_anew):
     found_anew()
 
 
-@pytest.mark.slow
-def test_its_dataset_suite_and_evaluate_module(installed, tmp_path):
-    def command(*words):
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+@pytest.mark.thorough
+def test_its_dataset_and_suite(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["build", "stripes-xai", "--count", "12", "--out", "stripes"]) == 0
+    assert main(["suite", "example-main", "--smoke", "--out", "suite", "--device", "cpu"]) == 0
+    assert "top quarter" in capsys.readouterr().out
 
+
+@pytest.mark.slow
+def test_its_evaluate_module(installed, tmp_path):
+    """In a process of its own, as `evaluate` reads its cache when it is imported."""
     environment = os.environ | {"PYTHONPATH": str(installed), "HF_MODULES_CACHE": str(tmp_path / "modules"),
-                             "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
-    bench = ("-m", "saliency_bench")
-    command(*bench, "build", "stripes-xai", "--count", "12", "--out", "stripes")
-    assert "top quarter" in command(*bench, "suite", "example-main", "--smoke", "--out", "suite", "--device", "cpu")
-    command(*bench, "install-metrics", "top_quarter")
-    inputs = "predictions=[[[0, 0], [0, 1.0]]], references=[[[0, 0], [0, 1]]]"
-    scored = command("-c", f"import evaluate; print(evaluate.load('top_quarter').compute({inputs}))")
-    assert "{'top_quarter': 1.0}" in scored
+                                "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
+    code = (
+        "from saliency_bench.cli import main; import evaluate; main(['install-metrics', 'top_quarter']); "
+        "inputs = {'predictions': [[[0, 0], [0, 1.0]]], 'references': [[[0, 0], [0, 1]]]}; "
+        "print(evaluate.load('top_quarter').compute(**inputs))"
+    )
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "{'top_quarter': 1.0}" in done.stdout, done.stderr
 
 
 BROKEN = {

@@ -62,7 +62,7 @@ def test_the_first_look_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     assert miou["gradcam"] > miou["random"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_your_data_your_model_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     notebook = executed(NOTEBOOKS / "your_data_your_model.ipynb", tmp_path)

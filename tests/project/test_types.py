@@ -69,7 +69,7 @@ def with_pyright(folder):
     return [(Path(e["file"]).stem, e["range"]["start"]["line"] + 1, e["message"]) for e in errors]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("checker", [with_mypy, with_pyright])
 def test_a_users_code_is_checked_against_the_package(checker, tmp_path):
     pytest.importorskip(checker.__name__.removeprefix("with_"))

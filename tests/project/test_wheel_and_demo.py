@@ -99,6 +99,7 @@ def test_it_is_the_wheel_that_runs(installed):
     assert all(line.startswith(str(installed)) for line in done.stdout.splitlines())
 
 
+@pytest.mark.sample(0, 5)
 @pytest.mark.parametrize("name", registry.names("push_scripts"))
 def test_every_command_shows_its_help(installed, name):
     done = call(installed, name, "--help")

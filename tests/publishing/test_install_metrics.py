@@ -59,7 +59,7 @@ def run(command, home, **variables):
     return done
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_bare_name_from_any_folder_offline(home):
     assert run([sys.executable, "-c", SCRIPT], home).stdout == PRINTED
 

@@ -17,8 +17,7 @@ from saliency_bench.push_scripts.build import remarks
 OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft",))
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options", "command"), [("pet-xai", "", "train"), ("voc-val", "--parts test", "run")])
 def test_the_next_line_works_as_printed(tmp_path, monkeypatch, name, options, command):
     """In a folder whose name has a space, with a small network under the name that is printed."""

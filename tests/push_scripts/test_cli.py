@@ -322,7 +322,7 @@ def test_a_quiet_command_prints_nothing_and_does_the_same(command, sandbox, caps
     assert (sandbox / "out").exists() == ("--out" in QUICK[command])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_quiet_training_shows_no_bar_of_a_library(sandbox):
     """In a process of its own: libraries read only once whether they may show bars."""
     done = subprocess.run([sys.executable, "-P", "-m", "saliency_bench", *words_of("train")], capture_output=True)
@@ -404,7 +404,7 @@ def test_a_terminal_shows_colour_unless_it_is_turned_off(terminal):
         assert "\x1b" not in terminal(*words, TERM="dumb"), words
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_terminal_shows_a_table_of_the_same_cells(terminal, place):
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", terminal("report", str(place / "done")))
     plain = subprocess.run([sys.executable, "-P", "-m", "saliency_bench", "report", str(place / "done")],
@@ -474,7 +474,7 @@ def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys)
     assert "report.html" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_piped_table_is_as_wide_as_columns_says(place):
     command = [sys.executable, "-P", "-m", "saliency_bench", "report", str(place / "done")]
     for width in (50, 70):

@@ -189,7 +189,7 @@ def test_best_are_those_that_none_beats_where_any_two_differ(name, folder_of):
         assert {cell.rank[0] for cell in run.cells} >= {1}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_legend_explains_what_a_table_does_not_show(folder_of, tmp_path):
     for name in RUNS:
         run = read_run(folder_of(name))
@@ -267,7 +267,7 @@ def test_the_page_and_the_console_say_the_same(name, folder_of, tmp_path):
     assert means == sorted(means, reverse=True)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_comparisons_of_runs_say_the_same_on_page_and_console(folder_of, tmp_path):
     kept = [name for name in RUNS if RUNS[name][3] == 6 and RUNS[name][1] == 1]
     told = set()

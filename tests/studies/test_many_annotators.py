@@ -29,8 +29,7 @@ def annotate(served, number):
     return drawn
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 def test_fifty_people_and_two_kills_lose_and_double_nothing(place, tmp_path):
     dataset(IMAGES).save_to_disk(tmp_path / "noise")
     served = Served(tmp_path / "noise", place, "--annotators", PEOPLE)

@@ -15,7 +15,7 @@ from saliency_bench.studies.store import Store
 from .conftest import EXPLAINERS
 
 PEOPLE, EACH = 12, 5  # so many images for each person
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 def join(server, number):

@@ -117,7 +117,7 @@ def test_cards_and_files(here):
         assert "gradio" not in needed
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_space_goes_on_after_its_disk_is_lost(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/drawn", "STUDY_OPTIONS": OPTIONS}
     first = Space(here, "annotate", tmp_path / "first", **variables)
@@ -184,6 +184,7 @@ def wait_for(condition, space):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("kind", ["assess", "peekaboom"])
 def test_a_run_in_a_repository_is_judged_on_a_space(here, judged, kind, tmp_path):
     variables = {"STUDY_RUN": judged, "STUDY_DATASET": "visitor/shapes", "STUDY_REPO": f"visitor/{kind}-answers"}
@@ -212,7 +213,7 @@ def judged(here, shapes, resnet, tmp_path_factory):
     return "visitor/judged"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize(
     ("run", "words"),
     [

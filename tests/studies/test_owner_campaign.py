@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 HERE = Path(__file__).parents[2] / "benchmarks" / "campaign.py"
 TURNED = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
 

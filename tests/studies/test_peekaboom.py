@@ -342,7 +342,7 @@ def test_the_evidence_of_guessing_by_hand():
     assert evidence_of_guessing(rows)["a"] == pytest.approx(np.log10(ratio))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_guessers_are_named_and_nobody_else(tmp_path):
     """12 people with an error of 5 %, two of whom click blindly."""
     game = start(Store(tmp_path / "study.db"), run_images(22), judgements=3, pairs=20)

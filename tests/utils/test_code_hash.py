@@ -296,7 +296,7 @@ print(code_hash(Mine()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_version_is_the_same_in_every_process(tmp_path):
     """Sets have another order in each; a script is compiled anew, a module is read from its cache."""
     (tmp_path / "script.py").write_text(SCRIPT)

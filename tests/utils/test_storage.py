@@ -218,8 +218,7 @@ def loading(folder, variable, resnet, tmp_path, dataset):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("variable", ["HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE"])
 @pytest.mark.parametrize("kind", ["full", "a file", "read-only"])
 def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, small_disk, tmp_path):

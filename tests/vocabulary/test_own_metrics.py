@@ -161,7 +161,7 @@ def test_an_item_that_ends_the_program_when_it_is_imported_is_one_line(tmp_path,
         registry.load("explainers", "leaving")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_exit_code_is_not_that_of_an_explainer(shapes, resnet, tmp_path):
     code = (
         "import sys, saliency_bench as sb\n"

@@ -15,9 +15,16 @@ from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
-from saliency_bench.engine.choosing.candidates import Candidate, candidate_of, candidates, costs, seconds_per_pass
+from saliency_bench.engine.choosing.candidates import (
+    Candidate,
+    candidate_of,
+    candidates,
+    check_fits,
+    costs,
+    seconds_per_pass,
+)
 from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup, with_imports
-from saliency_bench.engine.choosing.laboratory import RUN, RunLaboratory
+from saliency_bench.engine.choosing.laboratory import RUN, RunLaboratory, errors_only
 from saliency_bench.engine.choosing.questions import QUESTIONS, Question, metrics_of, questions_of
 from saliency_bench.engine.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, Scores, ranking
 from saliency_bench.engine.context import RunContext
@@ -35,7 +42,7 @@ from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.files import read_json, write_json, write_text
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.processes import accelerator_on
-from saliency_bench.utils.progress import without_bars
+from saliency_bench.utils.progress import step, without_bars
 from saliency_bench.utils.provenance import provenance
 
 FORMAT = 1
@@ -43,8 +50,10 @@ CHOICE, COSTS, PAGE = "choice.json", "costs.json", "choice.html"
 UNITS = {"s": 1, "m": 60, "h": 3600}
 WITHIN, MARGIN = "30m", 0.02
 LATER = 64, 200  # images that did not decide: at least, where there are so many, and at most
-TRIED = 2  # rounds that every candidate takes part in if time allows
-SHARE = 0.25  # of the time that these rounds may take
+# Every candidate takes part in the first two rounds if they fit into a quarter of the time. If no explainer does, those
+# that do take part in one round that fits into half of it.
+ROUNDS_FOR_ALL, SHARE = 2, 0.25
+ROUNDS_AT_LEAST, SHARE_AT_MOST = 1, 0.5
 SAME_ON = 2  # images on which the maps of candidates with equal scores are compared
 
 
@@ -195,11 +204,13 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         raise UserError("choose runs in one process; start it without torchrun or accelerate launch")
     folder = Path(spec.out)
     _check_folder(folder)
-    with without_bars(not progress):
+    with without_bars(not progress), errors_only():  # the first run says the rest
         context = load(spec, objects)
     questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context))
     metrics = metrics_of(questions)
     first = FIRST * (4 if spec.only else 1)  # of which only some are explained
+    if progress:
+        step(f"saliency-bench: trying {len(request.explainers) or 'all'} explainers on an image")
     field = _field(context, request, folder, metrics, first)
     laboratory = RunLaboratory(
         folder=folder,
@@ -286,14 +297,17 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
     given = {str(metric): metric for metric in map(as_metric, request.metrics)}
     decisive = [given.get(name) or as_metric(name) for name in metrics]
     maps, scoring = costs(chosen, decisive, max(_images(context).shape[2:]))
-    seconds = _seconds_per_pass(folder, context)
+    seconds, fresh = _seconds_per_pass(folder, context)
     budget = Budget(
         inf if request.within is None else request.within,
         {name: count * seconds for name, count in maps.items()},
         {key: count * seconds for key, count in scoring.items()},
     )
-    whole = TRIED * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
-    chosen, slow = _affordable(chosen, metrics, budget, first)
+    whole = ROUNDS_FOR_ALL * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
+    chosen, slow = _affordable(chosen, metrics, budget, first, seconds)
+    if fresh:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / COSTS, fresh)
     return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
 
 
@@ -336,9 +350,12 @@ def has_masks(context: RunContext) -> bool:
 def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
     """Return (the candidates with the baselines, {explainer: why it is none})."""
     image = _images(context)[:1]
+    predicted = _predicted(context, image)
     if not given:
-        return candidates(context.classifier, image, _predicted(context, image))
+        return candidates(context.classifier, image, predicted)
     explainers = list(map(as_explainer, given))
+    for explainer in explainers:
+        check_fits(explainer, context.classifier, image, predicted)
     names = set(map(str, explainers))
     baselines = [
         as_explainer(name)
@@ -366,28 +383,40 @@ def _predicted(context: RunContext, images: Images) -> Target:
 
 
 def _affordable(
-    chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int
+    chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (the candidates for whose first rounds there is time, {name: what another one would take})."""
-    images, kept, slow = TRIED * first, list(chosen), {}
+    """Return (the candidates for whose first rounds there is time, {name: what another one would take}).
 
-    def seconds(items: Sequence[Candidate]) -> float:
+    Raises:
+        UserError: There is no time for any explainer beside the baselines.
+    """
+
+    def seconds(items: Sequence[Candidate], images: int) -> float:
         return images * budget.per_image({metric: [item.name for item in items] for metric in metrics})
 
-    while (total := seconds(kept)) > SHARE * budget.limit and any(not item.baseline for item in kept):
-        slowest = max((item for item in kept if not item.baseline), key=lambda item: seconds([item]))
-        kept.remove(slowest)
-        slow[slowest.name] = (
-            f"no time: {slowest.passes:,} passes an image, about {seconds([slowest]):.0f} s for {images} images"
-        )
-    if not any(not item.baseline for item in kept):
-        cheapest = min((item for item in chosen if not item.baseline), key=lambda item: seconds([item]))
-        enough = ceil((total + seconds([cheapest])) / SHARE / 60)
-        raise UserError(
-            f"--within {budget.limit / 60:.0f}m is too little time here for any explainer beside the baselines; give "
-            f"--within {enough}m, or a question whose metrics cost less (--for alignment, with masks)"
-        )
-    return kept, slow
+    for rounds, share in ((ROUNDS_FOR_ALL, SHARE), (ROUNDS_AT_LEAST, SHARE_AT_MOST)):
+        images, kept, slow = rounds * first, list(chosen), {}
+        while seconds(kept, images) > share * budget.limit and any(not item.baseline for item in kept):
+            slowest = max((item for item in kept if not item.baseline), key=lambda item: seconds([item], first))
+            kept.remove(slowest)
+            slow[slowest.name] = (
+                f"no time: {slowest.passes:,} passes an image, about {seconds([slowest], images):.0f} s "
+                f"for {images} images"
+            )
+        if any(not item.baseline for item in kept):
+            return kept, slow
+    cheapest = min((item for item in chosen if not item.baseline), key=lambda item: seconds([item], first))
+    enough = ceil(seconds([*kept, cheapest], images) / share / 60)
+    raise UserError(
+        f"--within {_minutes(budget.limit)} is too little time here, at {seconds_of_pass:.2g} s a pass of the network, "
+        f"for any explainer beside the baselines; give --within {enough}m, or --metrics that take fewer "
+        "passes, such as saliency_insertion:steps=8"
+    )
+
+
+def _minutes(seconds: float) -> str:
+    """Return a time as it is given: 90s, 30m."""
+    return f"{seconds / 60:.0f}m" if seconds % 60 == 0 else f"{seconds:g}s"
 
 
 def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[Question]) -> dict[str, list[str]]:
@@ -419,19 +448,18 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Sc
     return scores.since(decided.images) if len(scores.ids) > decided.images else None
 
 
-def _seconds_per_pass(folder: Path, context: RunContext) -> float:
-    """Return the seconds of a forward pass here, as they were measured when the folder was first written to.
+def _seconds_per_pass(folder: Path, context: RunContext) -> tuple[float, dict[str, Any]]:
+    """Return (the seconds of a forward pass here, what is to be written down of it, {} if it is there already).
 
     Measured once, so that a start that was killed goes through the same rounds.
     """
     made_of = hash_of(context.classifier.digest, context.spec.batch_size, str(context.classifier.device))
     path = folder / COSTS
     noted = read_json(path) if path.exists() else {}
-    if noted.get("of") != made_of:
-        noted = {"of": made_of, "seconds_per_pass": seconds_per_pass(context.classifier, _images(context))}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, noted)
-    return float(noted["seconds_per_pass"])
+    if noted.get("of") == made_of:
+        return float(noted["seconds_per_pass"]), {}
+    seconds = seconds_per_pass(context.classifier, _images(context))
+    return seconds, {"of": made_of, "seconds_per_pass": seconds}
 
 
 def _passes(
