@@ -3,8 +3,10 @@
 No page of a study: that belongs to whoever asks people, who publishes it by `push space`.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from saliency_bench.errors import UserError
 from saliency_bench.registry import distribution_of
@@ -41,17 +43,35 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
 
 def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everything) -> Iterator:
     """Yield the publications of the built datasets below a folder. Raise UserError if it holds none."""
-    from saliency_bench.data.build_report import REPORT, read_report
     from saliency_bench.publishing.datasets import dataset_publication
 
-    reports = sorted(root.rglob(REPORT))
-    if not reports:
+    named, _ = built(root)
+    if not named:
         raise UserError(f"{root} holds no built dataset; build some into it, as in: saliency-bench build pet-xai")
-    for number, report in enumerate(reports):
-        if not takes(read_report(report.parent)["dataset"]):
+    for number, (folder, report) in enumerate(named.items()):
+        if not takes(report["dataset"]):
             continue
         (workspace / str(number)).mkdir()
-        yield dataset_publication(report.parent, namespace, workspace / str(number))
+        yield dataset_publication(folder, namespace, workspace / str(number))
+
+
+def built(root: Path) -> tuple[dict[Path, dict[str, Any]], list[Path]]:
+    """Return ({folder: build report} of the datasets below a folder, folders of one's own data, which have no name)."""
+    from saliency_bench.data.build_report import REPORT, read_report
+    from saliency_bench.publishing.own_data import is_own_data
+
+    reports = {path.parent: read_report(path.parent) for path in sorted(root.rglob(REPORT))}
+    own = [folder for folder, report in reports.items() if is_own_data(report["dataset"])]
+    return {folder: report for folder, report in reports.items() if folder not in own}, own
+
+
+def left_out(root: Path, namespace: str) -> list[str]:
+    """Return a line for each folder of one's own data below `root`: what publishes it, as it is left out here."""
+    return [
+        f"left out: {folder} holds your own data, which have no name on the Hub yet: "
+        f"saliency-bench push dataset {shlex.quote(str(folder))} --name NAME --namespace {namespace}"
+        for folder in built(root)[1]
+    ]
 
 
 def models(root: Path, namespace: str, license: str | None = None, takes: Takes = everything) -> Iterator:

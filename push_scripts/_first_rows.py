@@ -8,6 +8,7 @@ from typing import Any
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError
+from saliency_bench.push_scripts._all import built
 
 EXPLAINERS = ("random", "centre", "edges", "gradcam", "integrated_gradients")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion", "saliency_deletion")
@@ -67,30 +68,26 @@ class Pair:
 def pairs(root: Path) -> list[Pair]:
     """Return the datasets below a folder with the classifier that was trained on each, resnet-18-DATASET first."""
     from saliency_bench.classifiers.loading import load_classifier
-    from saliency_bench.data.build_report import REPORT, read_report
     from saliency_bench.publishing.headline import shown_split
     from saliency_bench.utils.files import read_json
 
     logs = {log.parent: read_json(log) for log in sorted(root.rglob("training_log.json"))}
     matched = []
-    for path in sorted(root.rglob(REPORT)):
-        report = read_report(path.parent)
+    for folder, report in built(root)[0].items():
         images = report["splits"].get("train", {}).get("fingerprint")
-        trained = [folder for folder, log in logs.items() if images and log["settings"]["images"] == images]
+        trained = [path for path, log in logs.items() if images and log["settings"]["images"] == images]
         if trained:
             model = min(trained, key=lambda folder: (folder.name != f"resnet-18-{report['dataset']}", folder.name))
             digest = load_classifier(str(model)).digest
-            matched.append(Pair(path.parent, report, shown_split(report), model, digest))
+            matched.append(Pair(folder, report, shown_split(report), model, digest))
     return matched
 
 
 def splits(root: Path) -> dict[str, str]:
     """Return {dataset below a folder: the split that it is known by}."""
-    from saliency_bench.data.build_report import REPORT, read_report
     from saliency_bench.publishing.headline import shown_split
 
-    reports = (read_report(path.parent) for path in sorted(root.rglob(REPORT)))
-    return {report["dataset"]: shown_split(report) for report in reports}
+    return {report["dataset"]: shown_split(report) for report in built(root)[0].values()}
 
 
 def core(pairs: Sequence[Pair], namespace: str, before: Any = None) -> Any:

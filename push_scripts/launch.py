@@ -25,6 +25,7 @@ from typing import Any
 from saliency_bench import registry
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.push_scripts import _all, _first_rows, _native, _shared, _stranger
+from saliency_bench.utils.messages import complain, counted
 
 SECTION = "publish"
 KEPT = "files that arrived and complete chunks of runs", ""  # when it is stopped
@@ -170,6 +171,8 @@ class Launch:
         from saliency_bench.bound_explainer import load_explainer
         from saliency_bench.hub.plan import plan_if_reachable, upload_plan
 
+        for line in _all.left_out(self.root, self.namespace):
+            complain(line)
         for name in self.args.explainers:  # a wrong name is told now, not after the first hour
             load_explainer(name)
         kinds = (self.datasets, self.models, self.metrics, self.boards, self.apps)
@@ -295,7 +298,7 @@ def _plan_lines(plans: list) -> list[str]:
         done = "nothing to send" if plan.nothing else f"{len(changes)} of {len(plan.changes)} files, {size(sent)}"
         lines.append(f"{plan.publication.kind:<9}{plan.publication.repo}: {state}, {done}{licence}")
         lines += [f"    {change}: {path}" for path, change in changes.items() if change != "new"]
-    lines.append(f"in all: {len(plans)} repositories, {new} of them new, {size(total)} to send")
+    lines.append(f"in all: {counted(len(plans), 'repository')}, {new} of them new, {size(total)} to send")
     lines.append("the Hub does not say beforehand how much an account may store or create in a day")
     return lines
 
@@ -308,4 +311,4 @@ def _row_line(pair: _first_rows.Pair, launch: Launch) -> str:
     partly = "" if used == count else f" of {count}, so that they have no rank"
     done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "to be made"
     return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} by {', '.join(metrics)} "
-            f"on {used} samples{partly}; run {done}")  # fmt: skip
+            f"on {counted(used, 'sample')}{partly}; run {done}")  # fmt: skip

@@ -88,7 +88,9 @@ def main(args: Namespace) -> None:
 
 def dataset(args: Namespace) -> None:
     """Publish a dataset."""
+    from saliency_bench.data.build_report import read_report
     from saliency_bench.publishing.datasets import dataset_publication
+    from saliency_bench.publishing.own_data import is_own_data, note_published
 
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         publication = dataset_publication(
@@ -96,6 +98,9 @@ def dataset(args: Namespace) -> None:
         )
         kept = _published_masks(args, publication) if args.hide_masks else None
         done = _published(args, publication)
+    is_seen = args.hide_masks or not done.plan.private
+    if is_own_data(read_report(Path(args.item))["dataset"]) and is_seen and not args.dry_run:
+        note_published(Path(args.item), publication.repo, args.hide_masks)
     if args.json:
         print(json.dumps(done.as_dict() | ({"masks": kept.as_dict()} if kept else {}), indent=2))
 
@@ -154,11 +159,14 @@ def space(args: Namespace) -> None:
 
 def everything(args: Namespace) -> None:
     """Publish all that is in a folder."""
-    from saliency_bench.push_scripts._all import publications
+    from saliency_bench.push_scripts._all import left_out, publications
+    from saliency_bench.utils.messages import complain
 
     if args.name:
         raise UserError("push all publishes many repositories; leave out --name")
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
+        for line in left_out(Path(args.item), args.namespace):
+            complain(line)
         # What cannot be published is found before anything is sent; but models, which link what is there by then.
         about = Path(args.item), args.namespace
         list(publications(*about, Path(mkdtemp(dir=workspace)), args.license))

@@ -3,7 +3,7 @@
 example:
   saliency-bench submit runs/first --dry-run
   saliency-bench submit runs/first --note "seed 0, on a laptop"
-  saliency-bench submit mine --name my-method --metrics saliency_miou
+  saliency-bench submit mine --name my-method --with-maps --metrics saliency_miou
 
 Opens a pull request on NAMESPACE/results. A run is submitted as it is; maps (`saliency-bench template` explains the
 layout) are checked and scored first. Cells that the leaderboard already has with the same values are skipped; values
@@ -34,7 +34,8 @@ def arguments(parser: ArgumentParser) -> None:
     maps.add_argument(
         "--with-maps",
         action="store_true",
-        help="publish the maps too, in half precision, so that anyone can score them",
+        help="publish the maps too, in half precision, so that anyone can score them; a board needs them to score a "
+        "method of your own itself, and where masks are hidden",
     )
     maps.add_argument("--partial", action="store_true", help="leave out images without a map instead of stopping")
     _shared.setting(maps, "out", default=None, text="folder of the run that scores them (default: next to the maps)")

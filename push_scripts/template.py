@@ -3,7 +3,7 @@
 example:
   saliency-bench template shapes-xai saliency-bench-demo/resnet --out mine
   python mine/example.py
-  saliency-bench submit mine --name my-method --dry-run
+  saliency-bench submit mine --name my-method --with-maps --dry-run
 
 The folder holds image ids, targets, the size of the maps, an example script and a README.md that explains them;
 `--images npy` adds the images exactly as the classifier gets them.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 from saliency_bench.spec import RunSpec, about
+from saliency_bench.utils.messages import counted
 
 SECTION = "publish"
 # The first two stand alone, the others are not known yet.
@@ -46,6 +47,6 @@ def main(args: Namespace) -> None:
         print(json.dumps({"template": str(out), **content.model_dump()}, indent=2))
         return
     height, width = content.size
-    print(f"{out}: {content.samples} images, maps of {height} x {width}; {out / 'README.md'} says how")
+    print(f"{out}: {counted(content.samples, 'image')}, maps of {height} x {width}; {out / 'README.md'} says how")
     print(f"next: python {out / 'example.py'}")
-    print(f"      saliency-bench submit {out} --name my-method --dry-run")
+    print(f"      saliency-bench submit {out} --name my-method --with-maps --dry-run")

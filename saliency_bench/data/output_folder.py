@@ -14,6 +14,7 @@ from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder, storage_error, sync, sync_all
 
 IDENTITY = "made_by.json"  # the settings of a workspace
+PUBLISHED = "published.json"  # of one's own data: {repository: the split whose masks it hides, or null}
 
 
 def source_folder(source: str | Path, out: Path) -> Path:
@@ -87,7 +88,12 @@ def clean_up(out: Path) -> None:
 
 
 def move_into_place(folder: Path, out: Path) -> None:
-    """Rename `folder` to `out`. Folders cannot be swapped in one step: the old one is restored if that fails."""
+    """Rename `folder` to `out`, which keeps the note of where it was published.
+
+    Folders cannot be swapped in one step: the old one is restored if that fails.
+    """
+    if (out / PUBLISHED).is_file():
+        shutil.copyfile(out / PUBLISHED, folder / PUBLISHED)
     old = _replaced(out)
     shutil.rmtree(old, ignore_errors=True)
     sync_all(folder)

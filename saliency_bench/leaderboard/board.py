@@ -46,7 +46,7 @@ from saliency_bench.leaderboard.standing import Candidate, Place, hidden_places,
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.messages import complain
+from saliency_bench.utils.messages import complain, counted
 
 SHOWN = 30  # cells in a notebook
 MOST_CHECKED = 100  # rows of a question that the board has not run and ranks as if they were true
@@ -109,7 +109,10 @@ class Board:
 
     @property
     def _title(self) -> str:
-        return f"{len(self.rows)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"
+        return (
+            f"{counted(len(self.rows), 'cell')} of {counted(len(self.results), 'submission')}, "
+            f"{counted(len(self.conflicts), 'conflict')}"
+        )
 
     def __str__(self) -> str:
         return "\n".join([self._title, *map(str, self.conflicts)])
@@ -242,7 +245,7 @@ def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -
     if known_metric(cell) is None:
         return CLAIMED, f"{cell.metric_text} is no metric of this version of saliency-bench", None
     if len(submission.recorded.ids) < len(dataset.samples):
-        return CLAIMED, f"it covers {len(submission.recorded.ids)} of {len(dataset.samples)} samples", None
+        return CLAIMED, f"it covers {len(submission.recorded.ids)} of {counted(len(dataset.samples), 'sample')}", None
     status = owners.statuses.get(content)
     if status is None:
         return CHECKED, "its scores have not been recomputed", None

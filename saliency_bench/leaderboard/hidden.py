@@ -1,9 +1,9 @@
 """The hidden track of a board: maps are scored with masks that nobody but the owner of the board has.
 
-Scores would tell about the masks if they were exact and as many as one likes. So a submitter has `PER_DAY` methods
-scored a day and `PER_WEEK` in seven days, always on all images, and a value is rounded to `STEP` of the range of the
-metric, or 2/n of it where there are fewer than 200 images: twice what one image can move it by. Intervals are rounded
-outwards.
+Scores would tell about the masks if they were exact and as many as one likes. So a submitter has `PER_DAY` attempt a
+day and `PER_WEEK` in seven days, with a method or with explainers of the package, always on all images, and a value is
+rounded to `STEP` of the range of the metric, or 2/n of it where there are fewer than 200 images: twice what one image
+can move it by. Intervals are rounded outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,9 +19,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import Attempt, HiddenScore, Status
 from saliency_bench.leaderboard.source import asking
 from saliency_bench.results.cell import CellResult
+from saliency_bench.utils.messages import counted
 
 MOST_METRICS = 10  # of a method: each is told about the same maps
-PER_DAY, PER_WEEK = 1, 3  # methods of a submitter on a dataset whose maps are scored
+PER_DAY, PER_WEEK = 1, 3  # attempts of a submitter on a dataset
 STEP = 0.01  # of the range of a metric
 WEEK = timedelta(days=7)
 TINY = 1e-9  # of a step: 0.29 / 0.01 is just below 29
@@ -79,7 +80,7 @@ def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) ->
 
 
 def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
-    """Return why no further method of a submitter is scored today; None if one may be."""
+    """Return why no further attempt of a submitter is scored today; None if one may be."""
     days = sorted(day for attempt in earlier if (day := date.fromisoformat(attempt.date)) > today - WEEK)
     if len(days) >= PER_WEEK:
         again = days[-PER_WEEK] + WEEK
@@ -88,8 +89,8 @@ def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
     else:
         return None
     return (
-        f"not scored with the hidden masks yet: {earlier[0].submitter} has had {len(days)} methods scored in 7 days, "
-        f"of at most {PER_DAY} a day and {PER_WEEK} in 7 days; recompute it again from {again.isoformat()} on"
+        f"not scored with the hidden masks yet: {earlier[0].submitter} has had {counted(len(days), 'attempt')} in 7 "
+        f"days, of at most {PER_DAY} a day and {PER_WEEK} in 7 days; recompute it again from {again.isoformat()} on"
     )
 
 
@@ -98,10 +99,11 @@ def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) 
     known = set(ids)
     if missing := sorted(known - set(maps)):
         return (
-            f"{name} has no map of {len(missing)} images, such as {missing[0]}; maps of easy images alone are no score"
+            f"{name} has no map of {counted(len(missing), 'image')}, such as {missing[0]}; maps of easy images alone "
+            "are no score"
         )
     if extra := sorted(set(maps) - known):
-        return f"{name} has maps of {len(extra)} images that the dataset does not have, such as {extra[0]}"
+        return f"{name} has maps of {counted(len(extra), 'image')} that the dataset does not have, such as {extra[0]}"
     return None
 
 
@@ -118,6 +120,8 @@ def print_of(maps: Mapping[str, np.ndarray]) -> str:
 
 def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
     """Return a line for each other submitter who has had these very maps scored."""
+    if not attempt.maps:  # explainers of the package, which anybody may run
+        return []
     others = {other.submitter: other for status in statuses for other in status.attempts
               if other.maps == attempt.maps and other.submitter.casefold() != attempt.submitter.casefold()}  # fmt: skip
     return [f"its maps are those of {other.method} by {name}, scored on {other.date}" for name, other in others.items()]

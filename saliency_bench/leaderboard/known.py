@@ -18,8 +18,8 @@ from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.data.loading import find
 from saliency_bench.engine.reading import group_names, sample_ids
 from saliency_bench.errors import one_line
-from saliency_bench.leaderboard.schema import RECORDS, RESULT
-from saliency_bench.results.cell import Count, Hash, StrictModel, Text, field_line
+from saliency_bench.leaderboard.schema import RECORDS, RESULT, Day
+from saliency_bench.results.cell import Count, Hash, Line, StrictModel, Text, field_line
 from saliency_bench.utils.files import check_readable, read_bytes, write_json
 
 DATASETS, MODELS, STATUS = "datasets", "models", "status"
@@ -86,19 +86,19 @@ class HiddenScore(StrictModel):
 
 
 class Attempt(StrictModel):
-    """A method whose maps were scored with hidden masks.
+    """A method, or explainers of the package, that were scored with hidden masks.
 
     Attributes:
         fingerprint: of the dataset.
-        date: YYYY-MM-DD, by the clock of the board's owner.
-        maps: `hidden.print_of` them.
+        date: by the clock of the board's owner.
+        maps: `hidden.print_of` them; "" for explainers of the package.
     """
 
     submitter: Text
     fingerprint: Hash
     method: Text
-    date: Text
-    maps: Text
+    date: Day
+    maps: Line = ""
 
 
 class Recomputed(StrictModel):
@@ -135,7 +135,7 @@ class Status(StrictModel):
     suspicions: dict[Text, list[Text]] = Field(default_factory=dict)
     attempts: list[Attempt] = Field(default_factory=list)
     saliency_bench: Text
-    date: Text
+    date: Day
     device: Text
 
     @property

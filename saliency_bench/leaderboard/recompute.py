@@ -21,7 +21,7 @@ from datasets import Dataset
 from huggingface_hub import CommitOperationAdd, HfApi
 
 import saliency_bench
-from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.data.hidden_masks import join_masks
 from saliency_bench.data.loading import find, load_dataset
@@ -53,6 +53,7 @@ from saliency_bench.results.manifest import differing_settings
 from saliency_bench.results.public_names import FOLDER, public_name
 from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.spec import PREDICTED_BY, TARGETS
+from saliency_bench.utils.messages import counted
 
 TOLERANCE = 1e-4  # of a score, relative where it is above 1
 # Maps that no known explainer makes: nearly the masks, or one map for all images.
@@ -62,6 +63,7 @@ SAMPLES = 16
 SIDE = 224  # pixels
 MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # forward passes of an image, for a cell and for all
 CHOSEN = "chosen_to_recompute"
+PACKAGE = "explainers of the package"  # what an attempt with them is called; no method may have spaces in its name
 WITH_HIDDEN = " with hidden masks"  # after "maps" or "explainer": how a cell is recomputed
 
 
@@ -73,6 +75,7 @@ def recompute(
     seed: int | None = None,
     progress: bool = True,
     hidden: str | None = None,
+    owner: str = "",
     api: HfApi | None = None,
     **given: Any,
 ) -> tuple[Status, KnownDataset | None, KnownModel | None]:
@@ -85,6 +88,7 @@ def recompute(
         seed: of their choice; default: drawn at random, so that nobody knows them.
         progress: show bars.
         hidden: where the masks are, if they are hidden: a private repository, or a folder; default: as the board lists.
+        owner: the account that recomputes, whose explainers of the package are scored without a limit.
         api: of the owner of the board.
         **given: settings of the run that cannot be read from the submission, such as `dataset` and `model` (default:
             where the board lists them, else the repositories that the submission names), `target`, `groups` or
@@ -120,7 +124,7 @@ def recompute(
     if any(by.endswith(WITH_HIDDEN) for by in ways):
         rows = load_dataset(names["dataset"], setting.split)
         _take_out_parts(ways, len(set(rows["image_id"]) - set(submission.recorded.ids)), further)
-    attempts, problem = _attempts(submission, ways, maps, listed, content, further)
+    attempts, problem = _attempts(submission, ways, maps, listed, content, further, owner)
     for by, some_cells in ways.items() if not problem else ():
         settings = names | {"progress": progress, **given}
         is_hidden, their_maps = by.endswith(WITH_HIDDEN), maps if by.startswith("maps") else {}
@@ -191,10 +195,12 @@ def _attempts(
     listed: Known,
     content: str,
     further: dict[str, str],
+    owner: str = "",
 ) -> tuple[list[Attempt], str]:
     """Take methods that may not be scored today out of `ways`, and put into `further` why.
 
-    A method of these very files that was scored before is scored again: that tells nothing new.
+    A method of these very files that was scored before is scored again: that tells nothing new. Explainers of the
+    package count unless the owner of the board submits them: a seed, an option or a network makes other maps.
 
     Returns:
         The attempts of the submission, and what is wrong with its maps, or "".
@@ -203,30 +209,53 @@ def _attempts(
     before = {attempt.method: attempt for attempt in listed.statuses[content].attempts} \
         if content in listed.statuses else {}  # fmt: skip
     earlier = hidden_track.attempts_of(statuses, result.submitter, result.setting.fingerprint)
-    by, scored = f"maps{WITH_HIDDEN}", dict(before)
-    for name in dict.fromkeys(cell.explainer for cell in ways.get(by, ())):
-        if problem := hidden_track.problem_of(name, maps[name], submission.recorded.ids):
+    scored, methods = dict(before), _methods(ways, is_owner=result.submitter.casefold() == owner.casefold())
+    for name in methods:
+        if name in maps and (problem := hidden_track.problem_of(name, maps[name], submission.recorded.ids)):
             return list(before.values()), problem
-        beyond = [cell for cell in ways[by] if cell.explainer == name][hidden_track.MOST_METRICS :]
-        further |= dict.fromkeys(
-            (cell.cell_id for cell in beyond),
-            f"{hidden_track.MOST_METRICS} metrics of a method are scored with hidden masks",
-        )
-        ways[by] = [cell for cell in ways[by] if cell.cell_id not in further]
+    for name, cells in methods.items():
+        further |= _beyond(cells)
         if name in before:
             continue
         if (why := hidden_track.refusal(earlier, today)) is not None:
-            further |= {cell.cell_id: why for cell in ways[by] if cell.explainer == name}
-            ways[by] = [cell for cell in ways[by] if cell.explainer != name]
+            further |= {cell.cell_id: why for cell in cells}
             continue
         scored[name] = Attempt(
             submitter=result.submitter, fingerprint=result.setting.fingerprint, method=name, date=today.isoformat(),
-            maps=hidden_track.print_of(maps[name]),
+            maps=hidden_track.print_of(maps[name]) if name in maps else "",
         )  # fmt: skip
         earlier.append(scored[name])
-    if by in ways and not ways[by]:
-        del ways[by]
+    for by in [by for by in ways if by.endswith(WITH_HIDDEN)]:
+        ways[by] = [cell for cell in ways[by] if cell.cell_id not in further]
+        if not ways[by]:
+            del ways[by]
     return list(scored.values()), ""
+
+
+def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dict[str, list[CellResult]]:
+    """Return {what counts as one attempt: its cells}: a method whose maps were submitted, or explainers of the package.
+
+    Those with their default options count as one, any other options by themselves; the owner's (`is_owner`) not at all.
+    """
+    methods: dict[str, list[CellResult]] = {}
+    for cell in ways.get(f"maps{WITH_HIDDEN}", ()):
+        methods.setdefault(cell.explainer, []).append(cell)
+    for cell in () if is_owner else ways.get(f"explainer{WITH_HIDDEN}", ()):
+        explainer = known_explainer(cell)
+        is_default = explainer is None or explainer.options == registered_explainer(cell.explainer).options
+        methods.setdefault(PACKAGE if is_default else f"{PACKAGE}: {cell.explainer_text}", []).append(cell)
+    return methods
+
+
+def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
+    """Return {cell id: why it is not scored} of the cells of an explainer beyond the most metrics that it may have."""
+    by_explainer: dict[str, list[str]] = {}
+    for cell in cells:
+        by_explainer.setdefault(cell.explainer_id, []).append(cell.cell_id)
+    why = f"{hidden_track.MOST_METRICS} metrics of a method are scored with hidden masks"
+    return dict.fromkeys(
+        (cell_id for ids in by_explainer.values() for cell_id in ids[hidden_track.MOST_METRICS :]), why
+    )
 
 
 def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
@@ -475,7 +504,7 @@ def vouch(
     if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
         raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
     root = source.root([f"{folder}/*", *(f"{name}/*.json" for name in FOLDERS)])
-    status, *listed = recompute(root, folder, api=source.api, **given)
+    status, *listed = recompute(root, folder, owner="" if is_folder else _account(source.api), api=source.api, **given)
     files = [item for item in (status, *listed) if item is not None]
     lines = _lines(status) + [_line(item, given) for item in listed if item is not None]
     if dry_run:
@@ -494,6 +523,14 @@ def vouch(
     return status, [*lines, f"written: {commit.commit_url}"]
 
 
+def _account(api: HfApi) -> str:
+    """Return the name of the account, "" if nobody is logged in."""
+    if client.token_of(api) is None:
+        return ""
+    with asking("the Hub"):
+        return client.account(api).name
+
+
 def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
     """Say how the board will list a dataset or model."""
     kind = "dataset" if isinstance(listed, KnownDataset) else "model"
@@ -504,17 +541,21 @@ def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
 def _in_words(cell: Recomputed) -> str:
     """Return the outcome of a cell in words."""
     if (score := cell.score) is None:
-        return f"{cell.samples} samples by {cell.by}, largest difference {cell.largest:.2g}"
+        return f"{counted(cell.samples, 'sample')} by {cell.by}, largest difference {cell.largest:.2g}"
     interval = "" if score.low is None else f" [{score.low:g}, {score.high:g}]"
-    return f"{score.value:g}{interval}, {score.n} samples by {cell.by}{WITH_HIDDEN}, rounded"
+    return f"{score.value:g}{interval}, {counted(score.n, 'sample')} by {cell.by}{WITH_HIDDEN}, rounded"
 
 
 def _lines(status: Status) -> list[str]:
     """Return a status as lines."""
     if status.refused:
         return [f"{status.folder} is refused: {status.refused}"]
-    match = "were scored" if any(cell.score for cell in status.cells.values()) else "match"
-    lines = [f"{len(status.cells)} cells of {status.folder} {match}"]
+    one = len(status.cells) == 1
+    if any(cell.score for cell in status.cells.values()):
+        done = "was scored" if one else "were scored"
+    else:
+        done = "matches" if one else "match"
+    lines = [f"{counted(len(status.cells), 'cell')} of {status.folder} {done}"]
     lines += [f"  {name}: {_in_words(cell)}" for name, cell in status.cells.items()]
     lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
     return lines + [f"  look at the maps of {name} before you believe them: {line}"

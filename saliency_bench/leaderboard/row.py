@@ -29,8 +29,8 @@ class Row:
         folders: of these submissions.
         recomputed: on how many samples, and the largest difference.
         suspicions: what the owner of the board should look at before maps are believed.
-        attempts: how many methods of its first submitter were scored with the hidden masks of the dataset; None where
-            it was not scored with hidden masks.
+        attempts: how many its first submitter has had with the hidden masks of the dataset; None where it was not
+            scored with hidden masks.
         rank: the ranks that it may have among the rows that the board has run, or among those that it has scored with
             hidden masks; None for other rows.
         rank_if_true: for other rows that are not only claimed, the ranks that it may have beside those, if its scores

@@ -264,11 +264,10 @@ def read_result(path: Path) -> Result:
         # At most so many values: each follows one of these signs. Parsing first would make an object of each.
         if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
             raise ValueError(f"it holds {values:,} values, of which at most {MOST_VALUES:,} are read")
-        check_texts(content := parse_json(text))
+        check_texts(parse_json(text, unique=True))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-    # The parsed content again, not the text: of a name that comes twice, the value whose texts were checked.
-    return validated(json.dumps(content), path)
+    return validated(text, path)
 
 
 def validated(text: str, path: Path) -> Result:

@@ -39,6 +39,7 @@ from saliency_bench.leaderboard.template import score_maps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.summary import table
+from saliency_bench.utils.messages import counted
 
 EMPTY = "columns"  # folder of tables without results
 NOBODY = "you"  # the submitter in a dry run without login
@@ -109,7 +110,7 @@ class SubmissionPlan:
         """
         lines: list[str] = []
         if self.known:
-            lines += [f"{len(self.known)} cells are in {self.repo} with the same values and are not sent:"]
+            lines += [_already(len(self.known), self.repo)]
             lines += map(_line, self.known)
         lines += map(str, self.conflicts)
         if self.pending:
@@ -167,7 +168,7 @@ class SubmissionPlan:
         """Return the title of the pull request."""
         result, explainers = self.submission.result, dict.fromkeys(cell.explainer_text for cell in self.new)
         names = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
-        return f"{len(self.new)} cells: {names} on {result.dataset.id} with {result.model.id}"
+        return f"{counted(len(self.new), 'cell')}: {names} on {result.dataset.id} with {result.model.id}"
 
 
 def board_files(repo: str) -> dict[str, bytes]:
@@ -245,6 +246,12 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
     if not finished:
         raise UserError(f"{folder} holds no finished run; start its suite again")
     return finished, [path for path in runs if path not in finished]
+
+
+def _already(count: int, repo: str) -> str:
+    """Say how many cells are not sent, as a repository has them."""
+    are = "is" if count == 1 else "are"
+    return f"{counted(count, 'cell')} {are} in {repo} with the same values and {are} not sent:"
 
 
 def _line(cell: CellResult) -> str:

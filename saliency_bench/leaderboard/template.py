@@ -24,6 +24,7 @@ from pydantic import Field, ValidationError
 
 from saliency_bench.analysis.verdict import listed
 from saliency_bench.bound_metric import Metric, as_metric, registered_metric
+from saliency_bench.data.loading import find
 from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.finished import Run
@@ -119,7 +120,8 @@ def template(
     write_text(folder / SAMPLES, table.getvalue())
     content = Template(spec=_absolute(context.spec), identity=context.identity, size=list(size), samples=len(rows))
     words = dict(content.spec) | {"size": size, "samples": len(rows), "images": images}
-    words |= {"geometry": str(context.classifier.geometry)}
+    hides_masks = find(spec.dataset).hidden_masks == context.identity.split
+    words |= {"geometry": str(context.classifier.geometry), "hides_masks": hides_masks}
     for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
         text = Text(Path(__file__).with_name(source).read_text(encoding="utf-8"), keep_trailing_newline=True)
         write_text(folder / name, text.render(**words))

@@ -3,7 +3,6 @@
 import re
 from io import BytesIO
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 from huggingface_hub import HfApi
@@ -20,6 +19,7 @@ from saliency_bench.data.untrusted import complete
 from saliency_bench.errors import UserError
 from saliency_bench.hub.plan import STARTERS, Publication
 from saliency_bench.publishing.headline import eval_yaml, shown_split
+from saliency_bench.publishing.own_data import check_published_alike, is_own_data
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.pictures import decode
 
@@ -27,7 +27,8 @@ PICTURE = "assets/samples.png"
 SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
 TINT = (230, 40, 40)
 OWNED = ("data/*.parquet", "annotations/*.parquet", PICTURE)
-MARK = (REPORT, "dataset", HIDDEN)
+MASKS_OF = "masks_of"  # key of the report of hidden masks: the repository that they are left out of
+MARK = (REPORT, "dataset", HIDDEN, MASKS_OF)
 KEPT = "-masks"  # after the name of the dataset: the private repository of its hidden masks
 
 
@@ -63,7 +64,8 @@ def dataset_publication(
         f"{namespace}/{name or build_report['dataset']}",
         registry.load("hub_builders", build_report["dataset"]),
     )
-    if hasattr(builder, "OWN_DATA") and name is None:
+    own = is_own_data(build_report["dataset"])
+    if own and name is None:
         raise UserError(f"{folder} holds your own data, which have no name on the Hub yet; add --name NAME")
     if with_images and build_report["redistribute_images"]:
         raise UserError(
@@ -71,8 +73,10 @@ def dataset_publication(
         )
     if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
         raise UserError(f"--with-images takes a licence identifier of the Hub, such as cc-by-4.0; got '{with_images}'")
+    if own:
+        check_published_alike(folder, repo, hide)
     if hide:
-        _check_secret(builder, build_report, with_images)
+        _check_secret(build_report, with_images)
         build_report, folder = hide_masks(folder, build_report, hide, workspace), workspace
     named, _ = terms(builder, license := with_images or build_report["license"])
     license += f" ({named})" if named else ""
@@ -110,10 +114,10 @@ def masks_publication(public: Publication, folder: str | Path, split: str, works
         split: whose masks are hidden.
         workspace: an empty folder for temporary files.
     """
-    build_report = keep_masks(Path(folder), _checked_report(Path(folder)), split, workspace)
+    build_report = keep_masks(Path(folder), _checked_report(Path(folder)), split, workspace) | {MASKS_OF: public.repo}
     text = f"# Hidden masks\n\nThe masks of the split `{split}` of {public.repo}. This repository must stay private.\n"
     files = _files(workspace, build_report, text, public.repo, None)
-    return Publication("dataset", public.repo + KEPT, files, public.license, OWNED, (REPORT, "dataset"))
+    return Publication("dataset", public.repo + KEPT, files, public.license, OWNED, MARK)
 
 
 def check_never_shown(repo: str, split: str, api: HfApi) -> None:
@@ -143,9 +147,9 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
             )
 
 
-def _check_secret(builder: ModuleType, build_report: dict, with_images: str | None) -> None:
+def _check_secret(build_report: dict, with_images: str | None) -> None:
     """Raise UserError for masks that anybody can make, and for images that nobody would get."""
-    if not hasattr(builder, "OWN_DATA"):
+    if not is_own_data(build_report["dataset"]):
         raise UserError(
             f"anybody can build {build_report['dataset']} with its masks, so hiding them is worthless; --hide-masks is "
             "for your own data"

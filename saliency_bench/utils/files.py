@@ -6,6 +6,7 @@ What is read may come from a stranger: a pipe that never ends, a file of gigabyt
 import json
 import os
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
@@ -114,11 +115,19 @@ def check_readable(path: Path, most: int) -> None:
         raise ValueError(f"it has {size:,} bytes, of which at most {most:,} are read")
 
 
-def parse_json(content: bytes | str) -> Any:
-    """Return the content of a stranger's JSON; raise ValueError for more than `DEEPEST` levels too."""
+def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
+    """Return the content of a stranger's JSON.
+
+    Args:
+        content: of a file.
+        unique: refuse a name that comes twice in an object: readers differ in which of its values they take.
+
+    Raises:
+        ValueError: It is no JSON, or nests more than `DEEPEST` levels deep.
+    """
     too_deep = ValueError(f"it nests more than {DEEPEST} levels deep")
     try:
-        parsed = json.loads(content)
+        parsed = json.loads(content, object_pairs_hook=_unique if unique else None)
     except RecursionError:
         raise too_deep from None
     level = [parsed]
@@ -127,6 +136,15 @@ def parse_json(content: bytes | str) -> Any:
         if not level:
             return parsed
     raise too_deep
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raise ValueError for a name that comes twice."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        name, times = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the name {one_line(ascii(name), 50)} {times} times")
+    return content
 
 
 def _items(container: dict | list) -> Iterable:

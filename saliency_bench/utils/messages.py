@@ -15,6 +15,12 @@ def complain(text: str) -> None:
     LOGGER.warning(one_line(text, LONGEST), stacklevel=2)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "1,234 rows", "0 repositories"."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 class ShownLines(logging.Handler):
     """Prints what is logged as a command does."""
 

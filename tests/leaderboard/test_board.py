@@ -303,14 +303,6 @@ def test_a_lie_refuses_this_submission_in_one_line_and_no_other(tmp_path, edit, 
     _only_ada(tmp_path, words)
 
 
-def test_a_name_that_comes_twice_has_the_value_that_was_checked(tmp_path):
-    folder = write(tmp_path, {"gradcam": GOOD})
-    text = (folder / "result.json").read_text()
-    (folder / "result.json").write_text(text.replace('"note"', '"note": "\\u001b[31m", "note"', 1))
-    (result,) = sb.load_results(tmp_path).results.values()
-    assert result.note == ""
-
-
 def _only_ada(root, words):
     board = sb.load_results(root)
     assert [row.submitters for row in board.rows] == [("ada",)]

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from datetime import date, timedelta
+import shutil
+from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from saliency_bench.cli import main
 from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.data.hidden_masks import SHOWN, hide_masks, join_masks, keep_masks
 from saliency_bench.data.loading import find, fingerprint
+from saliency_bench.data.output_folder import move_into_place
 from saliency_bench.errors import UserError
 from saliency_bench.hub.upload import publish
 from saliency_bench.leaderboard import hidden, recompute
@@ -40,6 +42,7 @@ from saliency_bench.leaderboard.view.page import Page
 from saliency_bench.leaderboard.view.state import View
 from saliency_bench.publishing.datasets import check_never_shown, dataset_publication, masks_publication
 
+OWNER = "saliency-bench"
 BOARD, PUBLIC, PRIVATE = "saliency-bench/results", "saliency-bench/things", "saliency-bench/things-masks"
 
 
@@ -139,7 +142,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
 
     second = sent(maps_like(rows, seed=1), "renamed", VISITOR)
     status, lines = vouch(BOARD, second, **given)
-    assert "visitor has had 1 methods scored in 7 days, of at most 1 a day" in "\n".join(lines)
+    assert "visitor has had 1 attempt in 7 days, of at most 1 a day" in "\n".join(lines)
     assert {cell.score for cell in status.cells.values()} == {None}  # by insertion, which needs no masks
     assert status.attempts == []
     third = sent({name: 2 * values for name, values in maps_like(rows).items()}, "taken", FOUNDER)
@@ -210,6 +213,22 @@ def test_columns_that_tell_about_masks_are_hidden_and_their_classes_not_counted(
     assert (tmp_path / report["splits"]["train"]["files"][0]["path"]).is_file()
 
 
+def test_a_template_says_that_maps_are_sent(own_data, resnet, tmp_path, capsys):
+    report = hide_masks(own_data, read_report(own_data), "test", folder := fresh(tmp_path))
+    (folder / REPORT).write_text(json.dumps(report))
+    told, published = {}, shutil.copytree(folder, tmp_path / "published")
+    for name, data in (("hidden", published), ("shown", own_data)):
+        out = tmp_path / name
+        assert main(["template", str(data), str(resnet), "--limit", "2", "--device", "cpu", "--out", str(out)]) == 0
+        assert f"submit {out} --name my-method --with-maps --dry-run\n" in capsys.readouterr().out
+        told[name] = (out / "README.md").read_text()
+        assert told[name].count("submit . --name my-method --with-maps") == 2
+    assert "The masks of this split are hidden" in told["hidden"]
+    assert "--partial" not in told["hidden"]
+    assert "--partial" in told["shown"]
+    assert 'stays "checked"' in told["shown"]
+
+
 def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data, tmp_path):
     report = keep_masks(own_data, read_report(own_data), "test", kept := fresh(tmp_path))
     (kept / REPORT).write_text(json.dumps(report))
@@ -260,6 +279,45 @@ def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path)
     with pytest.raises(UserError, match="was published without hiding the masks of test"):
         check_never_shown(PUBLIC, "test", api)
     assert find(PUBLIC).hidden_masks == "test"
+
+
+def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, tmp_path, monkeypatch, capsys):
+    """Under another name, in another namespace, of another split; nor do other masks take their place."""
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    folder = tmp_path / "mine"
+    shutil.copytree(own_data, folder)
+
+    def push(name, *more, namespace="saliency-bench"):
+        words = ["--namespace", namespace, "--name", name, "--with-images", "cc-by-4.0"]
+        return main(["push", "dataset", str(folder), *words, *more]), capsys.readouterr().err
+
+    assert push("things", "--hide-masks", "test")[0] == 0
+    for name, more, given in (("other", [], {}), ("things", [], {"namespace": "founder"}),
+                              ("other", ["--hide-masks", "train"], {}), ("other", ["--dry-run"], {})):  # fmt: skip
+        code, shown = push(name, *more, **given)
+        assert (code, shown.count("\n")) == (2, 1)
+        assert f"{PUBLIC} hides the masks of test, which " in shown
+        assert f"add --hide-masks test; if that is not so any more, delete {folder}/published.json" in shown
+    assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
+    # A build that replaces the folder is of the same masks.
+    move_into_place(shutil.copytree(own_data, tmp_path / "again"), folder)
+    assert "hides the masks of test" in push("other")[1]
+
+    # Another dataset has taken a name that ends like that of hidden masks.
+    (folder / "published.json").unlink()
+    assert push("pets-masks")[0] == 0
+    assert "with the masks of test: hiding what others may have is worthless" in push("pets", "--hide-masks", "test")[1]
+    (folder / "published.json").unlink()
+    before = here.files("datasets", f"{OWNER}/pets-masks")
+    code, shown = push("pets", "--hide-masks", "test")
+    assert (code, here.files("datasets", f"{OWNER}/pets-masks")) == (2, before)
+    here.api(FOUNDER).update_repo_settings(f"{OWNER}/pets-masks", repo_type="dataset", private=True)
+    code, shown = push("pets", "--hide-masks", "test")
+    assert (code, here.files("datasets", f"{OWNER}/pets-masks")) == (2, before)
+    assert "holds no masks_of, not masks_of saliency-bench/pets; choose another --name" in shown
+    assert "pets" not in {repo.rpartition("/")[2] for _, repo in here.store.repos}
+    (folder / "published.json").write_text("[]")
+    assert "published.json was changed" in push("pets")[1]
 
 
 def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here, own_data, tmp_path, monkeypatch):
@@ -344,9 +402,9 @@ def test_attempts_are_counted_by_account_and_dataset_whatever_methods_and_networ
 def test_maps_of_some_images_or_of_others_are_no_score():
     maps = dict.fromkeys(["a", "b"], np.zeros((2, 2)))
     assert hidden.problem_of("mine", maps, ["a", "b"]) is None
-    assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map of 1 images, such as c")
+    assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map of 1 image, such as c")
     assert hidden.problem_of("mine", maps, ["a"]) == (
-        "mine has maps of 1 images that the dataset does not have, such as b"
+        "mine has maps of 1 image that the dataset does not have, such as b"
     )
 
 
@@ -417,9 +475,19 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     assert not any(row.best or row.same_as or row.rank_if_true for row in rows.values())
     shown = chosen(Archive.load(tmp_path).rows, View())
     assert [row.explainer for row in shown][:5] == ["a", "b", "c", "d", "random"]  # own methods are not set apart
-    opened = Page(Archive.load(tmp_path)).show(f"row={shown[0].key}")["body"]
+    page = Page(Archive.load(tmp_path))
+    opened = page.show(f"row={shown[0].key}")["body"]
     assert "ranks by intervals" in opened
-    assert "user0 has had 2 methods scored with these masks" in " ".join(opened.split())
+    assert "user0 has had 2 attempts with these masks" in " ".join(opened.split())
+    assert "Scores of single samples by hidden masks are shown to nobody" in opened
+    assert "compare-" not in opened
+    assert "not both known sample by sample" in page.show(f"row={shown[0].key}&other={shown[1].key}")["body"]
+    table = " ".join(page.show("")["body"].split())
+    assert '<span class="lb-value">0.80</span> <span class="lb-interval">[0.74, 0.86]</span>' in table
+    assert "scored by the board, hidden masks; 2 attempts</span>" in table
+    assert table.count("lb-heading") == 1  # the one that waits is shown with the others
+    assert shown[-1].explainer == "waits"
+    assert 'title="its scores have not been recomputed">no score yet<' in table
 
 
 def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
@@ -431,7 +499,44 @@ def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
     done, problem = _attempts(handed_in, ways, maps, Known(), "c" * 64, further)
     assert ([attempt.method for attempt in done], problem) == (["mine"], "")
     assert [cell.explainer for cell in ways["maps with hidden masks"]] == ["mine"]
-    assert "eve has had 1 methods scored in 7 days" in further[handed_in.cells[1].cell_id]
+    assert "eve has had 1 attempt in 7 days" in further[handed_in.cells[1].cell_id]
+    assert done[0].maps == hidden.print_of(maps["mine"])
     del maps["mine"][IDS[0]]
     ways = {"maps with hidden masks": handed_in.cells}
-    assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 images")
+    assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 image")
+
+
+def test_explainers_of_the_package_are_attempts_too(monkeypatch):
+    """Seeds, options and networks make other maps, so they would tell about the masks without end."""
+    today = datetime.now(UTC).date()
+
+    def tried(names, statuses=(), submitter="eve", owner="", content="c" * 64):
+        """(the attempts that are written down, the methods that are scored, why others are not)."""
+        own = submission(dict.fromkeys(names, NONE), submitter).checked
+        ways, further = {"explainer with hidden masks": own.cells}, {}
+        done, problem = _attempts(own, ways, {}, Known(statuses=statuses), content, further, owner)
+        assert problem == ""
+        scored = [cell.explainer_text for cell in ways.get("explainer with hidden masks", ())]
+        return [attempt.method for attempt in done], scored, set(further.values())
+
+    whole = ["gradcam", "random", "smoothgrad:samples=3"]
+    waits = "smoothgrad:samples=3"
+    methods, scored, why = tried(whole)
+    assert (methods, scored) == (["explainers of the package"], ["gradcam", "random"])
+    assert "eve has had 1 attempt in 7 days" in why.pop()
+    methods, scored, _ = tried([waits])
+    assert (methods, scored) == ([f"explainers of the package: {waits}"], [waits])
+
+    def status(day, content):
+        about = attempts(day, submitter="eve", maps="")[0].model_copy(update={"method": "explainers of the package"})
+        return Status(content=content, folder="a/b/c", saliency_bench="0", date=day.isoformat(), device="cpu",
+                      attempts=[about])  # fmt: skip
+
+    before = [status(today, "c" * 64)]
+    assert tried(["gradcam"], before)[1] == ["gradcam"]  # these very files
+    assert tried(["gradcam"], before, content="d" * 64)[1] == []  # another seed, as it is another submission
+    assert tried(["gradcam"], before, content="d" * 64, owner="Eve") == ([], ["gradcam"], set())
+    assert tried(["gradcam"], before, "Mallory", content="d" * 64)[1] == ["gradcam"]
+    assert hidden.copies_of(before[0].attempts[0], [status(today, "e" * 64)]) == []
+    monkeypatch.setattr(hidden, "MOST_METRICS", 1)
+    assert tried(["gradcam", "random", "random saliency_pointing_game"])[1] == ["gradcam", "random"]

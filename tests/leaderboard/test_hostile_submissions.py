@@ -8,7 +8,9 @@ official.
 import copy
 import json
 import random
+import re
 import shutil
+from datetime import date
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,9 @@ import saliency_bench as sb
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard import hidden
 from saliency_bench.leaderboard.columns import columns_of
+from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.published_maps import maps_in, write_maps
 from saliency_bench.leaderboard.schema import read_result
 from saliency_bench.results import records
@@ -211,6 +215,61 @@ def test_thousands_of_hostile_submissions(world, tmp_path):
     for start in range(60, 2560, 250):
         refused, _ = check_many(world, tmp_path / str(start), range(start, start + 250))
         assert refused > 100
+
+
+CLAIMS = {
+    "status": '"run by the board"', "rank": "[1, 1]", "best": "true", "recomputed": '{"by": "explainer"}',
+    "attempts": "[]",
+    "score": '{"value": 1.0, "low": 1.0, "high": 1.0, "n": 60, "clusters": 60}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        *(('{"format"', f'{{"{name}": {value}, "format"', f"{name}: Extra inputs") for name, value in CLAIMS.items()),
+        *(('"cell_id"', f'"{name}": {value}, "cell_id"', f"cells.0.{name}: Extra") for name, value in
+          CLAIMS.items() if name != "rank"),
+        ('"cells": [', '"cells": [], "cells": [', "an object has the name 'cells' 2 times"),
+        ('"value": ', '"value": 0.99, "value": ', "an object has the name 'value' 2 times"),
+        ('"seed": 0', '"seed": NaN', "seed: Input should be a valid integer"),
+        ('"value": ', '"value": 1e999, "x": ', "value: Input should be a finite number"),
+        ('"seed": 0', f'"seed": {"9" * 5000}', "cannot be read: Exceeds the limit"),
+        ('"note": ""', f'"note": {"[" * 200}{"]" * 200}', "it nests more than 100 levels deep"),
+        ('"note": ""', '"note": "\\ud800"', "the text of note cannot be printed"),
+        ('"submitter": "mallory"', '"submitter": "../ada"', "submitter: String should match pattern"),
+    ],
+)  # fmt: skip
+def test_what_a_result_claims_beyond_its_scores_is_refused(old, new, words, world, tmp_path):
+    text = json.dumps(json.loads((world[1] / "result.json").read_text()))
+    assert old in text
+    (tmp_path / "result.json").write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=re.escape(words)) as told:
+        read_result(tmp_path / "result.json")
+    assert str(told.value).isprintable()
+
+
+def test_whatever_a_status_file_holds_is_one_line(tmp_path):
+    """Only the owner writes it, and a merge or an editor may damage it."""
+    know(tmp_path)
+    folder = write(tmp_path, {"gradcam": SCORES["gradcam"]})
+    path = vouch(tmp_path, folder)
+    content = json.loads(path.read_text())
+    attempt = {"submitter": "ada", "fingerprint": "f" * 64, "method": "m", "date": "2026-11-25", "maps": "x"}
+    content["attempts"] = [attempt]
+    path.write_text(json.dumps(content))
+    assert Known.read(tmp_path)[1] == []
+    draw = random.Random(0)
+    for _ in range(100):
+        changed = copy.deepcopy(content)
+        *above, last = draw.choice(list(places(changed)))
+        at(changed, above)[last] = copy.deepcopy(draw.choice((*VALUES, "2026-13-99", "run by the board")))
+        path.write_text(json.dumps(changed))
+        known, problems = Known.read(tmp_path)
+        assert all(line.isprintable() for line in problems)
+        assert len(known.statuses) + len(problems) == 1
+        assert hidden.refusal(hidden.attempts_of(known.statuses.values(), "eve", "f" * 64), date(2026, 11, 25)) is None
+        hidden.refusal(hidden.attempts_of(known.statuses.values(), "ada", "f" * 64), date(2026, 11, 25))
 
 
 def check_many(world, root, seeds):

@@ -461,7 +461,7 @@ def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
     sb.submit(run)
     merge(hub, 1)
     code = "import sys, saliency_bench as sb; print(sb.load_results('saliency-bench/results'))"
-    line = "2 cells of 1 submissions, 0 conflicts\n"
+    line = "2 cells of 1 submission, 0 conflicts\n"
     assert hub.python(code, user=None, home="fresh").stdout == line
     code += f"; from saliency_bench.cli import main; sys.exit(main(['submit', {str(run)!r}]))"
     done = hub.python(code, home="fresh", HF_HUB_OFFLINE="1")

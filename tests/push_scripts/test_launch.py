@@ -12,6 +12,7 @@ import pytest
 import yaml
 from huggingface_hub import HfApi
 from local_hub import FOUNDER, READER, VISITOR
+from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import cli
@@ -33,7 +34,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child proce
 from children import Children
 from kill_loops.first_day import launch
 
-REPO = "saliency-bench/results"
+OWNER = "saliency-bench"
+REPO = f"{OWNER}/results"
 ONLY = ["--only", "pet-xai", "resnet-18-pet-xai", "saliency_miou"]
 ROWS = ["--explainers", "random", "gradcam", "--metrics", "saliency_miou", "--device", "cpu"]
 SMALL = ["--license", "mit", *ONLY, *ROWS]
@@ -92,6 +94,29 @@ def test_a_dry_run_lists_everything_and_touches_nothing(line, here, built, capsy
         f"saliency-bench/{name}" for name in (*ONLY[1:], "results")
     }
     assert told["dry_run"] is True
+
+
+def test_ones_own_data_are_left_out_and_named(line, built, tmp_path, capsys):
+    for number in range(3):
+        folder = tmp_path / "pictures" / "test" / f"class{number}"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (16, 16), (99 * number, 0, 0)).save(folder / "a.png")
+    data = tmp_path / "my built"
+    shutil.copytree(built / "pet-xai", data / "pet-xai")
+    sb.build("folder", data / "mine", images=str(tmp_path / "pictures"), progress=False)
+    capsys.readouterr()
+    assert line("--only", "pet-xai", "--dry-run", "--json", data=data) == 0
+    shown = capsys.readouterr()
+    assert shown.err == (
+        f"saliency-bench: left out: {data}/mine holds your own data, which have no name on the Hub yet: "
+        f"saliency-bench push dataset '{data}/mine' --name NAME --namespace saliency-bench\n"
+    )
+    assert [item["repo"] for item in json.loads(shown.out)["repositories"]] == [f"{OWNER}/pet-xai", REPO]
+    shutil.rmtree(data / "pet-xai")
+    assert cli.main(["push", "all", "--namespace", OWNER, str(data)]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == shown.err.strip()
+    assert told[1].startswith(f"saliency-bench: error: {data} holds no built dataset")
 
 
 def test_what_is_there_is_said_with_what_would_be_overwritten(line, here, capsys):

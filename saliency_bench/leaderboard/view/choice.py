@@ -58,7 +58,8 @@ def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 def _heading(row: ShownRow) -> tuple:
     """Return what sorts the headings."""
-    apart = row.own_method and row.attempts is None  # with hidden masks all rows are ranked together
+    # With hidden masks all rows are ranked together, and what waits for them is shown with those.
+    apart = row.own_method and row.attempts is None and row.n > 0
     return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question, apart)
 
 

@@ -32,6 +32,7 @@ from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, num
 from saliency_bench.leaderboard.view.standings import Standings, best_sets
 from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, PAGES, SORTS, View
 from saliency_bench.results.cell import rank_text
+from saliency_bench.utils.messages import counted
 
 TRACK = 96  # pixels, width of the small interval next to a score
 
@@ -124,9 +125,11 @@ class Page:
             words["samples"] = samples_of(self.archive, view.row)
             words["pictured"] = self._pictured(row, words["samples"])
             alike = [
-                other for other in self.archive.rows if other.question == shown.question and other.key != shown.key
+                other
+                for other in self.archive.rows
+                if other.question == shown.question and other.key != shown.key and other.has_samples
             ]
-            words["rivals"] = ordered(alike, View())
+            words["rivals"] = ordered(alike, View()) if shown.has_samples else []
             if view.other:
                 words |= self._compared(view, shown)
         except UserError as error:
@@ -147,6 +150,8 @@ class Page:
         if other.question != shown.question:
             why = "rows are compared where dataset, model, target and metric are the same"
             return {"problem": f"{other.explainer} was asked another question than {shown.explainer}: {why}"}
+        if not (shown.has_samples and other.has_samples):
+            return {"problem": f"{other.explainer} and {shown.explainer} are not both known sample by sample"}
         result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
         plot = plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
         return {"other": other, "pair": result, "plot": plot}
@@ -216,7 +221,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters |= {
-    "number": number, "ranks": rank_text, "short": short, "amount": amount,
+    "number": number, "ranks": rank_text, "short": short, "amount": amount, "counted": counted,
     "host": lambda link: urlsplit(link).netloc,  # shown, so that a reader sees where a link leads
 }  # fmt: skip
 TEMPLATES.globals |= {"TRACK": TRACK}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 
-from saliency_bench.leaderboard.known import RUN, STATUSES
+from saliency_bench.leaderboard.known import HIDDEN, RUN, STATUSES
 from saliency_bench.leaderboard.view.rows import ShownRow, amount, short
 from saliency_bench.leaderboard.view.state import View
 
@@ -33,7 +33,7 @@ class Dot:
         across: ends of its horizontal interval.
         up: ends of its vertical interval.
         on_front: whether it is on the Pareto front.
-        official: whether the board has run the explainer for all that the dot shows.
+        official: whether the board has run the explainer, or used hidden masks, for all that the dot shows.
         title: text for the pointer and screen readers.
         label: (x, y, anchor) of its name.
         is_named: whether there is room for its name.
@@ -185,7 +185,7 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
         title = f"{name}: {short(x)} {_score_text(first)}, {short(y)} {_score_text(second)}"
         place = horizontal(_value(first)), vertical(_value(second))
         spans = _span(first, horizontal), _span(second, vertical)
-        official = first.status == second.status == RUN
+        official = {first.status, second.status} <= {RUN, HIDDEN}
         dots.append(Dot(name, first.key, *place, *spans, first.baseline, False, title, official))
     return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]),
                 labelled(dots), horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
@@ -226,7 +226,8 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
         title = f"{name}: {amount(costs[index])} {kind} per image{device_note}, {short(y)} {_score_text(row)}"
         place = horizontal(costs[index]), vertical(_value(row))
         spans = None, _span(row, vertical)
-        dots.append(Dot(name, row.key, *place, *spans, row.baseline, index in front, title, index in run))
+        official = row.status in (RUN, HIDDEN)
+        dots.append(Dot(name, row.key, *place, *spans, row.baseline, index in front, title, official))
     dots = labelled(dots)
     line = [(dots[index].x, dots[index].y) for index in front]
     return Plot(f"{short(y)} against {kind} per image", f"{kind} per image{device_note}, less is better",

@@ -78,6 +78,16 @@ class ShownRow:
     suspicions: tuple[str, ...] = ()
     attempts: int | None = None
 
+    @property
+    def digits(self) -> int:
+        """Return with how many digits its score is shown: those by hidden masks are rounded."""
+        return 3 if self.attempts is None else 2
+
+    @property
+    def has_samples(self) -> bool:
+        """Return whether scores of single samples are known, so that it can be compared with another row."""
+        return self.attempts is None and self.n > 0
+
 
 def shown(row: "Row") -> ShownRow:
     """Return a row of a board for its page."""
