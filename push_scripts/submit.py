@@ -3,7 +3,7 @@
 example:
   saliency-bench submit runs/first --dry-run
   saliency-bench submit runs/first --note "seed 0, on a laptop"
-  saliency-bench submit mine --name my-method --with-maps --metrics saliency_miou
+  saliency-bench submit mine --name ours --with-maps --metrics saliency_miou
 
 Opens a pull request on NAMESPACE/results. A run is submitted as it is; maps (`saliency-bench template` explains the
 layout) are checked and scored first. Cells that the leaderboard already has with the same values are skipped; values
