@@ -61,8 +61,8 @@ def built(root: Path) -> tuple[dict[Path, dict[str, Any]], list[Path]]:
     from saliency_bench.publishing.own_data import is_own_data
 
     reports = {path.parent: read_report(path.parent) for path in sorted(root.rglob(REPORT))}
-    own = [folder for folder, report in reports.items() if is_own_data(report["dataset"])]
-    return {folder: report for folder, report in reports.items() if folder not in own}, own
+    nameless = [folder for folder, report in reports.items() if is_own_data(report["dataset"])]
+    return {folder: report for folder, report in reports.items() if folder not in nameless}, nameless
 
 
 def left_out(root: Path, namespace: str) -> list[str]:

@@ -550,11 +550,11 @@ def _lines(status: Status) -> list[str]:
     """Return a status as lines."""
     if status.refused:
         return [f"{status.folder} is refused: {status.refused}"]
-    one = len(status.cells) == 1
+    is_single = len(status.cells) == 1
     if any(cell.score for cell in status.cells.values()):
-        done = "was scored" if one else "were scored"
+        done = "was scored" if is_single else "were scored"
     else:
-        done = "matches" if one else "match"
+        done = "matches" if is_single else "match"
     lines = [f"{counted(len(status.cells), 'cell')} of {status.folder} {done}"]
     lines += [f"  {name}: {_in_words(cell)}" for name, cell in status.cells.items()]
     lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]

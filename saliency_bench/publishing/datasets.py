@@ -64,8 +64,8 @@ def dataset_publication(
         f"{namespace}/{name or build_report['dataset']}",
         registry.load("hub_builders", build_report["dataset"]),
     )
-    own = is_own_data(build_report["dataset"])
-    if own and name is None:
+    nameless = is_own_data(build_report["dataset"])
+    if nameless and name is None:
         raise UserError(f"{folder} holds your own data, which have no name on the Hub yet; add --name NAME")
     if with_images and build_report["redistribute_images"]:
         raise UserError(
@@ -73,7 +73,7 @@ def dataset_publication(
         )
     if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
         raise UserError(f"--with-images takes a licence identifier of the Hub, such as cc-by-4.0; got '{with_images}'")
-    if own:
+    if nameless:
         check_published_alike(folder, repo, hide)
     if hide:
         _check_secret(build_report, with_images)

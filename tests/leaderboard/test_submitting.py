@@ -246,7 +246,7 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     (conflict,) = board.conflicts
     assert sorted(conflict.submitters) == ["founder", "visitor"]
     assert (conflict.samples, conflict.common) == (12, 12)
-    assert "1 conflicts" in str(board)
+    assert "2 submissions, 1 conflict\n" in str(board)
     assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
 
 
