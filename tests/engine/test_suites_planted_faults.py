@@ -79,8 +79,7 @@ def faultless(numbers):
     return lambda *key: made[key] if key in made else made.setdefault(key, numbers(*key))
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_changes_a_smoke_table(fault, numbers, faultless, monkeypatch):
     table, select, where, replacement = FAULTS[fault]

@@ -27,7 +27,7 @@ CODE = [page for page in PAGES if re.search(r"^```(sh|python)$", page.read_text(
 YOU = User("ada", "hf_AdAsSeCrEtToKeN0123456789abcdefgh")
 OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft",))
 SHORTER = {
-    README: {"saliency-bench demo": "saliency-bench demo --limit 24 --epochs 6"},
+    README: {"saliency-bench demo": "saliency-bench demo --limit 16 --epochs 4"},
     ROOT / "docs" / "analyses.md": {"--limit 64": "--limit 16"},
     ROOT / "docs" / "publishing.md": {
         "--out models/resnet-18-pet": "--out models/resnet-18-pet --epochs 1 --size 32",
