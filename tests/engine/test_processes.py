@@ -101,6 +101,7 @@ def wait_for_chunks(folder, enough, process):
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_path):
     found = launched(2, tmp_path / "two" / "run", shapes, resnet, "--limit", "30")
     assert bytes_of(found) == bytes_of(undisturbed)

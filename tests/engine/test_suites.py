@@ -136,6 +136,7 @@ def test_the_papers_figures_stand_where_it_prints_them(done):
     assert "The paper: Strange." in done.tables[0].notes
 
 
+@pytest.mark.slow
 def test_means_weight_datasets_equally_and_take_models_together_image_by_image(done):
     runs, numbers = runs_of(done), numbers_of(done, "means")
     for ((explainer,), (variant,)), number in numbers.items():
