@@ -99,7 +99,7 @@ def test_a_planted_fault_changes_a_smoke_table(fault, numbers, faultless, monkey
     assert not np.allclose(before, after, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_smoke_table_is_the_same_without_a_fault(numbers, faultless):
     table, select, *_ = FAULTS["IoU of the wrong pixels"]
     np.testing.assert_array_equal(faultless(table, select), numbers(table, select))
