@@ -82,7 +82,7 @@ def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[
     if outcome == "baseline":
         methods = [name for name in answer["left"] if name not in _baselines(content)]
         verb = f"no method is shown to beat {leader}" if methods else f"every method is behind {leader}"
-        return f"{by}: {verb}, which ignores the network.{_needed(answer, content) if methods else ''}"
+        return f"{by}: {verb}, a baseline that ignores the network.{_needed(answer, content) if methods else ''}"
     if outcome == "open":
         return (
             f"{by}: {leader} leads{_later(answer, leader)}, but is not shown to beat "
@@ -236,7 +236,9 @@ def _cell(result: dict[str, Any] | None) -> dict[str, str]:
         return {"value": number(None), "interval": "", "ahead": ""}
     ends = "" if result["low"] is None else f"[{number(result['low'])}, {number(result['high'])}]"
     lead = result.get("winner_ahead")
-    ahead = "" if lead is None else f"leader {signed(lead['value'])} {signed_interval(lead['low'], lead['high'])}"
+    ahead = ""
+    if lead is not None:
+        ahead = f"the best leads by {signed(lead['value'])} {signed_interval(lead['low'], lead['high'])}"
     return {"value": number(result["value"]), "interval": ends, "ahead": ahead}
 
 

@@ -69,7 +69,7 @@ def test_the_page_holds_recommendation_evidence_and_settings():
     for text in (
         "For pointing at the object: gradcam (one pass an image).",
         "2 others are behind the best by at least 0.12",
-        "0.900", "[0.850, 0.950]", "leader +0.500", "explainer = sb.load_explainer(&#34;gradcam&#34;)",
+        "0.900", "[0.850, 0.950]", "the best leads by +0.500", "explainer = sb.load_explainer(&#34;gradcam&#34;)",
         "GradCAM(model=model)", "this network has none", "saliency-bench choose --dataset d",
         "10 % of the 1,000", "90.0", "&lt;b&gt;net&lt;/b&gt;", "label = 3",
         "gradcam:layer=layer4 and gradcam give the same maps here and count once, as gradcam.",
