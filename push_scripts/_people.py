@@ -133,11 +133,11 @@ def check_address(args: Namespace) -> None:
     listening_at(args.host, args.port).close()
 
 
-def existing_store(place: str, *, must_exist: bool) -> "Store | None":
-    """Return the store at a place.
+def existing_store(location: str, *, must_exist: bool) -> "Store | None":
+    """Return the store at a location.
 
     Args:
-        place: file or URL.
+        location: file or URL.
         must_exist: False: None where there is none.
 
     Raises:
@@ -147,7 +147,7 @@ def existing_store(place: str, *, must_exist: bool) -> "Store | None":
     from saliency_bench.studies.store import Store
 
     try:
-        return Store(place, create=False)
+        return Store(location, create=False)
     except NoStoreError:
         if must_exist:
             raise

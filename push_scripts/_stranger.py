@@ -41,7 +41,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """Return this process's environment without tokens, and with caches of its own."""
     clean = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OURS)}
     caches = {"HF_HOME": "hf", "HF_MODULES_CACHE": "modules", "SALIENCY_BENCH_CACHE": "saliency-bench"}
-    empty = {name: str(folder / place) for name, place in caches.items()}
+    empty = {name: str(folder / subfolder) for name, subfolder in caches.items()}
     return clean | empty | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 

@@ -1,4 +1,4 @@
-"""Where one's own data were published from a folder, so that masks hidden by one repository are shown by no other."""
+"""Note where one's own data were published from a folder, so that no repository shows the masks that another hides."""
 
 from pathlib import Path
 

@@ -282,7 +282,7 @@ def test_a_layer_that_the_network_lacks_is_refused_before_anything_is_written(pi
 
 
 def affordable(within):
-    """What is tried of two explainers of 1 and 10 passes and a baseline, at a second a pass."""
+    """Return what is tried of two explainers of 1 and 10 passes and a baseline, at a second a pass."""
     chosen = [SimpleNamespace(name=name, baseline=name == "random", passes=passes)
               for name, passes in (("gradcam", 1), ("rise", 10), ("random", 0))]  # fmt: skip
     scoring = {(item.name, METRIC): 1.0 for item in chosen}

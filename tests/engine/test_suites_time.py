@@ -70,7 +70,7 @@ def test_a_plan_has_hours_and_the_price_of_each_device(tmp_path):
 
 
 def test_a_table_of_devices_has_what_maps_and_scores_take_beside_their_passes(tmp_path):
-    """By hand: 3,600 passes of 1 s and as many maps of 0.5 s."""
+    """Count by hand: 3,600 passes of 1 s and as many maps of 0.5 s."""
     path, work = tmp_path / "devices.csv", OwnWork({"rise:masks=9": 0.5, "saliency_miou": 0.0}, {"rise:masks=9": 7})
     rows = extend_devices(path, "cpu", {KEY: SPEED}, {KEY: work, ("untimed", 224, 16): OwnWork({"rise": 1.0})})
     assert works_on(rows, "cpu") == works_on(read_devices(path), "cpu") == {KEY: work}

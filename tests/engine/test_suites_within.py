@@ -25,7 +25,7 @@ STEPS = [step("a", 100, 2, trained=50), step("b", 30, 5, used=10), step("c", 0, 
 
 
 def test_as_many_images_of_each_run_as_the_time_allows():
-    """By hand, on n images: 50 + 2n of the first run; 5 (n - 10) of the second, 0 at least and 100 at most."""
+    """Count by hand, on n images: 50 + 2n of the first run; 5 (n - 10) of the second, 0 at least and 100 at most."""
     assert [seconds_on(STEPS, images) for images in (0, 10, 20, 30, 100)] == [50, 70, 140, 210, 350]
     assert [most_images(STEPS, seconds) for seconds in (49, 52, 70, 139, 140, 211, 350, 1000)] == [
         0, 1, 10, 19, 20, 30, 100, 100,
@@ -48,7 +48,7 @@ def test_too_little_time_and_what_cannot_be_timed_are_one_line():
 
 
 def test_the_first_pass_shows_the_pace_and_the_next_take_the_time_that_is_left():
-    """By hand: of 450 s, 50 + 100 for the first pass; it takes 300, twice as long as planned, and 150 s are left."""
+    """Count by hand: of 450 s, 50 + 100 for the first pass; it takes 300, twice the plan, and 150 s are left."""
     now = [1000.0]
     passes = Passes(450, clock=lambda: now[0])
     steps = [step("a", 100, 1, trained=50), step("b", 1000, 1)]

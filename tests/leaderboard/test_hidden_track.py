@@ -216,17 +216,17 @@ def test_columns_that_tell_about_masks_are_hidden_and_their_classes_not_counted(
 def test_a_template_says_that_maps_are_sent(own_data, resnet, tmp_path, capsys):
     report = hide_masks(own_data, read_report(own_data), "test", folder := fresh(tmp_path))
     (folder / REPORT).write_text(json.dumps(report))
-    told, published = {}, shutil.copytree(folder, tmp_path / "published")
+    readmes, published = {}, shutil.copytree(folder, tmp_path / "published")
     for name, data in (("hidden", published), ("shown", own_data)):
         out = tmp_path / name
         assert main(["template", str(data), str(resnet), "--limit", "2", "--device", "cpu", "--out", str(out)]) == 0
         assert f"submit {out} --name my-method --with-maps --dry-run\n" in capsys.readouterr().out
-        told[name] = (out / "README.md").read_text()
-        assert told[name].count("submit . --name my-method --with-maps") == 2
-    assert "The masks of this split are hidden" in told["hidden"]
-    assert "--partial" not in told["hidden"]
-    assert "--partial" in told["shown"]
-    assert 'stays "checked"' in told["shown"]
+        readmes[name] = (out / "README.md").read_text()
+        assert readmes[name].count("submit . --name my-method --with-maps") == 2
+    assert "The masks of this split are hidden" in readmes["hidden"]
+    assert "--partial" not in readmes["hidden"]
+    assert "--partial" in readmes["shown"]
+    assert 'stays "checked"' in readmes["shown"]
 
 
 def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data, tmp_path):
@@ -512,9 +512,9 @@ def test_explainers_of_the_package_are_attempts_too(monkeypatch):
 
     def tried(names, statuses=(), submitter="eve", owner="", content="c" * 64):
         """(the attempts that are written down, the methods that are scored, why others are not)."""
-        own = submission(dict.fromkeys(names, NONE), submitter).checked
-        ways, further = {"explainer with hidden masks": own.cells}, {}
-        done, problem = _attempts(own, ways, {}, Known(statuses=statuses), content, further, owner)
+        checked = submission(dict.fromkeys(names, NONE), submitter).checked
+        ways, further = {"explainer with hidden masks": checked.cells}, {}
+        done, problem = _attempts(checked, ways, {}, Known(statuses=statuses), content, further, owner)
         assert problem == ""
         scored = [cell.explainer_text for cell in ways.get("explainer with hidden masks", ())]
         return [attempt.method for attempt in done], scored, set(further.values())

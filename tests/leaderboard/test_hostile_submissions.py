@@ -244,9 +244,9 @@ def test_what_a_result_claims_beyond_its_scores_is_refused(old, new, words, worl
     text = json.dumps(json.loads((world[1] / "result.json").read_text()))
     assert old in text
     (tmp_path / "result.json").write_text(text.replace(old, new, 1))
-    with pytest.raises(UserError, match=re.escape(words)) as told:
+    with pytest.raises(UserError, match=re.escape(words)) as refusal:
         read_result(tmp_path / "result.json")
-    assert str(told.value).isprintable()
+    assert str(refusal.value).isprintable()
 
 
 def test_whatever_a_status_file_holds_is_one_line(tmp_path):

@@ -192,7 +192,7 @@ def test_its_dataset_and_suite(example, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_its_evaluate_module(installed, tmp_path):
-    """In a process of its own, as `evaluate` reads its cache when it is imported."""
+    """Start a process of its own, as `evaluate` reads its cache when it is imported."""
     environment = os.environ | {"PYTHONPATH": str(installed), "HF_MODULES_CACHE": str(tmp_path / "modules"),
                                 "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
     code = (

@@ -114,9 +114,9 @@ def test_ones_own_data_are_left_out_and_named(line, built, tmp_path, capsys):
     assert [item["repo"] for item in json.loads(shown.out)["repositories"]] == [f"{OWNER}/pet-xai", REPO]
     shutil.rmtree(data / "pet-xai")
     assert cli.main(["push", "all", "--namespace", OWNER, str(data)]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == shown.err.strip()
-    assert told[1].startswith(f"saliency-bench: error: {data} holds no built dataset")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == shown.err.strip()
+    assert lines[1].startswith(f"saliency-bench: error: {data} holds no built dataset")
 
 
 def test_what_is_there_is_said_with_what_would_be_overwritten(line, here, capsys):

@@ -78,16 +78,16 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(line, tmp_path, opti
 
 def test_the_study_is_found_however_its_dataset_is_written(line, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    place = ["--store", "study.db"]
+    store = ["--store", "study.db"]
     masks(tmp_path / "a", slice(0, 20))
-    assert main(["annotate", "--dataset", "./noise", *place, "--import", "a", "--person", "ada"]) == 0
+    assert main(["annotate", "--dataset", "./noise", *store, "--import", "a", "--person", "ada"]) == 0
     for written in ("noise", "noise/", str(tmp_path / "noise")):
         capsys.readouterr()
-        assert main(["annotate", "--dataset", written, *place, "--report", "--json"]) == 0
+        assert main(["annotate", "--dataset", written, *store, "--report", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["answers"] == {"mask": 12}
     dataset(3).save_to_disk("others")
     for options in (["--dataset", "others"], ["--dataset", "noise", "--name", "another"]):
-        assert main(["annotate", *options, *place, "--report"]) == 2
+        assert main(["annotate", *options, *store, "--report"]) == 2
         message = capsys.readouterr().err.splitlines()[-1]
         assert message.endswith("study.db holds no such study; it has: ./noise, test (annotate)")
     assert len(Store("study.db").all()) == 1

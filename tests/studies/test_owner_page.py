@@ -178,8 +178,8 @@ def test_an_owner_at_work(annotating, width):
         page = browser.new_page(viewport={"width": width, "height": 800})
         page.goto(f"{url}owner#key={key}")
         page.locator("#amount", has_text="12 of 12 answers (100 %)").wait_for()
-        for place in ("html", ".scroll >> nth=0", ".scroll >> nth=1"):
-            assert page.locator(place).evaluate("one => one.scrollWidth <= one.clientWidth"), place
+        for part in ("html", ".scroll >> nth=0", ".scroll >> nth=1"):
+            assert page.locator(part).evaluate("one => one.scrollWidth <= one.clientWidth"), part
         assert page.locator("#people tr").nth(1).inner_text().startswith(careless)
         page.get_by_role("button", name=f"Leave out {careless}").click()
         page.locator("#reason").fill("<b>scribbles</b>")

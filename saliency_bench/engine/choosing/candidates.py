@@ -131,10 +131,8 @@ def check_fits(explainer: Explainer, classifier: Classifier, images: Images, tar
     """
     if explainer.declaration.needs in ("outputs", "nothing") or not is_ours(explainer.function):
         return
-    bound = options.defaults(explainer.function) | dict(explainer.options)
     if "outputs" in explainer.declaration.needs:  # a pass for each channel of the layer that Grad-CAM reads in one
-        explainer = load_explainer("gradcam", layer=bound["layer"])
-        bound = options.defaults(explainer.function) | dict(explainer.options)
-    few = {option: 2 for option, value in bound.items() if option in COUNTS and value is not None}
+        explainer = load_explainer("gradcam", layer=dict(explainer.options)["layer"])
+    few = tuple((name, 2 if name in COUNTS and value is not None else value) for name, value in explainer.options)
     with torch.no_grad():
-        replace(explainer, options=tuple(sorted((bound | few).items())))(classifier, images, target)
+        replace(explainer, options=few)(classifier, images, target)

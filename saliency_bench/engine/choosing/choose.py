@@ -23,7 +23,7 @@ from saliency_bench.engine.choosing.candidates import (
     seconds_per_pass,
 )
 from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup, with_imports
-from saliency_bench.engine.choosing.laboratory import RUN, RunLaboratory, errors_only
+from saliency_bench.engine.choosing.laboratory import RUN, RunLaboratory
 from saliency_bench.engine.choosing.questions import QUESTIONS, Question, metrics_of, questions_of
 from saliency_bench.engine.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, Scores, ranking
 from saliency_bench.engine.context import RunContext
@@ -41,6 +41,7 @@ from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.durations import seconds_of
 from saliency_bench.utils.files import read_json, write_json, write_text
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import counted
 from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.progress import step, without_bars
 from saliency_bench.utils.provenance import provenance
@@ -203,13 +204,14 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         raise UserError("choose runs in one process; start it without torchrun or accelerate launch")
     folder = Path(spec.out)
     _check_folder(folder)
-    with without_bars(not progress), errors_only():  # the first run says the rest
+    with without_bars(not progress):
         context = load(spec, objects)
     questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context))
     metrics = metrics_of(questions)
     first = FIRST * (4 if spec.only else 1)  # of which only some are explained
     if progress:
-        step(f"saliency-bench: trying {len(request.explainers) or 'all'} explainers on an image")
+        tried = counted(len(request.explainers), "explainer") if request.explainers else "all explainers"
+        step(f"saliency-bench: trying {tried} on an image")
     field = _field(context, request, folder, metrics, first)
     laboratory = RunLaboratory(
         folder=folder,
@@ -296,7 +298,8 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
     given = {str(metric): metric for metric in map(as_metric, request.metrics)}
     decisive = [given.get(name) or as_metric(name) for name in metrics]
     maps, scoring = costs(chosen, decisive, max(_images(context).shape[2:]))
-    seconds, fresh = _seconds_per_pass(folder, context)
+    pace = _pace(folder, context)
+    seconds = pace["seconds_per_pass"]
     budget = Budget(
         inf if request.within is None else request.within,
         {name: count * seconds for name, count in maps.items()},
@@ -304,9 +307,8 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
     )
     whole = ROUNDS_FOR_ALL * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
     chosen, slow = _affordable(chosen, metrics, budget, first, seconds)
-    if fresh:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / COSTS, fresh)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / COSTS, pace)  # after a refusal it is measured anew
     return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
 
 
@@ -433,8 +435,8 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Sc
     return scores.since(decided.images) if len(scores.ids) > decided.images else None
 
 
-def _seconds_per_pass(folder: Path, context: RunContext) -> tuple[float, dict[str, Any]]:
-    """Return (the seconds of a forward pass here, what is to be written down of it, {} if it is there already).
+def _pace(folder: Path, context: RunContext) -> dict[str, Any]:
+    """Return the seconds of a forward pass here, and `of` which network, as they are written down in the folder.
 
     Measured once, so that a start that was killed goes through the same rounds.
     """
@@ -442,9 +444,8 @@ def _seconds_per_pass(folder: Path, context: RunContext) -> tuple[float, dict[st
     path = folder / COSTS
     noted = read_json(path) if path.exists() else {}
     if noted.get("of") == made_of:
-        return float(noted["seconds_per_pass"]), {}
-    seconds = seconds_per_pass(context.classifier, _images(context))
-    return seconds, {"of": made_of, "seconds_per_pass": seconds}
+        return noted
+    return {"of": made_of, "seconds_per_pass": seconds_per_pass(context.classifier, _images(context))}
 
 
 def _passes(

@@ -105,7 +105,7 @@ class RunLaboratory:
             "out": self.folder / folder,
         }
         # A run says of each cell on fewer images that it is not shown: here these are the beaten candidates.
-        with errors_only(folder == RANDOMISED or (self.folder / folder).exists()):
+        with _errors_only(folder == RANDOMISED or (self.folder / folder).exists()):
             start(*describe(settings), progress=self.progress)
 
 
@@ -124,7 +124,7 @@ def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> Scores:
 
 
 @contextmanager
-def errors_only(wanted: bool = True) -> Iterator[None]:
+def _errors_only(wanted: bool) -> Iterator[None]:
     """Silence warnings, if wanted."""
     before = LOGGER.level
     if wanted:

@@ -20,12 +20,8 @@ FIRST, GROWTH = 8, 1.5  # images of the first round; how much more each round ha
 CHECKED = 16  # images on which maps are compared with those under random weights
 RESERVED = 2  # candidates per metric that time is kept for before there is a leader
 FINALISTS = 3  # methods per metric that are scored on further images
-ONE_LEFT, ALIKE, NO_IMAGES, NO_TIME = (
-    "one is left",
-    "those left are alike",
-    "no more images may decide",
-    "the time was up",
-)
+ONE_LEFT, ALIKE = "one is left", "those left are alike"
+NO_IMAGES, NO_TIME = "no more images may decide", "the time was up"
 HOPELESS = "the images are too few to tell those left apart"
 HOPE = 2.0  # standard errors by which a difference may be greater than it looks, before more images are no use
 NO_SCORES = "no candidate has scores"

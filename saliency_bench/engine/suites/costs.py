@@ -210,7 +210,7 @@ def forward_pass(classifier: Classifier, images: Images) -> None:
         classifier(images).sum().item()
 
 
-def seconds_per_image(work: Callable[[], object], images: float, rounds: int = ROUNDS) -> tuple[float, float, float]:
+def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROUNDS) -> tuple[float, float, float]:
     """Return the seconds per image of work on a batch of so many: (fastest, median, slowest) of some rounds."""
     work()  # the first round is slower
     seconds = []
@@ -250,7 +250,8 @@ def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> S
             _ = new_network(Setup(classifier, None, 0, 0, batch_size), 1).digest
 
     def state() -> None:
-        torch.save(classifier.model.state_dict(), BytesIO())
+        for _ in range(STATE):
+            torch.save(classifier.model.state_dict(), BytesIO())
 
     def step() -> None:
         adam.step()
@@ -265,7 +266,7 @@ def speed_of(classifier: Classifier, batch_size: int, rounds: int = ROUNDS) -> S
             step=seconds_per_image(step, 1, rounds),
             memory=peak_memory(images.device),
             new=seconds_per_image(new, 1, rounds=1),
-            state=seconds_per_image(state, 1 / STATE, rounds=1),
+            state=seconds_per_image(state, 1, rounds=1),
             weights=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         )
     finally:

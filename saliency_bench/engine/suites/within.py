@@ -1,4 +1,4 @@
-"""As many images of each run as a time allows, the same number for all runs: `suite --within`.
+"""Take as many images of each run as a time allows, the same number for all runs: `suite --within`.
 
 The plan says how many. A first pass takes a part of the time and shows how fast the machine is; further passes extend
 the same runs by as much as is left at that pace, so that a suite that is stopped has every number on some images.
