@@ -480,8 +480,9 @@ def test_a_clock_that_jumps_changes_nothing(done, shapes, resnet, tmp_path, monk
     assert (found.folder / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
     timings = json.loads((found.folder / "timings.json").read_text())
     assert 0 < timings["seconds"] < 300
-    now = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert now / 2 < timings["peak_memory"] <= now
+    # Two counters of the kernel, each right to some pages per thread.
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert 0.5 * peak < timings["peak_memory"] < 1.01 * peak
     assert all(0 <= seconds <= timings["seconds"] for seconds in timings["explainers"].values())
 
 
