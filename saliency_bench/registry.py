@@ -56,13 +56,14 @@ def folders(kind: str) -> list[Path]:
 
 def files(kind: str) -> dict[str, Path]:
     """Return {public name: its main file}: those of this package, sorted by name, then those that others add."""
-    return _own(kind) | _added(kind)
+    return _inside(kind, *folders(kind)) | _added(kind)
 
 
-def _own(kind: str) -> dict[str, Path]:
-    """Return {public name: its main file} of the items of this package, sorted by name."""
+@cache
+def _inside(kind: str, *places: Path) -> dict[str, Path]:
+    """Return {public name: its main file} of the items in folders, sorted by name."""
     items: dict[str, Path] = {}
-    for folder in folders(kind):
+    for folder in places:
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             inside = f"{entry.name}/{entry.name}.py" if entry.is_dir() else entry.name
             if inside.endswith(".py") and not inside.startswith(("_", ".")) and os.path.isfile(main := folder / inside):
@@ -115,7 +116,7 @@ def _read_added(kind: str) -> dict[str, Path | str]:
     items: dict[str, Path | str] = {}
     for name, point in _points(kind).items():
         place = _places(kind).get(name)
-        if kind != "suites" and name in _own(kind):
+        if kind != "suites" and name in _inside(kind, *folders(kind)):
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one of this name")
         elif place is None:
             items[name] = f"there is no module {point.module}"
