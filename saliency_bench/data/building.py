@@ -1,7 +1,6 @@
 """Builds a dataset folder from a builder (see `builders.py`): Parquet files, a card and `build_report.json`."""
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -41,6 +40,7 @@ from saliency_bench.data.output_folder import (
 from saliency_bench.errors import UserError
 from saliency_bench.utils import pictures
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.processors import cores
 from saliency_bench.utils.progress import bar, without_bars
 from saliency_bench.utils.seeds import seed_of
 
@@ -137,11 +137,6 @@ def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any
 def _public(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings without what is private to a machine, as a token."""
     return {key: value for key, value in settings.items() if key not in builders.private(builder)}
-
-
-def cores() -> int:
-    """Return the number of CPU cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def split_of(seed: int, group: str) -> str:

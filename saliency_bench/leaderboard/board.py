@@ -8,8 +8,9 @@ submit is shown once, with all their names, if they agree on all of the same sam
 contradict each other are all shown.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
@@ -47,6 +48,7 @@ from saliency_bench.results.cell import CellResult
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain, counted
+from saliency_bench.utils.processors import cores
 
 SHOWN = 30  # cells in a notebook
 MOST_CHECKED = 100  # rows of a question that the board has not run and ranks as if they were true
@@ -163,8 +165,10 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     owners = owners.adding(
         dataset if isinstance(dataset, KnownDataset) else known_dataset(dataset) for dataset in known
     )
-    for group in _groups(folders):
-        _add_group(board, root, group, owners)
+    groups = _groups(folders)
+    reading = _read_ahead(root, list(chain.from_iterable(groups)), owners)
+    for group in groups:
+        _add_group(board, [(folder, next(reading)) for folder in group], owners)
     board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
                                      row.folder))  # fmt: skip
     for refused in board.refused:
@@ -180,15 +184,29 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _add_group(board: Board, root: Path, folders: Sequence[str], owners: Known) -> None:
-    """Add the rows of the submissions about one dataset and model.
+def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[Future[tuple[str, Checked]]]:
+    """Yield `read_folder` of each folder, in order; the next ones are read meanwhile."""
+    coming: deque[Future[tuple[str, Checked]]] = deque()
+    readers = min(cores(), 4)  # each has a child process, which does the work
+    pool = ThreadPoolExecutor(readers)
+    try:
+        for index in range(len(folders)):
+            for folder in folders[index + len(coming) : index + 2 * readers]:
+                coming.append(pool.submit(read_folder, root, folder, owners))
+            yield coming.popleft()
+    finally:  # of Ctrl-C too, which waits for no more than what is being read
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _add_group(board: Board, group: Iterable[tuple[str, Future[tuple[str, Checked]]]], owners: Known) -> None:
+    """Add the rows of the submissions (folder, what it holds) about one dataset and model.
 
     Their scores are only in memory meanwhile, so that memory does not grow with the board.
     """
     by_cell: dict[str, list[Candidate]] = {}
-    for folder in folders:
+    for folder, read in group:
         try:
-            content, submission = read_folder(root, folder, owners)
+            content, submission = read.result()
             candidates = [_candidate(cell, submission, folder, content, owners) for cell in submission.cells]
         except UserError as error:
             board.refused.append(Refused(folder, str(error)))

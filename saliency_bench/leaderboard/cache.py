@@ -5,6 +5,7 @@ date. A file that cannot be read is recomputed.
 """
 
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from functools import cache
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 from zipfile import BadZipFile
 
@@ -20,7 +22,6 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from saliency_bench import registry
-from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.checks import Checked, read_checked
 from saliency_bench.leaderboard.recorded import Recorded
 from saliency_bench.leaderboard.schema import Result
@@ -28,7 +29,7 @@ from saliency_bench.leaderboard.standing import Candidate, Place, places
 from saliency_bench.results.cell import as_json, read_cells
 from saliency_bench.results.summary import Outcome
 from saliency_bench.utils.bounded import bounded
-from saliency_bench.utils.files import read_bytes, write_text, write_with
+from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.storage import cache_folder
 
 PLACES = TypeAdapter(dict[str, Place])
@@ -44,10 +45,20 @@ def read_cached(content: str, folder: Path) -> Checked:
     except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile):
         packed = bounded(checked_and_packed, str(folder))
     if len(packed) <= LARGEST:
-        with suppress(UserError, OSError):  # the disk is full or read-only: it is checked again next time
-            write_with(path, lambda temporary: temporary.write_bytes(packed))
-            _forget_oldest(path.parent)
+        _keep(path, packed)
     return unpack(packed)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file, and remove the oldest ones beside it. Nothing waits for the disk: what is lost is made again."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
+    with suppress(OSError):  # the disk is full or read-only
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+        _forget_oldest(path.parent)
+    with suppress(OSError):
+        temporary.unlink(missing_ok=True)
 
 
 def _forget_oldest(folder: Path) -> None:
@@ -119,6 +130,5 @@ def cached_places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
     except (OSError, ValueError):
         pass
     placed = places(entries, seed)
-    with suppress(UserError):
-        write_text(path, PLACES.dump_json(placed).decode())
+    _keep(path, PLACES.dump_json(placed))
     return placed

@@ -7,7 +7,6 @@ of their values. What people draw has the size of the picture, whatever its file
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -28,6 +27,7 @@ from saliency_bench.utils.pictures import (
     orientation_of,
     upright,
 )
+from saliency_bench.utils.processors import cores
 from saliency_bench.utils.storage import cache_folder
 
 VERSION = 1  # of what is made here
@@ -146,4 +146,4 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 def threads() -> int:
     """Return how many pictures are made at once; a picture of 12 megapixels takes about 100 MB meanwhile."""
-    return min(4, os.cpu_count() or 1)
+    return min(4, cores())
