@@ -17,7 +17,7 @@ from children import Children
 from kill_loops.common import Outcome, bad_luck, working_in
 from kill_loops.runs import RUN, compare, moment, results, run, where
 
-PATIENCE = 300  # seconds in which the launcher must notice, also on a busy machine
+PATIENCE = 600  # seconds in which the launcher must notice, also on a busy machine; a node waits 300 s for others
 
 
 def launched(settings: dict, processes: int = 2, node: int | None = None, port: int = 0) -> None:

@@ -23,6 +23,7 @@ from test_golden_run import network
 
 import saliency_bench as sb
 from saliency_bench import cli
+from saliency_bench.engine.suites import costs
 from saliency_bench.engine.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
 from saliency_bench.engine.suites.drawing import plot_of
 from saliency_bench.engine.suites.jobs import Choice, Network, jobs_of, selection
@@ -527,8 +528,8 @@ def test_timing_a_network_leaves_it_as_it_was():
     for times in (speed.prepare, speed.forward, speed.gradient, speed.trained):
         assert 0 < times[0] <= times[1] <= times[2]
     assert speed.new[1] > 0 < speed.state[1]
-    trained = speed.seconds(Cost(epochs=3, networks=1, retrained=4))[1]
-    assert trained == pytest.approx(3 * speed.state[1] + 5 * speed.new[1])
+    trained = speed.seconds(Cost(epochs=3, networks=1, retrained=4, runs=2))[1]
+    assert trained == pytest.approx(3 * speed.state[1] + 5 * speed.new[1] + 4 * costs.RETRAINED + 2 * costs.RUN)
     low, middle, high = speed.seconds(Cost(forward=10, gradient=2))
     assert middle == pytest.approx(10 * speed.forward[1] + 2 * speed.gradient[1])
     assert low <= middle <= high

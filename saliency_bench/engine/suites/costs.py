@@ -4,6 +4,7 @@
     gradient   images through a network and back, for maps
     trained    images through a network and back, with a step of the optimiser for each batch
     epochs     of all trainings, after each of which the state is written
+    runs       of which each reads its dataset and draws its page, which takes as long for a large network
 
 Counts are upper bounds where `passes` of an explainer or metric is one, and leave out metrics that declare none, most
 of which classify nothing. Times are per image, in a batch of the run's size; an untrained network of the same structure
@@ -43,6 +44,7 @@ from saliency_bench.utils.devices import peak_memory, reset_peak_memory
 
 SIDE = 224  # of images whose size is not known before the network is there
 ROUNDS = 5
+RUN, RETRAINED = 3.0, 0.1  # seconds beside the passes: of a run, and of a retraining, which reads and writes files
 STATE = 4  # a training writes its weights, the best so far and two moments of Adam
 CLASSES = 8  # of a network that is only timed
 Key = tuple[str, int, int]  # what its speed depends on: where it starts from, side of its images, batch
@@ -63,6 +65,7 @@ class Cost:
     epochs: int = 0
     networks: int = 0
     retrained: int = 0
+    runs: int = 0
     made: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __bool__(self) -> bool:
@@ -106,7 +109,8 @@ class Speed:
         parts = [(cost.images, self.prepare), (cost.forward, self.forward), (cost.gradient, self.gradient),
                  (cost.trained, self.trained), (cost.steps, self.step), (cost.epochs, self.state),
                  (cost.networks + cost.retrained, self.new)]  # fmt: skip
-        low, middle, high = (sum(count * times[end] for count, times in parts) for end in range(3))
+        fixed = RUN * cost.runs + RETRAINED * cost.retrained
+        low, middle, high = (fixed + sum(count * times[end] for count, times in parts) for end in range(3))
         return low, middle, high
 
 

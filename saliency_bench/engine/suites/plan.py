@@ -185,7 +185,7 @@ def plan_of(
         trainings = {} if images is None else _trainings(job, dataset, trained)
         side = speed_key(job)[1]
         image = cost_of_image(left, side)
-        once = sum(trainings.values(), _retrainings(new, sizes, job.spec.split, side))
+        once = sum(trainings.values(), _retrainings(new, sizes, job.spec.split, side)) + Cost(runs=int(bool(left)))
         cost = None if images is None else once + image.times(images - used)
         missing_model = _missing_model(job)
         key = speed_key(job)
