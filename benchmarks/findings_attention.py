@@ -113,8 +113,9 @@ def limits(lowest: float) -> str:
     """Say what the accuracy, at the lower end of its interval, lets the numbers say."""
     if lowest > 0.75:
         return """\
-The network is right about most of these photographs, so the maps explain answers that have a reason in them. It is one
-small network and one question; larger ones may spread their attention otherwise."""
+The network is right about most of these photographs, which does not say that it looks at the animals: a low pointing
+game or energy may be the network's as well as the map's. It is one small network and one question; larger ones may
+spread their attention otherwise."""
     return """\
 The network is wrong about many of these photographs: insertion still says what its answers depend on, while pointing
 game and energy may be low because it looks elsewhere."""

@@ -7,8 +7,10 @@ import numpy as np
 
 import saliency_bench as sb
 from saliency_bench.analysis.rankings import rank
+from saliency_bench.analysis.verdict import Against, Verdict
 from saliency_bench.engine.finished import Run
 from saliency_bench.results.cell import CellResult, rank_text
+from saliency_bench.results.ranking import read_contrasts
 from saliency_bench.results.run_folder import read_run
 
 BASELINES = ("centre", "edges", "random")
@@ -21,7 +23,8 @@ photographs of well-known datasets, for somebody who has to choose. The maps exp
 this page, each sentence too, is made of numbers by one command (see the end).
 
 **Read the n.** These are samples of tens of photographs: an interval is 95 %, `#` are the ranks that a paired test
-leaves open: explainers whose ranks overlap are not known to differ.
+leaves open. Two explainers whose ranks overlap may differ all the same: the sentences under a table say which differ
+from a baseline.
 
 {sections}
 
@@ -142,25 +145,37 @@ def named(cells: Sequence[CellResult]) -> str:
 
 
 def ahead(runs: dict[str, Run]) -> str:
-    """Return who stands before every baseline by the ranks that the paired tests leave open, for who has to choose."""
+    """Return who beats every baseline by the paired tests, for who has to choose."""
     lines, nowhere = [], []
+    comparisons = {name: against_baselines(run) for name, run in runs.items()}
     for metric in dict.fromkeys(cell.metric for run in runs.values() for cell in run.cells):
-        leading = {name: leaders([cell for cell in run.cells if cell.metric == metric]) for name, run in runs.items()}
+        leading = {name: leaders(of_run, metric) for name, of_run in comparisons.items()}
         if not any(leading.values()):
             nowhere.append(short(metric))
             continue
         places = [f"{name}: {', '.join(names) or 'none'}" for name, names in leading.items()]
         lines.append(f"- {short(metric)}: {'; '.join(places)}.")
     if nowhere:
-        lines.append(f"- {', '.join(nowhere)}: none on any set; so few photographs cannot tell an explainer from a "
-                     "map that ignores the network.")  # fmt: skip
-    about = "Explainers whose ranks all come before those of `centre`, `edges` and `random`, on each set:"
+        lines.append(f"- {', '.join(nowhere)}: none on any set; on so few photographs no explainer is known to be "
+                     "better than all three maps that ignore the network.")  # fmt: skip
+    about = (
+        "Explainers that beat each of `centre`, `edges` and `random`, by the test of the sentences below, on each set:"
+    )
     return "\n".join(["## Who is ahead of every baseline", "", about, "", *lines]) if lines else ""
 
 
-def leaders(cells: Sequence[CellResult]) -> list[str]:
-    first = min((cell.rank[0] for cell in cells if cell.baseline and cell.rank), default=0)
-    return [cell.explainer for cell in cells if not cell.baseline and cell.rank and cell.rank[1] < first]
+def against_baselines(run: Run) -> list[Against]:
+    verdict = Verdict(run.cells, read_contrasts(run.summary["comparisons"]))
+    return [comparison for comparisons in verdict.against_baselines() for comparison in comparisons]
+
+
+def leaders(comparisons: Sequence[Against], metric: str) -> list[str]:
+    """Return the explainers that are significantly better than each baseline by a metric."""
+    signs: dict[str, set[int | None]] = {}
+    for comparison in comparisons:
+        if comparison.metric == metric:
+            signs.setdefault(comparison.name, set()).add(comparison.sign)
+    return [name for name, of_baselines in signs.items() if of_baselines == {1}]
 
 
 def agreement(runs: Sequence[Run], small: Sequence[Run]) -> str:

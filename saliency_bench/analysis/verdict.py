@@ -27,6 +27,7 @@ MANY_SHAPES = (
     f"scores) are compared on fewer than {FEW_FOR_MANY} independent samples."
 )
 AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
+NOT_SHOWN = "these samples do not show that such a score takes a network"
 RANDOM = "random"
 VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}
 OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
@@ -120,7 +121,7 @@ class Verdict:
         return [*lines, *leading, CONTROLLED, *[MANY_SHAPES] * uncertain]
 
     def _leading(self) -> list[str]:
-        """Say who is best by each metric, and where that needs no network."""
+        """Say who is best by each metric, and where a baseline may do as well."""
         leaders: dict[str, list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []
@@ -144,35 +145,38 @@ class Verdict:
             lines.append(f"No explainer stands out on {any_or(metrics, len(self.metrics))}{baselines}.")
         for names, metrics in blind.items():
             score = f"{names} on {listed(metrics)}"
-            lines.append(f"No explainer is significantly better than {score}: such a score needs no network.")
+            lines.append(f"No explainer is significantly better than {score}: {NOT_SHOWN}.")
         few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _peaked(self) -> list[str]:
         """Say whose maps have hardly a pixel above half of their range, and which metrics compare that region."""
-        lines = []
+        names: dict[str, list[str]] = {}
         for key in self.order:
             cells = [cell for metric in self.metrics if (cell := self.cells.get((key, metric)))]
             if peaked := [cell for cell in cells if cell.marked.get(PEAKED, 0) > cell.n / 2]:
-                metrics = listed(self.metrics[cell.metric_id] for cell in peaked)
-                lines.append(
-                    f"{self.names[key]}: in most samples under 1 % of the pixels lie above half of the map's range. "
-                    f"This is the region that counts for {metrics}: the score says little about where the map points."
-                )
-        return lines
+                names.setdefault(listed(self.metrics[cell.metric_id] for cell in peaked), []).append(self.names[key])
+        return [
+            f"{listed(explainers)}: in most samples under 1 % of the pixels lie above half of the map's range. "
+            f"This is the region that counts for {metrics}: the score says little about where the map points."
+            for metrics, explainers in names.items()
+        ]
 
     def _signed_at_chance(self) -> list[str]:
-        """Say by which metrics no explainer with signed maps is better than `random`."""
+        """Say by which metrics no explainer with signed maps is better than `random`, while another one is."""
         signs: dict[str, dict[str, int | None]] = {}
+        better: set[str] = set()  # metrics by which an explainer of other maps is
         chance = next((key for key in self.baselines if self.names[key] == RANDOM), None)
         for key in self.methods if chance else []:
-            if _has_signed_maps(next(cell for (explainer, _), cell in self.cells.items() if explainer == key)):
-                for comparison in self.against(key, str(chance)):
-                    if comparison.tested:
-                        signs.setdefault(comparison.metric, {})[comparison.name] = comparison.sign
+            signed = _has_signed_maps(next(cell for (explainer, _), cell in self.cells.items() if explainer == key))
+            for comparison in self.against(key, str(chance)):
+                if signed and comparison.tested:
+                    signs.setdefault(comparison.metric, {})[comparison.name] = comparison.sign
+                elif comparison.sign == 1:
+                    better.add(comparison.metric)
         metrics: dict[str, list[str]] = {}
         for metric, of_metric in signs.items():
-            if len(of_metric) > 1 and all(sign in (0, -1) for sign in of_metric.values()):
+            if metric in better and len(of_metric) > 1 and all(sign in (0, -1) for sign in of_metric.values()):
                 metrics.setdefault(listed(of_metric), []).append(metric)
         return [
             f"No explainer with signed maps ({names}) is significantly better than {RANDOM} on {listed(of_names)}: "

@@ -140,8 +140,9 @@ class AttentionRecorder(TorchFunctionMode):
         sequences = all(x is not None and x.shape[:-1] == (len(images), tokens) for x in self.inputs)
         if self._windows_or_stages(len(images)):
             raise UserError(
-                f"{classifier.id} attends within windows or stages, as Swin, MaxViT and PVT do, and not from all "
-                f"patches to all patches, so its attention is not a map over patches; {FIX_OF_STAGES}"
+                f"{classifier.id} does not attend from all patches to all patches in every block (windows or stages, "
+                "as in Swin, MaxViT and PVT, attention over channels, as in XCiT, or a class token that joins late, as "
+                f"in CaiT), so its attention is not a map over patches; {FIX_OF_STAGES}"
             )
         if self._pools_by_attention(tokens):
             raise UserError(f"{classifier.id} {POOLING_HEAD}")

@@ -30,6 +30,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = ("fp32", "tf32", *DTYPES)
 # Words of the RuntimeErrors by which torch rejects a size; transformers, timm and torchvision raise other types.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
+TOKENS = "Expected tensor for argument #1 'indices'"  # words by which an embedding of tokens rejects pixels
 
 
 def check_finite(model: nn.Module, name: str) -> None:
@@ -197,6 +198,8 @@ class Classifier(nn.Module):
                     f"{self.id} computes with numpy, through which no gradient comes back; use an explainer that only "
                     "looks at outputs, say rise"
                 ) from error
+            if TOKENS in str(error):
+                raise UserError(f"{self.id} takes numbers of tokens, as ImageGPT does, and not images") from error
             if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
                 raise
             height, width = normalised.shape[2:]
@@ -295,10 +298,16 @@ class Classifier(nn.Module):
             f"Classifier {self.id}, {f'digest {self.digest[:8]}' if _has_weights(self.model) else 'no weights yet'}",
             classes,
             f"images: {self.geometry}" + ", in grey" * (self.channels == 1),
+            f"normalised by mean {self._values(self.mean)} and std {self._values(self.std)}",
             f"CAM layer: {self.layer or 'the last feature map before any pooling'}",
             f"activation: {activation}; {self.arithmetic} on {self.place}; the network is .model",
         ]
         return "\n  ".join(one_line(line, LONGEST_LINE) for line in lines)
+
+    def _values(self, statistic: Tensor) -> str:
+        """Return one number for channels of equal mean or std, else that of each."""
+        numbers = [f"{value:.4g}" for value in statistic.flatten().tolist()[: self.channels]]
+        return numbers[0] if len(set(numbers)) == 1 else f"({', '.join(numbers)})"
 
     @property
     def dtype(self) -> torch.dtype:

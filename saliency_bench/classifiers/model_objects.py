@@ -171,7 +171,7 @@ def _processor(model: nn.Module) -> Any:
             return None  # timm itself would take ImageNet's
         from transformers import TimmWrapperImageProcessor
 
-        return TimmWrapperImageProcessor(settings)
+        return TimmWrapperImageProcessor(settings | _built_size(model))
     name = getattr(model, "name_or_path", None)
     if not isinstance(name, str) or not name or not hasattr(config, "id2label"):
         return None
@@ -180,6 +180,16 @@ def _processor(model: nn.Module) -> Any:
             with checkpoints.readable(name):
                 return checkpoints.processor_of(folder, name)
     return None
+
+
+def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
+    """Return the square that a timm network was built for by `img_size`, which its `pretrained_cfg` does not say.
+
+    For other rectangles timm keeps the aspect and pads, which masks cannot follow; they need `size=`.
+    """
+    patches = getattr(getattr(model, "timm_model", model), "patch_embed", None)
+    size = getattr(patches, "img_size", None)
+    return {"input_size": (3, *size)} if isinstance(size, tuple) and len(set(size)) == 1 else {}
 
 
 def _agreeing(snapshots: list[Path]) -> list[Path]:

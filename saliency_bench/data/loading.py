@@ -29,7 +29,7 @@ from saliency_bench.data.hub_datasets import (
     published_report,
     split_of,
 )
-from saliency_bench.data.names import is_embedded, list_datasets, repo_of, short_name
+from saliency_bench.data.names import is_embedded, list_datasets, repo_of, short_name, unknown_dataset
 from saliency_bench.data.untrusted import TABLES, check_cards, check_files, check_rows, complete
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
@@ -208,7 +208,7 @@ def find(
     if folder is None and source is None and not given.forced and "/" not in text and "\\" not in text:
         if text not in list_datasets():
             registry.check_readable("hub_builders", text)
-            raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
+            raise unknown_dataset(text)
         if is_embedded(text) and given.revision is None:
             if given.name != text:
                 _complain_once(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from saliency_bench import registry
+from saliency_bench.errors import UserError, unknown
 from saliency_bench.utils.files import near_folders
 
 NAMESPACE = "saliency-bench"
@@ -23,6 +24,12 @@ def short_name(name: str | Path) -> str:
     """Return a known dataset without our namespace; anything else unchanged."""
     text = str(name).removeprefix(f"{NAMESPACE}/")
     return text if text in list_datasets() else str(name)
+
+
+def unknown_dataset(name: str) -> UserError:
+    """Return the error for a name of no dataset and of no folder, which suggests the nearest of both."""
+    error = unknown("dataset", name, [*list_datasets(), *near_folders(Path(name))], registry.aliases("hub_builders"))
+    return error if str(error).endswith("?") else UserError(f"{error}; no folder is called so either")
 
 
 def repo_of(name: str) -> str:

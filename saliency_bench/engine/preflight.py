@@ -12,7 +12,7 @@ from typing import Any
 
 from saliency_bench import options, own_files, registry
 from saliency_bench.classifiers.sources import check_name
-from saliency_bench.data.names import list_datasets, short_name
+from saliency_bench.data.names import list_datasets, short_name, unknown_dataset
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.results import MANIFEST, has_parts
@@ -131,7 +131,7 @@ def check_dataset(name: str) -> None:
         )
     if "/" not in text:
         registry.check_readable("hub_builders", text)
-        raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
+        raise unknown_dataset(text)
 
 
 def check_model(name: str) -> None:

@@ -114,6 +114,7 @@ class Model(StrictModel):
         accuracy_kind: what `accuracy` is.
         top5: accuracy of the five likeliest classes.
         no_accuracy: why there is no accuracy.
+        no_class: images whose label is no class of the model, which do not count.
     """
 
     id: Text
@@ -128,6 +129,7 @@ class Model(StrictModel):
     accuracy_kind: Text = "accuracy"
     top5: Interval | None = None
     no_accuracy: Text | None = None
+    no_class: Count = 0
 
     @model_validator(mode="after")
     def _shares(self) -> Self:

@@ -81,7 +81,7 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
 def _coded(text: str, names: list[str]) -> Markup:
     """Set the names in a text apart from its words."""
     longest_first = sorted((re.escape(str(Markup.escape(name))) for name in names), key=len, reverse=True)
-    pattern = rf"(?<![\w-])({'|'.join(longest_first)})(?![\w:-])"
+    pattern = rf"(?<![\w-])({'|'.join(longest_first)})(?![\w-]|:\S)"
     return Markup(re.sub(pattern, r"<code>\1</code>", str(Markup.escape(text))))
 
 

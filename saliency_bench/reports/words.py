@@ -99,8 +99,10 @@ def reasons(counted: dict[str, int]) -> str:
 
 
 def quality(model: dict) -> list[str]:
-    """Return what must be known besides a classifier's accuracy: top-5, why it is unknown, an assumed softmax."""
+    """Return what must be known besides a classifier's accuracy: what does not count, top-5, an assumed softmax."""
     lines = []
+    if without := model.get("no_class"):
+        lines.append(f"not counted: {count(without)} whose label is no class of the model")
     if five := model.get("top5"):
         lines.append(f"top-5 {percent(five['value'])}")
     if model.get("no_accuracy"):
@@ -233,6 +235,8 @@ def left_out(run: RunData) -> list[str]:
             missing = f"; left out: {reasons(dict(without))}" if without else ", none left out"
             if (computed := scored + sum(dict(without).values())) < used:  # of a run that others cover more samples of
                 missing += f"; computed on {count(computed)} of the {count(used)} samples"
+                if run.summary["target"] == "label" and (unknown := run.summary["model"].get("no_class")):
+                    missing += f" (the label of {count(unknown)} is no class of the model)"
             within = f" in {count(clusters)} groups" if clusters < scored else ""
             among = f" ({reasons(dict(marked))})" if marked else ""
             lines.append(f"{column.name}{explainers}: n = {count(scored)}{within}{among}{missing}")

@@ -18,7 +18,8 @@ Members = Sequence[Sequence[int]]
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
     """Return a summary's facts on its model: `accuracy` with its kind, and `top5` of a softmax more than 5 classes.
 
-    An image with several rows counts once. The accuracy of a sigmoid is the mean average precision over the classes
+    Where labels have no class of the model, `no_class` is the number of their images. An image with several rows counts
+    once. The accuracy of a sigmoid is the mean average precision over the classes
     that some image has.
 
     Args:
@@ -33,7 +34,10 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
         value = mean_average_precision(*_scores_and_truth(rows, codes, members), seed)
         return {"accuracy": value.model_dump(), "accuracy_kind": "mean average precision", "top5": None}
     top5 = _share(rows["top5"], codes)
+    labels = rows["label"].to_pylist() if members else []
+    without = sum(label is not None and label >= 0 and not members[label] for label in labels)
     return {
+        **({"no_class": without} if without else {}),
         "accuracy": _share(rows["correct"], codes).model_dump(),
         "accuracy_kind": "accuracy",
         "top5": top5.model_dump() if top5.n else None,

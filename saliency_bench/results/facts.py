@@ -43,6 +43,7 @@ class ModelFacts(Facts):
     accuracy_kind: str = ""
     top5: Interval | None = None
     no_accuracy: str | None = None
+    no_class: Count = 0
 
 
 class OtherModelFacts(ModelFacts):

@@ -49,7 +49,7 @@ def test_a_plain_module_can_be_given_a_size():
 def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
     classifier = load_classifier(resnet, device="cpu")
     text = repr(classifier)
-    assert len(text.splitlines()) <= 5
+    assert len(text.splitlines()) <= 6
     assert max(map(len, text.splitlines())) <= 120
     for part in (classifier.id, classifier.digest[:8], "8 classes", "disc", "squash to 32 x 32", "softmax", "fp32",
                  "last feature map"):  # fmt: skip
@@ -59,12 +59,22 @@ def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
     named = load_classifier(small(), device="cpu", mean=0, std=1, layer="0", labels=["a", "b", "c", "\x1b[31md" * 50])
     assert "CAM layer: 0" in repr(named)
     assert "softmax (assumed)" in repr(named)
+    assert "normalised by mean 0 and std 1" in repr(named)
+    own = load_classifier(small(), device="cpu", mean=(0.4, 0.5, 0.625), std=0.25)
+    assert "normalised by mean (0.4, 0.5, 0.625) and std 0.25" in repr(own)
     assert "\x1b" not in repr(named)
     assert max(map(len, repr(named).splitlines())) <= 120
     assert "class names unknown" in repr(load_classifier(small(), device="cpu", mean=0, std=1))
     assert "no weights yet" in repr(
         load_classifier(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)), device="cpu", mean=0, std=1)
     )
+
+
+def test_a_network_of_tokens_is_refused():
+    """As ImageGPT, which `transformers` loads as an image classifier."""
+    network = nn.Sequential(nn.Flatten(), nn.Embedding(16, 4), nn.Flatten(), nn.LazyLinear(3))
+    with pytest.raises(UserError, match="takes numbers of tokens"):
+        load_classifier(network, device="cpu", mean=0, std=1)(torch.rand(1, 3, 4, 4))
 
 
 def test_an_output_object_is_unwrapped():

@@ -145,6 +145,15 @@ def test_a_timm_object_is_prepared_as_timm_prepares_it():
     assert load_classifier(timm.create_model("resnet10t", num_classes=4)).labels is None
 
 
+@pytest.mark.parametrize(("size", "given"), [(96, None), ((64, 96), (64, 96))])
+def test_a_timm_object_that_was_built_for_another_size_is_prepared_in_it(size, given):
+    """`pretrained_cfg` keeps the size of the weights that timm has."""
+    model = timm.create_model("test_vit", num_classes=4, img_size=size)
+    classifier = load_classifier(model, device="cpu", size=given)
+    assert classifier.geometry.frame == model.patch_embed.img_size
+    assert classifier(classifier.prepare(rows(2, (120, 150))).images).shape == (2, 4)
+
+
 def test_a_timm_object_whose_weights_have_no_classes_has_no_names():
     """As vit_small_patch16_224.dino and other weights without a head."""
     model = timm.create_model("resnet10t", num_classes=37)

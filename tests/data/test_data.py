@@ -280,10 +280,11 @@ def test_errors_in_one_line(name, options, message, no_hub):
         ("data/shapez/x", "data/shapes/x"),
         ("./dta/shape", "data/shapes"),
         ("dta/shapes", "data/shapes"),
+        ("coinz", "coins"),
     ],
 )
 def test_a_path_with_a_typo_suggests_the_nearest_folder(name, near, tmp_path, monkeypatch, no_hub, capsys):
-    for path in ("shapes", "data/shapes/x"):
+    for path in ("shapes", "data/shapes/x", "coins"):
         (tmp_path / path).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net").mkdir()

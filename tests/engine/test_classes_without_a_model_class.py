@@ -22,6 +22,10 @@ def test_they_are_predicted_and_not_explained(shapes, resnet, classes, tmp_path,
     assert all((rows[image_id]["correct"] is None) == (image_id in without) for image_id in rows)
     assert {row["image_id"] for row in result.records()} == set(rows) - without
     assert result.summary["model"]["accuracy"]["n"] == len(rows) - len(without)
+    assert result.summary["model"]["no_class"] == len(without)
+    page = result.report.read_text(encoding="utf-8")
+    assert f"not counted: {len(without)} whose label is no class of the model" in page
+    assert f"of the {len(rows)} samples (the label of {len(without)} is no class of the model)" in page
     assert f"{len(without)} of {len(rows)} samples show what the model has no class for" in capsys.readouterr().err
 
 

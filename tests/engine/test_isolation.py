@@ -181,6 +181,10 @@ def test_maps_that_depend_on_other_images_of_the_batch_are_seen():
     assert not differ(maps, maps)
     assert not differ(maps * (1 + 1e-5), maps)
     assert differ(maps - maps.mean(), maps)
+    by_little, far = torch.ones(4, 1, 1), torch.ones(4, 1, 1)
+    by_little[0], far[0] = 1.004, 1.5  # a ReLU whose input is zero but for the last bits; another image in its place
+    assert not differ(maps * by_little, maps)
+    assert differ(maps * far, maps)
 
 
 def in_place(classifier, images, target):

@@ -64,12 +64,12 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
     assert "--images 12 --sampled 4" in page
 
 
-def test_ahead_of_every_baseline_are_those_whose_ranks_all_come_first():
-    ranks = {"sure": (1, 2), "perhaps": (1, 3), "behind": (4, 4), "centre": (3, 3), "random": (3, 4)}
-    cells = [SimpleNamespace(explainer=name, rank=rank, baseline=name in script.BASELINES)
-             for name, rank in ranks.items()]  # fmt: skip
-    assert script.leaders(cells) == ["sure"]
-    assert script.leaders([SimpleNamespace(explainer="alone", rank=None, baseline=False)]) == []
+def test_ahead_of_every_baseline_are_those_that_beat_each_whatever_their_ranks():
+    signs = {"sure": (1, 1), "perhaps": (1, 0), "behind": (-1, -1), "alone": (None, None)}
+    comparisons = [SimpleNamespace(name=name, metric=metric, sign=sign)
+                   for name, of_baselines in signs.items() for sign in of_baselines for metric in "mn"]  # fmt: skip
+    assert script.leaders(comparisons, "m") == ["sure"]
+    assert script.leaders(comparisons[:1], "n") == []
 
 
 def test_the_section_of_a_transformer_takes_the_place_of_an_earlier_one_and_changes_nothing_else():
