@@ -230,8 +230,11 @@ def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done, tmp
 def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
     files = [path for path in sorted(done.folder.rglob("*")) if path.is_file()]
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+    stale = done.folder / "tables" / ".means.csv.4711.tmp"  # of a start that was killed
+    stale.touch()
     again = suite(str(file), out=done.folder, smoke=True, compare=True, device="cpu", progress=False)
     assert not again.failed
+    assert not stale.exists()
     assert {path: path.read_bytes() for path in before} == {path: text for path, (text, _) in before.items()}
     kept = [path for path in before if path.name in ("records.parquet", "model.safetensors", "report.html")]
     assert kept

@@ -216,6 +216,9 @@ def _write(
     failed: dict[Path, str], compare: bool,
 ) -> SuiteResult:  # fmt: skip
     """Write the tables, pictures, settings and page of what is there."""
+    for folder in (choice.out, choice.out / "tables", choice.out / "pictures"):
+        for stale in folder.glob(".*.tmp"):  # of a suite that was killed while it wrote
+            stale.unlink(missing_ok=True)
     written = write_tables(content, tables, choice, failed, compare)
     pictures = draw_pictures(content, tables, choice, failed)
     settings = settings_table(name, content, tables)
