@@ -36,6 +36,7 @@ def overview(
     checks: Mapping[str, Sequence[bool]],
     lease_hours: float,
     agreement: Mapping[str, tuple[float, int]] | None = None,
+    lately: int | None = None,
 ) -> dict[str, Any]:
     """Return the state of a study of any protocol, as plain data.
 
@@ -46,9 +47,11 @@ def overview(
         checks: {person: whether each check was right}.
         lease_hours: after which who holds something and does nothing is stuck.
         agreement: {person: (mean agreement with others, images)}; None where the protocol knows none.
+        lately: answers that count, of the last day; None for all answers of the last day.
     """
     answers = study.answers(last=False, masks=False)
-    lately = sum(answer.created >= hours_ago(DAY) for answer in answers if answer.revision == 1)
+    if lately is None:
+        lately = sum(answer.created >= hours_ago(DAY) for answer in answers if answer.revision == 1)
     left = max(wanted - done, 0)
     return {
         "study": study.name,
@@ -142,10 +145,11 @@ class AnnotationOverview:
         per_unit = annotating.settings["annotators"]
         images = [self._image(unit, given) for unit, given in answers.items() if given]
         checks = {person: [value >= LOW_IOU for value in ious] for person, ious in annotating.honeypot_scores().items()}
-        done = sum(min(len(_drawn(given)), per_unit) for given in answers.values())
-        about = overview(
-            annotating.study, done, per_unit * len(answers), checks, annotating.lease_hours, self._agreement(answers)
-        )
+        drawn = {unit: _drawn(given) for unit, given in answers.items()}
+        done = sum(min(len(given), per_unit) for given in drawn.values())
+        lately = sum(answer.created >= hours_ago(DAY) for given in drawn.values() for answer in given)
+        wanted, agreement = per_unit * len(answers), self._agreement(answers)
+        about = overview(annotating.study, done, wanted, checks, annotating.lease_hours, agreement, lately)
         images.sort(key=lambda image: (-len(image["marks"]), 2.0 if image["iou"] is None else image["iou"]))
         return about | {"images": images, "annotators": per_unit}
 

@@ -276,6 +276,17 @@ def test_a_phone_draws_with_one_finger_and_moves_with_two(browser, served):
         np.testing.assert_array_equal(answers(served)[0].pixels, mask)
 
 
+@pytest.mark.parametrize("size", [(375, 812), (812, 375)])
+def test_a_phone_shows_a_long_class_in_full_and_is_no_wider(browser, served, size):
+    options = {**PHONE, "viewport": {"width": size[0], "height": size[1]}}
+    for page in opened(browser, served.url, options):
+        page.evaluate("document.getElementById('lead').textContent = 'Practice: mark what shows'")
+        page.evaluate("document.getElementById('label').textContent = 'German short-haired pointer'")
+        assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [size[0]] * 2
+        task, label = (page.locator(name).bounding_box() for name in ("#task", "#label"))
+        assert label["x"] + label["width"] <= task["x"] + task["width"]
+
+
 def test_two_browsers_a_kill_and_a_closed_tab_lose_nothing(browser, served):
     contexts = [browser.new_context(**DESKTOP) for _ in range(2)]
     pages = [context.new_page() for context in contexts]
