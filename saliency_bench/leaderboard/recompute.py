@@ -25,10 +25,12 @@ from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.data.hidden_masks import join_masks
 from saliency_bench.data.loading import find, load_dataset
+from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.reading import sample_ids
 from saliency_bench.engine.run import run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
+from saliency_bench.hub.names import FORCED, could_be_on_the_hub
 from saliency_bench.leaderboard import hidden as hidden_track
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric, needs_masks
 from saliency_bench.leaderboard.hub_table import rewrite
@@ -321,17 +323,19 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
 def _named(listed: Any, submitted: Any) -> str:
     """Return what to load a dataset or model by: as the board lists it, if that can be loaded, or as it was submitted.
 
+    What a stranger writes is a name of the Hub or of the package, and no path on this machine.
+
     Raises:
         UserError: Only its submitter has it.
     """
     has_place = listed is not None and (listed.repo or not listed.id.startswith((FOLDER, "module:")))
-    loaded = listed if has_place else submitted
-    if loaded.repo:
-        return f"{loaded.repo}@{loaded.revision}" if loaded.revision else loaded.repo
-    if loaded.id.startswith((FOLDER, "module:")):
-        kind = type(submitted).__name__.lower()
-        raise UserError(f"the {kind} {loaded.id} is on no Hub; give --{kind} where you have it")
-    return loaded.id
+    loaded, kind = listed if has_place else submitted, type(submitted).__name__.lower()
+    name = loaded.repo or loaded.id
+    if name in list_datasets() or name.startswith("torchvision:"):
+        return name
+    if not could_be_on_the_hub(name) or (kind == "dataset" and "/" not in name):
+        raise UserError(f"the {kind} {name} is on no Hub; give --{kind} where you have it")
+    return f"{FORCED}{name}" + (f"@{loaded.revision}" if loaded.revision else "")
 
 
 def _ways(
