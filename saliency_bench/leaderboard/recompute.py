@@ -133,7 +133,7 @@ def recompute(
         if is_hidden and masks is not None and rows is not None:
             if with_masks is None:
                 kept = hidden_track.kept_masks(masks, api or client.default_api())
-                with_masks = join_masks(rows, kept, setting.split)
+                with_masks = join_masks(rows, kept, setting.split, dataset.repo)
             settings["dataset"] = with_masks
         their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
         again = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)

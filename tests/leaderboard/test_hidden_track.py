@@ -241,6 +241,10 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
     with pytest.raises(UserError, match="is not the one that the hidden masks are of"):
         join_masks(turned, kept, "test")
+    (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
+    assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
+    with pytest.raises(UserError, match=f"are those of {PUBLIC}; maps of mallory/things are not scored with them"):
+        join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels, and attempts of its own
     with pytest.raises(UserError, match="holds no masks of the split train"):
         join_masks(shown, kept, "train")
 
@@ -304,6 +308,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
     assert "hides the masks of test" in push("other")[1]
 
     # Another dataset has taken a name that ends like that of hidden masks.
+    here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
     (folder / "published.json").unlink()
     assert push("pets-masks")[0] == 0
     assert "with the masks of test: hiding what others may have is worthless" in push("pets", "--hide-masks", "test")[1]
@@ -318,6 +323,34 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
     assert "pets" not in {repo.rpartition("/")[2] for _, repo in here.store.repos}
     (folder / "published.json").write_text("[]")
     assert "published.json was changed" in push("pets")[1]
+
+
+@pytest.mark.slow
+def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_data, tmp_path, monkeypatch, capsys):
+    """Neither has the `published.json` of the folder from which they were hidden."""
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+
+    def push(folder, name, *more, namespace=OWNER):
+        words = ["--namespace", namespace, "--name", name, "--with-images", "cc-by-4.0", *more]
+        return main(["push", "dataset", str(folder), *words]), capsys.readouterr().err
+
+    hiding = ("--hide-masks", "test")
+    first, copied = (shutil.copytree(own_data, tmp_path / name) for name in ("first", "copied"))
+    assert push(first, "things", *hiding)[0] == 0
+    other_split = {kind: str(shutil.copytree(own_data.parent / kind / "test", tmp_path / kind / "train").parent)
+                   for kind in ("images", "masks")}  # fmt: skip
+    built = sb.build("folder", tmp_path / "built", **other_split, progress=False)
+    for folder, namespace in ((copied, OWNER), (copied, "founder"), (built, OWNER)):
+        for more in ((), ("--dry-run",)):
+            code, shown = push(folder, "other", *more, namespace=namespace)
+            assert (code, shown.count("\n")) == (2, 1)
+            assert f"{PUBLIC} hides the masks of 29 images that {namespace}/other would show, such as t" in shown
+            assert f"if they are hidden no more, delete {PRIVATE}" in shown
+    assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
+    assert push(copied, "things", *hiding)[0] == 0  # the same again
+    here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
+    (copied / "published.json").unlink()
+    assert push(copied, "other")[0] == 0
 
 
 def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here, own_data, tmp_path, monkeypatch):
