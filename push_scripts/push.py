@@ -96,12 +96,12 @@ def dataset(args: Namespace) -> None:
         publication = dataset_publication(
             args.item, args.namespace, Path(workspace), args.name, args.with_images, args.eval_yaml, args.hide_masks
         )
-        if own := is_own_data(read_report(Path(args.item))["dataset"]):
+        if is_own := is_own_data(read_report(Path(args.item))["dataset"]):
             _check_masks(args, publication.repo)
         kept = _published_masks(args, publication) if args.hide_masks else None
         done = _published(args, publication)
     is_seen = args.hide_masks or not done.plan.private
-    if own and is_seen and not args.dry_run:
+    if is_own and is_seen and not args.dry_run:
         note_published(Path(args.item), publication.repo, args.hide_masks)
     if args.json:
         print(json.dumps(done.as_dict() | ({"masks": kept.as_dict()} if kept else {}), indent=2))

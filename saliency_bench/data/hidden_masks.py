@@ -87,8 +87,8 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
     """
     build_report = read_report(kept)
     # A stranger's copy with other labels is another dataset, with attempts of its own.
-    if repo is not None and (of := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
-        raise UserError(f"the hidden masks are those of {of}; maps of {repo} are not scored with them")
+    if repo is not None and (owner := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
+        raise UserError(f"the hidden masks are those of {owner}; maps of {repo} are not scored with them")
     if split not in build_report.get("splits", {}):
         raise UserError(f"{kept} holds no masks of the split {split}; give the repository that push dataset made")
     features = features_of(kept, build_report)

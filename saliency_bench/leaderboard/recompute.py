@@ -224,7 +224,7 @@ def _attempts(
             continue
         scored[name] = Attempt(
             submitter=result.submitter, fingerprint=result.setting.fingerprint, method=name, date=today.isoformat(),
-            maps=hidden_track.print_of(maps[name]) if name in maps else "",
+            maps=hidden_track.sketch_of(maps[name]) if name in maps else "",
         )  # fmt: skip
         earlier.append(scored[name])
     for by in [by for by in ways if by.endswith(WITH_HIDDEN)]:

@@ -170,9 +170,9 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
              for row in rows_of(Path(folder), part, ["image_id", "image", "mask"]) if row["mask"]}  # fmt: skip
     owners = {repo.partition("/")[0].casefold(): repo.partition("/")[0]}
     owners |= {name.casefold(): name for name in account(api).roles}
-    found = [info for name in owners.values() if masks for info in api.list_datasets(author=name)]
-    for kept in sorted(info.id for info in found if info.private and info.id.endswith(KEPT)):
-        if (of := published_report(kept, api=api).get(MASKS_OF)) is None:
+    repositories = [info for name in owners.values() if masks for info in api.list_datasets(author=name)]
+    for kept in sorted(info.id for info in repositories if info.private and info.id.endswith(KEPT)):
+        if (public := published_report(kept, api=api).get(MASKS_OF)) is None:
             continue
         with no_bars():
             place = Path(snapshot_download(kept, repo_type="dataset", endpoint=api.endpoint, token=api.token))
@@ -180,7 +180,7 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
                   for row in rows_of(place, part, ["image_sha256"])}  # fmt: skip
         if both := sorted(masks[each] for each in masks.keys() & hidden):
             raise UserError(
-                f"{of} hides the masks of {counted(len(both), 'image')} that {repo} would show, such as "
+                f"{public} hides the masks of {counted(len(both), 'image')} that {repo} would show, such as "
                 f"{one_line(both[0], 100)}: add --hide-masks, or leave these out; if they are hidden no more, delete "
                 f"{kept}"
             )

@@ -105,7 +105,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert here.repo("datasets", PRIVATE).private
     assert not here.repo("datasets", PUBLIC).private
     assert main(words[:-2]) == 2  # the masks, by mistake
-    assert "hidden_masks" in capsys.readouterr().err
+    assert "things hides the masks of 29 images that saliency-bench/things would show" in capsys.readouterr().err
     rows = sb.load_dataset(PUBLIC)
     assert set(rows["mask"]) == {None}
     assert main(words) == 0  # changes nothing
@@ -336,6 +336,7 @@ def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_dat
 
     hiding = ("--hide-masks", "test")
     first, copied = (shutil.copytree(own_data, tmp_path / name) for name in ("first", "copied"))
+    (copied / "published.json").unlink(missing_ok=True)
     assert push(first, "things", *hiding)[0] == 0
     other_split = {kind: str(shutil.copytree(own_data.parent / kind / "test", tmp_path / kind / "train").parent)
                    for kind in ("images", "masks")}  # fmt: skip
@@ -409,7 +410,7 @@ def test_one_image_moves_a_score_by_one_step_at_most():
         assert abs(after - before) <= step + 1e-6
 
 
-def attempts(*days, submitter="ada", maps="x"):
+def attempts(*days, submitter="ada", maps="0f"):
     return [Attempt(submitter=submitter, fingerprint=FINGERPRINT, method="m", date=day.isoformat(), maps=maps)
             for day in days]  # fmt: skip
 
@@ -445,13 +446,38 @@ def test_maps_are_known_again_when_they_are_scaled_and_shifted():
     draw = np.random.default_rng(0)
     maps = {name: draw.normal(size=(4, 4)).astype(np.float32) for name in "ab"}
     same = {name: 4 * maps[name] + 2 for name in "ba"}
-    assert hidden.print_of(maps) == hidden.print_of(same)
-    assert hidden.print_of(maps) != hidden.print_of({"a": maps["b"], "b": maps["a"]})
-    assert hidden.print_of({"a": np.zeros((2, 2))}) == hidden.print_of({"a": np.ones((2, 2))})
+    assert hidden.sketch_of(maps) == hidden.sketch_of(same)
+    assert hidden.sketch_of(maps) != hidden.sketch_of({"a": maps["b"], "b": maps["a"]})
+    assert hidden.sketch_of({"a": np.zeros((2, 2))}) == hidden.sketch_of({"a": np.ones((2, 2))})
     attempt = attempts(date(2026, 11, 25), submitter="eve")[0]
     before = SimpleNamespace(attempts=attempts(date(2026, 11, 20)))
     assert hidden.copies_of(attempt, [before]) == ["its maps are those of m by ada, scored on 2026-11-20"]
     assert hidden.copies_of(attempts(date(2026, 11, 25))[0], [before]) == []
+
+
+def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_are_not():
+    """A second account of the same person submits what the first had scored, and a little noise."""
+    draw = np.random.default_rng(0)
+    maps = {f"image {number}": np.kron(draw.normal(size=(5, 5)), np.ones((7, 7))) for number in range(40)}
+
+    def lines(changed, first="ada", fingerprint=FINGERPRINT):
+        before = SimpleNamespace(attempts=attempts(date(2026, 11, 20), submitter=first, maps=hidden.sketch_of(maps)))
+        (attempt,) = attempts(date(2026, 11, 25), submitter="eve", maps=hidden.sketch_of(changed))
+        return hidden.copies_of(attempt.model_copy(update={"fingerprint": fingerprint}), [before, before])
+
+    def mixed(noise):
+        return {name: values + noise * draw.normal(size=values.shape) for name, values in maps.items()}
+
+    assert lines(mixed(0.3)) == ["its maps are nearly those of m by ada, scored on 2026-11-20"]
+    assert lines({name: np.sign(values) * abs(values) ** 1.1 for name, values in maps.items()}) != []
+    assert lines(mixed(0.3), first="Eve") == lines(mixed(0.3), fingerprint="0" * 64) == []
+    assert lines(mixed(5)) == lines({name: -values for name, values in maps.items()}) == []
+    for correlation in (0.0, 0.6, 0.9):
+        other = {name: np.kron(draw.normal(size=(5, 5)), np.ones((7, 7))) for name in maps}
+        blend = {name: correlation * maps[name] + (1 - correlation**2) ** 0.5 * other[name] for name in maps}
+        both = hidden.sketch_of(maps), hidden.sketch_of(blend)
+        assert hidden._correlation(*both) == pytest.approx(correlation, abs=0.15)
+        assert lines(blend) == []
 
 
 NONE = np.full(60, np.nan)
@@ -533,7 +559,7 @@ def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
     assert ([attempt.method for attempt in done], problem) == (["mine"], "")
     assert [cell.explainer for cell in ways["maps with hidden masks"]] == ["mine"]
     assert "eve has had 1 attempt in 7 days" in further[handed_in.cells[1].cell_id]
-    assert done[0].maps == hidden.print_of(maps["mine"])
+    assert done[0].maps == hidden.sketch_of(maps["mine"])
     del maps["mine"][IDS[0]]
     ways = {"maps with hidden masks": handed_in.cells}
     assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 image")
