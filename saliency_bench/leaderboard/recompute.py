@@ -118,7 +118,7 @@ def recompute(
     further: dict[str, str] = {}
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
-    device, model = "", KnownModel(id=result.model.id, digest=setting.classifier)
+    device, model = "", None  # what was not loaded is not listed: its name would be the submitter's word
     suspicions: dict[str, list[str]] = {}
     maps = maps_in(root / folder, result.maps)
     ways = _ways(submission, maps, further, has_hidden=masks is not None)
@@ -331,7 +331,7 @@ def _named(listed: Any, submitted: Any) -> str:
     has_place = listed is not None and (listed.repo or not listed.id.startswith((FOLDER, "module:")))
     loaded, kind = listed if has_place else submitted, type(submitted).__name__.lower()
     name = loaded.repo or loaded.id
-    if name in list_datasets() or name.startswith("torchvision:"):
+    if name in list_datasets() or name.startswith("torchvision:") or (has_place and not loaded.repo):
         return name
     if not could_be_on_the_hub(name) or (kind == "dataset" and "/" not in name):
         raise UserError(f"the {kind} {name} is on no Hub; give --{kind} where you have it")

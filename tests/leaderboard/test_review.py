@@ -25,7 +25,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import recompute as recompute_module
 from saliency_bench.leaderboard import review as review_module
 from saliency_bench.leaderboard.checks import known_explainer, known_metric
-from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
+from saliency_bench.leaderboard.known import KnownDataset, KnownModel, known_dataset, write_known
 from saliency_bench.leaderboard.published_maps import stated_names
 from saliency_bench.leaderboard.recompute import (
     MOST_PASSES,
@@ -320,6 +320,16 @@ def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, told, t
     else:
         with pytest.raises(UserError, match=r"is on no Hub; give --(dataset|model) where you have it"):
             _named(None, submitted)
+
+
+def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
+    """Its name would be a stranger's word for any weights, on a page that calls it the owner's."""
+    known = KnownDataset.model_validate_json(know(tmp_path).read_text())
+    monkeypatch.setattr(recompute_module, "_dataset", lambda *_: known)
+    monkeypatch.setattr(recompute_module, "find", lambda name: SimpleNamespace(hidden_masks=None))
+    folder = write(tmp_path, {"mine@1": SCORES["random"]}, "mallory").relative_to(tmp_path).as_posix()
+    status, _, model = recompute(tmp_path, folder, dataset="any", model="any", progress=False)
+    assert (status.cells, model) == ({}, None)
 
 
 @pytest.mark.slow
