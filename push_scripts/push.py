@@ -96,29 +96,40 @@ def dataset(args: Namespace) -> None:
         publication = dataset_publication(
             args.item, args.namespace, Path(workspace), args.name, args.with_images, args.eval_yaml, args.hide_masks
         )
+        if is_own := is_own_data(read_report(Path(args.item))["dataset"]):
+            _check_masks(args, publication.repo)
         kept = _published_masks(args, publication) if args.hide_masks else None
         done = _published(args, publication)
     is_seen = args.hide_masks or not done.plan.private
-    if is_own_data(read_report(Path(args.item))["dataset"]) and is_seen and not args.dry_run:
+    if is_own and is_seen and not args.dry_run:
         note_published(Path(args.item), publication.repo, args.hide_masks)
     if args.json:
         print(json.dumps(done.as_dict() | ({"masks": kept.as_dict()} if kept else {}), indent=2))
 
 
-def _published_masks(args: Namespace, publication: "Publication") -> "Published":
-    """Publish the masks that a dataset hides in a private repository; before the dataset, so that none lacks them."""
+def _check_masks(args: Namespace, repo: str) -> None:
+    """Raise UserError if masks are to be hidden that were shown, or to be shown that another repository hides."""
     from saliency_bench.hub.client import default_api, token_of
     from saliency_bench.hub.errors import is_network_error, refuse
-    from saliency_bench.publishing.datasets import check_never_shown, masks_publication
+    from saliency_bench.publishing.datasets import check_hidden_nowhere, check_never_shown
 
     api = default_api()
     try:
-        check_never_shown(publication.repo, args.hide_masks, api)
+        if args.hide_masks:
+            check_never_shown(repo, args.hide_masks, api)
+        if token_of(api) is not None and not args.private:
+            check_hidden_nowhere(args.item, repo, args.hide_masks, api)
     except UserError:
         raise
     except Exception as error:
         if not (args.dry_run and is_network_error(error)):
-            refuse(error, publication.repo, token_of(api))
+            refuse(error, repo, token_of(api))
+
+
+def _published_masks(args: Namespace, publication: "Publication") -> "Published":
+    """Publish the masks that a dataset hides in a private repository; before the dataset, so that none lacks them."""
+    from saliency_bench.publishing.datasets import masks_publication
+
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         masks = masks_publication(publication, args.item, args.hide_masks, Path(workspace))
         return _published(args, masks, private=True)

@@ -16,6 +16,7 @@ from saliency_bench.data.build_report import HIDDEN, SplitWriter, read_report
 from saliency_bench.data.fingerprints import stored_bytes
 from saliency_bench.errors import UserError, one_line, unknown
 
+MASKS_OF = "masks_of"  # key of the report of hidden masks: the repository that they are left out of
 SHOWN = ("image", "image_id", "label", "labels", "group", "source_split")
 
 
@@ -72,18 +73,22 @@ def _split_with_masks(folder: Path, build_report: dict[str, Any], split: str) ->
     return build_report["splits"][split]
 
 
-def join_masks(rows: Dataset, kept: Path, split: str) -> Dataset:
+def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -> Dataset:
     """Return published rows with all columns that were hidden.
 
     Args:
         rows: of the split, as they are published.
         kept: the folder that `keep_masks` wrote.
         split: its name.
+        repo: where they were published, if they are from the Hub.
 
     Raises:
-        UserError: The folder is of another split, or an image is not the one that the kept masks are of.
+        UserError: The folder is of another split or repository, or an image is not the one that the kept masks are of.
     """
     build_report = read_report(kept)
+    # A stranger's copy with other labels is another dataset, with attempts of its own.
+    if repo is not None and (owner := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
+        raise UserError(f"the hidden masks are those of {owner}; maps of {repo} are not scored with them")
     if split not in build_report.get("splits", {}):
         raise UserError(f"{kept} holds no masks of the split {split}; give the repository that push dataset made")
     features = features_of(kept, build_report)

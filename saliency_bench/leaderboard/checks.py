@@ -26,6 +26,7 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import check_range
 from saliency_bench.results.ranking import aggregate_of, compare
 from saliency_bench.results.summary import Outcome, numbers_of, result_of
+from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import hash_of
 
@@ -157,6 +158,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
         UserError: A number of the result does not follow from the records.
     """
     seed = result.setting.seed
+    _check_target(result, path)
     keys = []
     for cell in result.cells:
         _check_metric(cell, result.setting, path)
@@ -189,6 +191,15 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
         _compare(derived, stated, path)
         cells.append(derived)
     return Checked(result, cells, recorded)
+
+
+def _check_target(result: Result, path: Path) -> None:
+    """Raise UserError if the words for what is explained are those of another rule than that of the setting."""
+    rule, words = result.setting.target.partition(" ")[0], result.target
+    rules = (*TARGETS, PREDICTED_BY.rstrip(":"))
+    stated = next((name for name in rules if words == name or words.startswith(f"{name}:")), None)
+    if stated != (rule if rule in rules else None):
+        raise UserError(f"{path.with_name(RESULT)}: target says {words}, but setting.target is {rule}")
 
 
 def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:

@@ -8,8 +8,8 @@ can move it by. Intervals are rounded outwards.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, timedelta
-from hashlib import sha256
-from math import ceil, floor, isfinite
+from hashlib import shake_256
+from math import ceil, cos, floor, isfinite, pi
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ MOST_METRICS = 10  # of a method: each is told about the same maps
 PER_DAY, PER_WEEK = 1, 3  # attempts of a submitter on a dataset
 STEP = 0.01  # of the range of a metric
 WEEK = timedelta(days=7)
+BITS, GRID, NEARLY = 1024, 8, 0.95  # of a sketch: its length, the side of a coarse map, the correlation that is marked
 TINY = 1e-9  # of a step: 0.29 / 0.01 is just below 29
 
 
@@ -107,21 +108,45 @@ def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) 
     return None
 
 
-def print_of(maps: Mapping[str, np.ndarray]) -> str:
-    """Return a hash of maps that stays the same when they are multiplied, or shifted, by a positive number."""
-    digest = sha256()
+def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
+    """Return hexadecimal digits that differ in the fewer bits the more two sets of maps of the same images correlate.
+
+    Each bit is the side of a random plane on which the maps lie, coarse, without their mean and of length 1 (Charikar,
+    2002): two correlations r apart differ in a share arccos(r) / pi of them. Multiples and shifts have the same bits.
+    """
+    sides = np.zeros(BITS)
     for image_id in sorted(maps):
-        values = maps[image_id].astype(np.float64)
-        span = np.ptp(values)
-        grey = np.round(255 * (values - values.min()) / span) if span else np.zeros_like(values)
-        digest.update(sha256(image_id.encode()).digest() + sha256(grey.astype(np.uint8).tobytes()).digest())
-    return digest.hexdigest()
+        coarse = _coarse(maps[image_id].astype(np.float64)).ravel()
+        coarse -= coarse.mean()
+        draws = np.frombuffer(shake_256(image_id.encode()).digest(coarse.size * BITS // 8), np.uint8)
+        length = np.linalg.norm(coarse)
+        sides += np.unpackbits(draws).reshape(BITS, -1) @ (coarse / length if length else coarse)
+    return np.packbits(sides > 0).tobytes().hex()
+
+
+def _coarse(values: np.ndarray) -> np.ndarray:
+    """Return the means of a map (H, W) in `GRID` x `GRID` parts."""
+    starts = [np.linspace(0, size, min(GRID, size), endpoint=False).astype(int) for size in values.shape]
+    heights, widths = (np.diff(start, append=size) for start, size in zip(starts, values.shape, strict=True))
+    sums = np.add.reduceat(np.add.reduceat(values, starts[0], axis=0), starts[1], axis=1)
+    return sums / np.outer(heights, widths)
+
+
+def _correlation(first: str, second: str) -> float:
+    """Return about how much the maps of two sketches correlate."""
+    differing = (int(first, 16) ^ int(second, 16)).bit_count()
+    return cos(pi * differing / BITS)
 
 
 def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
-    """Return a line for each other submitter who has had these very maps scored."""
-    if not attempt.maps:  # explainers of the package, which anybody may run
-        return []
-    others = {other.submitter: other for status in statuses for other in status.attempts
-              if other.maps == attempt.maps and other.submitter.casefold() != attempt.submitter.casefold()}  # fmt: skip
-    return [f"its maps are those of {other.method} by {name}, scored on {other.date}" for name, other in others.items()]
+    """Return a line for each other submitter who has had these maps scored, or nearly these."""
+    lines: dict[str, str] = {}
+    for other in (other for status in statuses for other in status.attempts):
+        if len(other.maps) != len(attempt.maps) or not attempt.maps:  # explainers of the package: anybody may run them
+            continue
+        is_other = other.submitter.casefold() != attempt.submitter.casefold()
+        if is_other and other.fingerprint == attempt.fingerprint and _correlation(other.maps, attempt.maps) > NEARLY:
+            nearly = "" if other.maps == attempt.maps else "nearly "
+            line = f"its maps are {nearly}those of {other.method} by {other.submitter}, scored on {other.date}"
+            lines.setdefault(other.submitter.casefold(), line)
+    return list(lines.values())

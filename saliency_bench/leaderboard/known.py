@@ -19,7 +19,7 @@ from saliency_bench.data.loading import find
 from saliency_bench.engine.reading import group_names, sample_ids
 from saliency_bench.errors import one_line
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Day
-from saliency_bench.results.cell import Count, Hash, Line, StrictModel, Text, field_line
+from saliency_bench.results.cell import Count, Hash, StrictModel, Text, field_line
 from saliency_bench.utils.files import check_readable, read_bytes, write_json
 
 DATASETS, MODELS, STATUS = "datasets", "models", "status"
@@ -91,14 +91,14 @@ class Attempt(StrictModel):
     Attributes:
         fingerprint: of the dataset.
         date: by the clock of the board's owner.
-        maps: `hidden.print_of` them; "" for explainers of the package.
+        maps: `hidden.sketch_of` them; "" for explainers of the package.
     """
 
     submitter: Text
     fingerprint: Hash
     method: Text
     date: Day
-    maps: Line = ""
+    maps: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{0,2000}$")] = ""
 
 
 class Recomputed(StrictModel):

@@ -25,10 +25,12 @@ from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.data.hidden_masks import join_masks
 from saliency_bench.data.loading import find, load_dataset
+from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.reading import sample_ids
 from saliency_bench.engine.run import run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
+from saliency_bench.hub.names import FORCED, could_be_on_the_hub
 from saliency_bench.leaderboard import hidden as hidden_track
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric, needs_masks
 from saliency_bench.leaderboard.hub_table import rewrite
@@ -116,7 +118,7 @@ def recompute(
     further: dict[str, str] = {}
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
-    device, model = "", KnownModel(id=result.model.id, digest=setting.classifier)
+    device, model = "", None  # what was not loaded is not listed: its name would be the submitter's word
     suspicions: dict[str, list[str]] = {}
     maps = maps_in(root / folder, result.maps)
     ways = _ways(submission, maps, further, has_hidden=masks is not None)
@@ -131,7 +133,7 @@ def recompute(
         if is_hidden and masks is not None and rows is not None:
             if with_masks is None:
                 kept = hidden_track.kept_masks(masks, api or client.default_api())
-                with_masks = join_masks(rows, kept, setting.split)
+                with_masks = join_masks(rows, kept, setting.split, dataset.repo)
             settings["dataset"] = with_masks
         their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
         again = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
@@ -222,7 +224,7 @@ def _attempts(
             continue
         scored[name] = Attempt(
             submitter=result.submitter, fingerprint=result.setting.fingerprint, method=name, date=today.isoformat(),
-            maps=hidden_track.print_of(maps[name]) if name in maps else "",
+            maps=hidden_track.sketch_of(maps[name]) if name in maps else "",
         )  # fmt: skip
         earlier.append(scored[name])
     for by in [by for by in ways if by.endswith(WITH_HIDDEN)]:
@@ -321,17 +323,19 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
 def _named(listed: Any, submitted: Any) -> str:
     """Return what to load a dataset or model by: as the board lists it, if that can be loaded, or as it was submitted.
 
+    What a stranger writes is a name of the Hub or of the package, and no path on this machine.
+
     Raises:
         UserError: Only its submitter has it.
     """
     has_place = listed is not None and (listed.repo or not listed.id.startswith((FOLDER, "module:")))
-    loaded = listed if has_place else submitted
-    if loaded.repo:
-        return f"{loaded.repo}@{loaded.revision}" if loaded.revision else loaded.repo
-    if loaded.id.startswith((FOLDER, "module:")):
-        kind = type(submitted).__name__.lower()
-        raise UserError(f"the {kind} {loaded.id} is on no Hub; give --{kind} where you have it")
-    return loaded.id
+    loaded, kind = listed if has_place else submitted, type(submitted).__name__.lower()
+    name = loaded.repo or loaded.id
+    if name in list_datasets() or name.startswith("torchvision:") or (has_place and not loaded.repo):
+        return name
+    if not could_be_on_the_hub(name) or (kind == "dataset" and "/" not in name):
+        raise UserError(f"the {kind} {name} is on no Hub; give --{kind} where you have it")
+    return f"{FORCED}{name}" + (f"@{loaded.revision}" if loaded.revision else "")
 
 
 def _ways(

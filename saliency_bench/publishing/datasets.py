@@ -5,29 +5,31 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError
 from PIL import Image, ImageDraw
 
 from saliency_bench import registry
 from saliency_bench.data import annotations
+from saliency_bench.data.annotations import checksum, rows_of
 from saliency_bench.data.build_report import HIDDEN, REPORT, read_report, report_bytes
 from saliency_bench.data.card import ANNOTATIONS, CONFIG, card, terms
-from saliency_bench.data.hidden_masks import hide_masks, keep_masks
+from saliency_bench.data.hidden_masks import MASKS_OF, hide_masks, keep_masks
 from saliency_bench.data.hub_datasets import published_report
 from saliency_bench.data.untrusted import complete
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub.client import account, no_bars
 from saliency_bench.hub.plan import STARTERS, Publication
 from saliency_bench.publishing.headline import eval_yaml, shown_split
 from saliency_bench.publishing.own_data import check_published_alike, is_own_data
 from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.utils.messages import counted
 from saliency_bench.utils.pictures import decode
 
 PICTURE = "assets/samples.png"
 SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
 TINT = (230, 40, 40)
 OWNED = ("data/*.parquet", "annotations/*.parquet", PICTURE)
-MASKS_OF = "masks_of"  # key of the report of hidden masks: the repository that they are left out of
 MARK = (REPORT, "dataset", HIDDEN, MASKS_OF)
 KEPT = "-masks"  # after the name of the dataset: the private repository of its hidden masks
 
@@ -144,6 +146,43 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
             raise UserError(
                 f"commit {commit[:12]} of {repo} was published without hiding the masks of {split}: hiding what "
                 "others may have is worthless; take images that were never published, and another --name"
+            )
+
+
+def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: HfApi) -> None:
+    """Check that no private repository of the account hides masks that are to be shown, whatever the folder is called.
+
+    Samples are compared by their images, so that a copied folder, or one that was built anew, is known again. Errors of
+    the Hub are raised as they are.
+
+    Args:
+        folder: of the dataset.
+        repo: to be published.
+        hide: the split whose masks it hides; None: it shows all.
+        api: client of the Hub, with a token.
+
+    Raises:
+        UserError: There is such a repository; names it.
+    """
+    build_report = _checked_report(Path(folder))
+    masks = {checksum(row["image"]): row["image_id"]
+             for split, part in build_report["splits"].items() if split != hide
+             for row in rows_of(Path(folder), part, ["image_id", "image", "mask"]) if row["mask"]}  # fmt: skip
+    owners = {repo.partition("/")[0].casefold(): repo.partition("/")[0]}
+    owners |= {name.casefold(): name for name in account(api).roles}
+    repositories = [info for name in owners.values() if masks for info in api.list_datasets(author=name)]
+    for kept in sorted(info.id for info in repositories if info.private and info.id.endswith(KEPT)):
+        if (public := published_report(kept, api=api).get(MASKS_OF)) is None:
+            continue
+        with no_bars():
+            place = Path(snapshot_download(kept, repo_type="dataset", endpoint=api.endpoint, token=api.token))
+        hidden = {row["image_sha256"] for part in read_report(place)["splits"].values()
+                  for row in rows_of(place, part, ["image_sha256"])}  # fmt: skip
+        if both := sorted(masks[each] for each in masks.keys() & hidden):
+            raise UserError(
+                f"{public} hides the masks of {counted(len(both), 'image')} that {repo} would show, such as "
+                f"{one_line(both[0], 100)}: add --hide-masks, or leave these out; if they are hidden no more, delete "
+                f"{kept}"
             )
 
 

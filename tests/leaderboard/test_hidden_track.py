@@ -105,7 +105,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert here.repo("datasets", PRIVATE).private
     assert not here.repo("datasets", PUBLIC).private
     assert main(words[:-2]) == 2  # the masks, by mistake
-    assert "hidden_masks" in capsys.readouterr().err
+    assert "things hides the masks of 29 images that saliency-bench/things would show" in capsys.readouterr().err
     rows = sb.load_dataset(PUBLIC)
     assert set(rows["mask"]) == {None}
     assert main(words) == 0  # changes nothing
@@ -241,6 +241,10 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
     with pytest.raises(UserError, match="is not the one that the hidden masks are of"):
         join_masks(turned, kept, "test")
+    (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
+    assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
+    with pytest.raises(UserError, match=f"are those of {PUBLIC}; maps of mallory/things are not scored with them"):
+        join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels, and attempts of its own
     with pytest.raises(UserError, match="holds no masks of the split train"):
         join_masks(shown, kept, "train")
 
@@ -304,6 +308,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
     assert "hides the masks of test" in push("other")[1]
 
     # Another dataset has taken a name that ends like that of hidden masks.
+    here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
     (folder / "published.json").unlink()
     assert push("pets-masks")[0] == 0
     assert "with the masks of test: hiding what others may have is worthless" in push("pets", "--hide-masks", "test")[1]
@@ -318,6 +323,35 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
     assert "pets" not in {repo.rpartition("/")[2] for _, repo in here.store.repos}
     (folder / "published.json").write_text("[]")
     assert "published.json was changed" in push("pets")[1]
+
+
+@pytest.mark.slow
+def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_data, tmp_path, monkeypatch, capsys):
+    """Neither has the `published.json` of the folder from which they were hidden."""
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+
+    def push(folder, name, *more, namespace=OWNER):
+        words = ["--namespace", namespace, "--name", name, "--with-images", "cc-by-4.0", *more]
+        return main(["push", "dataset", str(folder), *words]), capsys.readouterr().err
+
+    hiding = ("--hide-masks", "test")
+    first, copied = (shutil.copytree(own_data, tmp_path / name) for name in ("first", "copied"))
+    (copied / "published.json").unlink(missing_ok=True)
+    assert push(first, "things", *hiding)[0] == 0
+    other_split = {kind: str(shutil.copytree(own_data.parent / kind / "test", tmp_path / kind / "train").parent)
+                   for kind in ("images", "masks")}  # fmt: skip
+    built = sb.build("folder", tmp_path / "built", **other_split, progress=False)
+    for folder, namespace in ((copied, OWNER), (copied, "founder"), (built, OWNER)):
+        for more in ((), ("--dry-run",)):
+            code, shown = push(folder, "other", *more, namespace=namespace)
+            assert (code, shown.count("\n")) == (2, 1)
+            assert f"{PUBLIC} hides the masks of 29 images that {namespace}/other would show, such as t" in shown
+            assert f"if they are hidden no more, delete {PRIVATE}" in shown
+    assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
+    assert push(copied, "things", *hiding)[0] == 0  # the same again
+    here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
+    (copied / "published.json").unlink()
+    assert push(copied, "other")[0] == 0
 
 
 def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here, own_data, tmp_path, monkeypatch):
@@ -376,7 +410,7 @@ def test_one_image_moves_a_score_by_one_step_at_most():
         assert abs(after - before) <= step + 1e-6
 
 
-def attempts(*days, submitter="ada", maps="x"):
+def attempts(*days, submitter="ada", maps="0f"):
     return [Attempt(submitter=submitter, fingerprint=FINGERPRINT, method="m", date=day.isoformat(), maps=maps)
             for day in days]  # fmt: skip
 
@@ -412,13 +446,38 @@ def test_maps_are_known_again_when_they_are_scaled_and_shifted():
     draw = np.random.default_rng(0)
     maps = {name: draw.normal(size=(4, 4)).astype(np.float32) for name in "ab"}
     same = {name: 4 * maps[name] + 2 for name in "ba"}
-    assert hidden.print_of(maps) == hidden.print_of(same)
-    assert hidden.print_of(maps) != hidden.print_of({"a": maps["b"], "b": maps["a"]})
-    assert hidden.print_of({"a": np.zeros((2, 2))}) == hidden.print_of({"a": np.ones((2, 2))})
+    assert hidden.sketch_of(maps) == hidden.sketch_of(same)
+    assert hidden.sketch_of(maps) != hidden.sketch_of({"a": maps["b"], "b": maps["a"]})
+    assert hidden.sketch_of({"a": np.zeros((2, 2))}) == hidden.sketch_of({"a": np.ones((2, 2))})
     attempt = attempts(date(2026, 11, 25), submitter="eve")[0]
     before = SimpleNamespace(attempts=attempts(date(2026, 11, 20)))
     assert hidden.copies_of(attempt, [before]) == ["its maps are those of m by ada, scored on 2026-11-20"]
     assert hidden.copies_of(attempts(date(2026, 11, 25))[0], [before]) == []
+
+
+def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_are_not():
+    """A second account of the same person submits what the first had scored, and a little noise."""
+    draw = np.random.default_rng(0)
+    maps = {f"image {number}": np.kron(draw.normal(size=(5, 5)), np.ones((7, 7))) for number in range(40)}
+
+    def lines(changed, first="ada", fingerprint=FINGERPRINT):
+        before = SimpleNamespace(attempts=attempts(date(2026, 11, 20), submitter=first, maps=hidden.sketch_of(maps)))
+        (attempt,) = attempts(date(2026, 11, 25), submitter="eve", maps=hidden.sketch_of(changed))
+        return hidden.copies_of(attempt.model_copy(update={"fingerprint": fingerprint}), [before, before])
+
+    def mixed(noise):
+        return {name: values + noise * draw.normal(size=values.shape) for name, values in maps.items()}
+
+    assert lines(mixed(0.3)) == ["its maps are nearly those of m by ada, scored on 2026-11-20"]
+    assert lines({name: np.sign(values) * abs(values) ** 1.1 for name, values in maps.items()}) != []
+    assert lines(mixed(0.3), first="Eve") == lines(mixed(0.3), fingerprint="0" * 64) == []
+    assert lines(mixed(5)) == lines({name: -values for name, values in maps.items()}) == []
+    for correlation in (0.0, 0.6, 0.9):
+        other = {name: np.kron(draw.normal(size=(5, 5)), np.ones((7, 7))) for name in maps}
+        blend = {name: correlation * maps[name] + (1 - correlation**2) ** 0.5 * other[name] for name in maps}
+        both = hidden.sketch_of(maps), hidden.sketch_of(blend)
+        assert hidden._correlation(*both) == pytest.approx(correlation, abs=0.15)
+        assert lines(blend) == []
 
 
 NONE = np.full(60, np.nan)
@@ -500,7 +559,7 @@ def test_methods_beyond_what_is_scored_wait_and_say_so(tmp_path):
     assert ([attempt.method for attempt in done], problem) == (["mine"], "")
     assert [cell.explainer for cell in ways["maps with hidden masks"]] == ["mine"]
     assert "eve has had 1 attempt in 7 days" in further[handed_in.cells[1].cell_id]
-    assert done[0].maps == hidden.print_of(maps["mine"])
+    assert done[0].maps == hidden.sketch_of(maps["mine"])
     del maps["mine"][IDS[0]]
     ways = {"maps with hidden masks": handed_in.cells}
     assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 image")

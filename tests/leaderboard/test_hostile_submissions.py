@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import submissions
 from submissions import IDS, know, vouch, write
 
 import saliency_bench as sb
@@ -27,6 +28,7 @@ from saliency_bench.leaderboard.columns import columns_of
 from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.published_maps import maps_in, write_maps
 from saliency_bench.leaderboard.schema import read_result
+from saliency_bench.leaderboard.view.rows import shown
 from saliency_bench.results import records
 
 DRAWS = np.random.default_rng(0)
@@ -247,6 +249,26 @@ def test_what_a_result_claims_beyond_its_scores_is_refused(old, new, words, worl
     with pytest.raises(UserError, match=re.escape(words)) as refusal:
         read_result(tmp_path / "result.json")
     assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(("rule", "true", "false"), [
+    ("label", "label", "predicted"), ("label", "label", "label, run by the board"), ("predicted", "predicted", "label"),
+    ("e" * 32, "mine.csv", "label"), ("e" * 32, "mine.csv", "predicted-by:resnet-50"),
+    ("predicted-by " + "e" * 32, "predicted-by:net", "mine.csv"),
+])  # fmt: skip
+def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, false, tmp_path, monkeypatch):
+    """They stand above the rows, those of others too."""
+    monkeypatch.setattr(submissions, "SETTING", submissions.SETTING.model_copy(update={"target": rule}))
+    for name, words in (("ada", true), ("mallory", false)):
+        write(tmp_path, {"mine@1 saliency_precision": OTHERS["gradcam"]}, name, target=words)
+    board = sb.load_results(tmp_path)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    (refused,) = board.refused
+    assert refused.line.endswith(f"target says {false}, but setting.target is {rule.partition(' ')[0]}")
+    (shown_row,) = map(shown, board.rows)
+    assert shown_row.asks == {
+        "label": "", "predicted": "target predicted", "e" * 32: "target file eeeeeeee",
+    }.get(rule, "target predicted-by:eeeeeeee")  # fmt: skip
 
 
 def test_whatever_a_status_file_holds_is_one_line(tmp_path):

@@ -25,12 +25,13 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import recompute as recompute_module
 from saliency_bench.leaderboard import review as review_module
 from saliency_bench.leaderboard.checks import known_explainer, known_metric
-from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
+from saliency_bench.leaderboard.known import KnownDataset, KnownModel, known_dataset, write_known
 from saliency_bench.leaderboard.published_maps import stated_names
 from saliency_bench.leaderboard.recompute import (
     MOST_PASSES,
     _all_the_same,
     _like_masks,
+    _named,
     _passes,
     _ways,
     recompute,
@@ -38,6 +39,7 @@ from saliency_bench.leaderboard.recompute import (
     vouch,
 )
 from saliency_bench.leaderboard.review import _other_maps, comment, merge, review
+from saliency_bench.leaderboard.schema import Dataset, Model
 from saliency_bench.leaderboard.submission import of_run
 
 BOARD = "saliency-bench/results"
@@ -293,6 +295,41 @@ def test_the_target_is_that_of_the_submission(rule, words, taken):
     else:
         with pytest.raises(UserError, match=taken):
             target_of(result)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "taken"),
+    [
+        (Dataset, {"id": "shapes-xai"}, "shapes-xai"),
+        (Dataset, {"id": "ada/pets", "repo": "ada/pets", "revision": "abc"}, "hub:ada/pets@abc"),
+        (Model, {"id": "torchvision:resnet18", "revision": "DEFAULT"}, "torchvision:resnet18"),
+        (Model, {"id": "resnet", "repo": "ada/net"}, "hub:ada/net"),
+        (Model, {"id": "folder:net"}, None),
+        *((kind, {"id": place, "repo": repo}, None) for kind in (Dataset, Model)
+          for place, repo in (("/etc", None), ("ada/pets", "~/pictures"), ("../private", None), ("a/b/c", None))),
+        (Dataset, {"id": "pictures"}, None),
+    ],
+)  # fmt: skip
+def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, told, taken, tmp_path, monkeypatch):
+    for name in ("pictures", "ada/pets", "ada/net"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    submitted = kind.model_construct(**{"repo": None, "revision": None} | told)
+    if taken:
+        assert _named(None, submitted) == taken
+    else:
+        with pytest.raises(UserError, match=r"is on no Hub; give --(dataset|model) where you have it"):
+            _named(None, submitted)
+
+
+def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
+    """Its name would be a stranger's word for any weights, on a page that calls it the owner's."""
+    known = KnownDataset.model_validate_json(know(tmp_path).read_text())
+    monkeypatch.setattr(recompute_module, "_dataset", lambda *_: known)
+    monkeypatch.setattr(recompute_module, "find", lambda name: SimpleNamespace(hidden_masks=None))
+    folder = write(tmp_path, {"mine@1": SCORES["random"]}, "mallory").relative_to(tmp_path).as_posix()
+    status, _, model = recompute(tmp_path, folder, dataset="any", model="any", progress=False)
+    assert (status.cells, model) == ({}, None)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from saliency_bench import registry
 from saliency_bench.leaderboard.known import HIDDEN, RUN
 from saliency_bench.results.cell import RankSet
+from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.utils.hashing import hash_of
 
 if TYPE_CHECKING:  # which need torch
@@ -123,7 +124,14 @@ def key_of(row: "Row") -> str:
 def _asks(row: "Row") -> str:
     """Return the settings of a row's question that are not the usual ones, in words."""
     setting = row.result.setting
-    parts = [f"target {row.result.target}"] if row.result.target != "label" else []
+    rule, _, content = setting.target.partition(" ")
+    if rule == PREDICTED_BY.rstrip(":"):
+        rule = f"{PREDICTED_BY}{content[:8]}"  # what the model or file is called is the submitter's word
+    elif rule not in TARGETS:
+        rule = f"file {rule[:8]}"
+    parts = [f"target {rule}"] if rule != "label" else []
+    parts += [f"labels {setting.label_column}"] if setting.label_column != "label" else []
+    parts += [setting.activation] if setting.activation != "softmax" else []
     parts += [f"seed {setting.seed}"] if setting.seed else []
     parts += [setting.precision] if setting.precision != "fp32" else []
     parts += [f"layer {setting.layer}"] if setting.layer else []
