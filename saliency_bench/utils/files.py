@@ -21,6 +21,7 @@ from saliency_bench.utils.storage import check_output_file, make_folder, rename,
 
 if TYPE_CHECKING:  # arrays are read and written here, and most commands need none
     import numpy as np
+    from numpy.typing import DTypeLike
 
 LARGEST = 2**26  # bytes of text that are read at once
 LARGEST_ARRAYS = 2**29  # bytes that the arrays of one file unpack to
@@ -225,6 +226,17 @@ def read_header(file: IO[bytes]) -> "tuple[tuple[int, ...], np.dtype]":
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
     return shape, dtype
+
+
+def new_array(path: Path, kind: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap":
+    """Create a .npy file and return its array, memory-mapped. Raise OSError if the disk has no room for all of it."""
+    import numpy as np
+
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # or else a full disk kills the process, by SIGBUS, when a page is written
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def save_arrays(path: Path, **arrays: "np.ndarray") -> None:

@@ -18,7 +18,7 @@ from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts.demo import small_resnet
 from saliency_bench.utils import storage
-from saliency_bench.utils.files import write_text
+from saliency_bench.utils.files import new_array, write_text, write_with
 from saliency_bench.utils.storage import storage_error
 
 RUN = {"explainers": ["random", "centre"], "metrics": ["saliency_miou"], "device": "cpu", "progress": False}
@@ -280,3 +280,17 @@ def test_a_full_folder_that_no_error_names_is_found(monkeypatch, tmp_path):
     words = f"the cache folder {tmp_path / 'not there yet'}: No space left on device; .* set HF_DATASETS_CACHE"
     with pytest.raises(UserError, match=words):
         raise storage_error(OSError(errno.ENOSPC, "x"))
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room")
+def test_a_mapped_array_has_its_room_on_the_disk_before_anything_is_written(tmp_path, monkeypatch):
+    array = new_array(tmp_path / "array.npy", "uint8", (1000, 1000))
+    assert array.sum() == 0
+    assert 512 * (tmp_path / "array.npy").stat().st_blocks >= 10**6
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"cannot write .*array\.npy: No space left on device; free some space"):
+        write_with(tmp_path / "array.npy", lambda path: new_array(path, "uint8", (1000, 1000)))

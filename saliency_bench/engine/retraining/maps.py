@@ -21,7 +21,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import halving, not_finite
 from saliency_bench.scoring.retraining import first_exposures
 from saliency_bench.target_weights import one_hot
-from saliency_bench.utils.files import save_arrays, write_with
+from saliency_bench.utils.files import new_array, save_arrays, write_with
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
@@ -93,7 +93,7 @@ def gather(setup: Setup, folder: Path, explainer: Explainer, split: Split, targe
             assert first is not None  # all processes have finished their spans
             if array is None:
                 shape = (len(split.labels), first.shape[1])
-                array = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+                array = new_array(path, np.uint8, shape)
             array[span.start : span.stop] = first
             has_maps |= bool((first[:, 0] != NONE).any())
         if array is None or not has_maps:

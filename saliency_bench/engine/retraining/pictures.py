@@ -17,7 +17,7 @@ from saliency_bench.engine.reading import ahead, read_chunk
 from saliency_bench.engine.retraining.splits import Setup, Split, Splits
 from saliency_bench.errors import UserError
 from saliency_bench.types import Chunk, Images
-from saliency_bench.utils.files import read_json, write_json, write_with
+from saliency_bench.utils.files import new_array, read_json, write_json, write_with
 from saliency_bench.utils.progress import bar
 
 # What 0 to 255 become: by division, or by a product with 1/255, which differs in last bits.
@@ -108,7 +108,7 @@ def _gather(
             if array is None:
                 table = _table_of(images)
                 kind, shape = np.float32 if table is None else np.uint8, (len(split.labels), *images.shape[1:])
-                array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
+                array = new_array(path, kind, shape)
             elif images.shape[1:] != array.shape[1:]:
                 raise UserError("retraining needs images of one size; give load_classifier(model, size=(H, W))")
             array[places] = images.numpy() if table is None else _stored(images, table)
