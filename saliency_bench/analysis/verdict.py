@@ -120,7 +120,7 @@ class Verdict:
         return [*lines, *leading, CONTROLLED, *[MANY_SHAPES] * uncertain]
 
     def _leading(self) -> list[str]:
-        """Say who is best by each metric, and where that needs no network."""
+        """Say who is best by each metric, and where that may need no network."""
         leaders: dict[str, list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []
@@ -144,7 +144,7 @@ class Verdict:
             lines.append(f"No explainer stands out on {any_or(metrics, len(self.metrics))}{baselines}.")
         for names, metrics in blind.items():
             score = f"{names} on {listed(metrics)}"
-            lines.append(f"No explainer is significantly better than {score}: such a score needs no network.")
+            lines.append(f"No explainer is significantly better than {score}: such a score may need no network.")
         few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
