@@ -260,7 +260,7 @@ def show_coverage(times: int) -> None:
             f"accuracies {shares[0]} and {shares[1]}",
             [coverage_of_pseudo_f1(shares, count, times // 4) for count in counts],
         )
-        for shares in ((0.6, 0.5), (0.95, 0.1), (0.3, 0.8))
+        for shares in ((0.6, 0.5), (0.95, 0.1), (0.3, 0.8), (0.1, 0.1), (0.05, 0.02))
     )
     show("Coverage of 95 % intervals of a harmonic aggregate (pseudo-F1), %: samples", counts, rows, ENOUGH)
 

@@ -8,7 +8,7 @@ example:
 Prints a line per requirement, with the interval it was judged by. The exit code is 1 if an interval lies on the wrong
 side of its bound, or if the paired test finds an explainer worse than in the run of --against on the same samples; 0 if
 none does; 2 for anything else. All requirements of one command are judged together (Holm): however many they are, true
-ones fail in 2.5 % of the runs at most, with --against in 5 %. An interval that contains the bound decides nothing, and
+ones fail in about 2.5 % of the runs, with --against in 5 %. An interval that contains the bound decides nothing, and
 passes; the line says about how many samples would decide. Quote a requirement: > means something to the shell.
 """
 

@@ -41,7 +41,7 @@ def pseudo_f1(means: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     parts=parts,
     absent=_pasting.NO_FIVE,
     aggregate=pseudo_f1,
-    note="a harmonic mean, whose interval covers the true value in 78 to 89 % of cases with 20 to 220 samples",
+    note="a harmonic mean, whose interval is too narrow where few samples hold few hits",
     plan=_pasting.plan,
     check=_pasting.check,
     also_called=("pseudo-F1", "pseudo F1", "pasting"),

@@ -7,7 +7,8 @@ and the requirement passes.
 Intervals are those of Holm's method (1979) over the requirements of one call: all m are judged by intervals of level
 1 - .05 / m; those that are decided are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
 is decided. So all verdicts of a call hold together with 95 %, and true requirements fail by chance in 2.5 % of the
-calls at most, with an earlier run in 5 %: the paired test is two-sided, and one side of it fails.
+calls, with an earlier run in 5 %: the paired test is two-sided, and one side of it fails. 0/1 scores of single samples
+have exact intervals here, which keep this for every share; others keep it as far as their intervals are right.
 """
 
 import re
@@ -22,7 +23,7 @@ from saliency_bench.analysis.differences import Pair, compared, why_not
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import parse
 from saliency_bench.results.cell import CellResult, Interval, explainer_names, metric_names
-from saliency_bench.results.intervals import INTERVAL_FROM, TAIL, Estimate, interval
+from saliency_bench.results.intervals import INTERVAL_FROM, TAIL, Estimate, clopper_pearson, interval
 from saliency_bench.results.ranking import aggregated
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.results.trainings import areas_by_training, crossed
@@ -110,6 +111,8 @@ class Checked:
         value, ends = _number(self.cell.value), self.interval.ends
         interval = f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else ""
         text = f"{self.verdict:<9}  {self.requirement}: {value}{interval}, n = {self.cell.n}"
+        text += f" in {self.cell.clusters} clusters" * (self.cell.clusters < self.cell.n)
+        text += ", few samples" * self.cell.few
         text += f", interval of {100 * self.level:.4g} %" if ends and self.level > LEVEL else ""
         if self.verdict == UNDECIDED:
             about = f"; about {self.needed:,} would decide" if self.needed else ""
@@ -203,7 +206,12 @@ def _estimate(run: RunData, cell: CellResult, codes: np.ndarray, tail: float) ->
         areas = areas_by_training(parts)
         assert areas is not None
         return crossed(areas, codes, cell.limits, tail)
-    return interval(run.values[cell.cell_id], codes, cell.limits, run.summary["seed"], tail)
+    values = run.values[cell.cell_id]
+    estimate = interval(values, codes, cell.limits, run.summary["seed"], tail)
+    scored = values[np.isfinite(values)]
+    if cell.limits == (0, 1) and estimate.clusters == estimate.n and bool(((scored == 0) | (scored == 1)).all()):
+        return clopper_pearson(estimate, tail)
+    return estimate
 
 
 def _cell(requirement: Requirement, run: RunData) -> CellResult:

@@ -138,6 +138,17 @@ def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
     return max(0.0, float((middle - half) / whole)), min(1.0, float((middle + half) / whole))
 
 
+def clopper_pearson(estimate: Estimate, tail: float = TAIL) -> Estimate:
+    """Return a share of single samples with Clopper and Pearson's interval (1934): either end errs no more than `tail`.
+
+    Wilson's is right on average over shares, but of a rare score one end may err three times as often.
+    """
+    hits, misses = (round(estimate.n * share) for share in (estimate.value, 1 - estimate.value))
+    low = special.betaincinv(hits, misses + 1, tail) if hits else 0.0
+    high = special.betaincinv(hits + 1, misses, 1 - tail) if misses else 1.0
+    return estimate.between(low, high, np.inf)
+
+
 def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL) -> Estimate:
     """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
 

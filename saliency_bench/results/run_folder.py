@@ -230,6 +230,7 @@ def read_run(folder: Path) -> RunData:
                 f"records.parquet of {folder} has {count} scores of {cell.explainer_text} by {cell.metric_text}, but "
                 f"summary.json {cell.n}; {RESUME}"
             )
+    _check_unchanged(folder / "records.parquet")  # also groups, and scores of the same mean
     identity = read_manifest(folder).identity if (folder / MANIFEST).exists() else None
     return RunData(
         folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples,

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
@@ -179,10 +180,10 @@ def test_equal_scores_without_an_interval_say_so(run):
     assert "no interval: all scores are equal" in Checked(requirement, constant, constant, 0.95).line("")
 
 
-def at_their_bounds(seed, count, samples):
+def at_their_bounds(seed, count, samples, between=(0.3, 0.7)):
     """A run of 0/1 scores of known share, and requirements that say so: each is true."""
     rng = np.random.default_rng(seed)
-    shares = rng.uniform(0.3, 0.7, count)
+    shares = rng.uniform(*between, count)
     cells, values = [], {}
     for number, share in enumerate(shares):
         key = _key(f"method{number}", "saliency_miou", 0)
@@ -202,6 +203,18 @@ def test_true_requirements_fail_no_more_often_because_there_are_many():
     assert sum(alone) > 8
 
 
+def test_true_requirements_of_rare_scores_fail_no_more_often():
+    """Wilson's interval lies below a share of .98 where 47 of 50 or fewer are 1: in 8 % of the runs."""
+    failed = [not check(*at_their_bounds(seed, 1, 50, (0.98, 0.98)))[0].passed for seed in range(400)]
+    assert sum(failed) <= 400 * (0.025 + 2 * (0.025 * 0.975 / 400) ** 0.5)
+
+
+def test_clusters_and_few_samples_are_named(run):
+    cell = find_cell("gradcam:saliency_miou", read_run(run)).model_copy(update={"n": 60, "clusters": 15})
+    line = Checked(Requirement.read("gradcam:saliency_miou>=0.01"), cell, cell, 0.95).line("")
+    assert line.endswith("n = 60 in 15 clusters, few samples")
+
+
 def test_each_requirement_says_by_which_interval_it_was_judged():
     """Holm by hand: three are judged at 1 - .05 / 3; once one is decided, the others at 1 - .05 / 2."""
     run, _ = at_their_bounds(1, 3, 400)
@@ -212,7 +225,7 @@ def test_each_requirement_says_by_which_interval_it_was_judged():
     assert [round(one.level, 6) for one in (first, second, third)] == [round(1 - 0.05 / 3, 6), 0.975, 0.975]
     for one, level in ((first, 1 - 0.05 / 3), (second, 0.975)):
         hits = int(run.values[one.cell.cell_id].sum())
-        theirs = stats.binomtest(hits, 400).proportion_ci(level, "wilson")
+        theirs = stats.binomtest(hits, 400).proportion_ci(level, "exact")
         assert one.interval.ends == pytest.approx((theirs.low, theirs.high))
     assert [one.verdict for one in (first, second, third)] == ["met", "undecided", "undecided"]
     assert "interval of 98.33 %" in first.line("")
@@ -241,12 +254,27 @@ def test_an_edited_summary_is_not_believed(run, tmp_path, capsys):
 def test_a_summary_of_another_hash_than_the_run_noted_is_refused(run, tmp_path):
     edited = tmp_path / "edited"
     shutil.copytree(run, edited)
-    write_json(edited / "written.json", {"files": {"summary.json": sha256_of(edited / "summary.json")}})
+    names = ("summary.json", "records.parquet")
+    write_json(edited / "written.json", {"files": {name: sha256_of(edited / name) for name in names}})
     assert read_run(edited).cells == read_run(run).cells
     summary = read_json(edited / "summary.json")
     summary["cells"][0].update(scored=0.5)
     write_json(edited / "summary.json", summary)
     with pytest.raises(UserError, match=r"summary\.json was changed since the run wrote it; start the run again"):
+        read_run(edited)
+
+
+def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path):
+    edited = tmp_path / "edited"
+    shutil.copytree(run, edited)
+    names = ("summary.json", "records.parquet")
+    write_json(edited / "written.json", {"files": {name: sha256_of(edited / name) for name in names}})
+    assert read_run(edited).cells == read_run(run).cells
+    table = pq.read_table(edited / "records.parquet")
+    index = table.schema.get_field_index("group")
+    groups = pa.array(["one"] * len(table), pa.string())
+    pq.write_table(table.set_column(index, table.schema.field(index), groups), edited / "records.parquet")
+    with pytest.raises(UserError, match=r"records\.parquet was changed since the run wrote it"):
         read_run(edited)
 
 
