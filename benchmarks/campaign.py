@@ -159,6 +159,8 @@ def main() -> None:
     parser.add_argument("--honeypots", type=int, default=4, metavar="N", help="default: 4")
     args = parser.parse_args()
     begun = time.perf_counter()
+    if not any(args.masks.glob("*.png")):
+        parser.error(f"{args.masks} holds no PNG; give the folder itself, without folders for classes")
     done = campaign(args.photos, args.masks, args.work, args.people, args.honeypots)
     print(done["table"])
     print(json.dumps(done["report"]["agreement"]["IoU"]), f"left out: {done['left out']}")

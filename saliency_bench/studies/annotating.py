@@ -375,17 +375,21 @@ class Annotating:
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """Return the last answers, without masks, that need a review, oldest first; no honeypots or skips.
+        """Return the last answers, without masks, that need a review, oldest first.
+
+        Honeypots and skips need none, nor do answers of people whom the owner has left out.
 
         An answer needs one until it was sent back, or `reviewers` people have accepted it; of what a reviewer drew in
         its place, that reviewer is one of them.
         """
         verdicts, names, pots = self.study.reviews(), self.study.reviewers(), {*self.honeypots, *self.practice}
         needed, last = reviewers_needed(self.study), self.study.answers(masks=False)
+        without = excluded(self.study)
         return [
             answer
             for answer in last
-            if len(_opinions(names, answer)) < needed
+            if answer.person not in without
+            and len(_opinions(names, answer)) < needed
             and _verdict(verdicts, answer) != "reject"
             and answer.unit not in pots
             and answer.payload["kind"] != "skip"

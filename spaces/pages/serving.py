@@ -231,7 +231,7 @@ def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None
         finished: whether this person has done all that was asked.
         completion: the `code` that such a person takes along, and the `url` to go to, or one of them.
     """
-    minutes = round(60 * lease_hours)
+    minutes = max(round(60 * lease_hours), 1)
     return {
         "lease": f"{minutes} minutes" if minutes != 1 else "a minute",
         "completion": completion if finished else None,

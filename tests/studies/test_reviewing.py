@@ -15,6 +15,7 @@ from saliency_bench.studies.annotation_report import annotation_report, report_r
 from saliency_bench.studies.exporting import export
 from saliency_bench.studies.formats.regions import FORMATS
 from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.rows import add_lines, copy_without, lines_after
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.store import Store
@@ -69,6 +70,15 @@ def test_a_mask_is_accepted_by_a_second_opinion(annotating):
     annotating.study.review(first, saul, "accept", "second opinion of saul")
     assert first not in [answer.id for answer in annotating.to_review()]
     assert [answers[0].id for answers in annotating.counted(Choice(accepted=True)).values()] == [first]
+
+
+def test_nobody_reviews_the_masks_of_somebody_who_is_left_out(annotating):
+    person = draw(annotating, "a")
+    waiting = [answer.id for answer in annotating.to_review()]
+    act(annotating.study, "exclude", "leave out a", person, "scribbles")
+    assert not {answer.person for answer in annotating.to_review()} & {person}
+    act(annotating.study, "include", "take in a", person)
+    assert [answer.id for answer in annotating.to_review()] == waiting
 
 
 def test_one_reviewer_is_enough_to_send_back(annotating):
