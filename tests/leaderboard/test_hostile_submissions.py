@@ -277,7 +277,7 @@ def test_whatever_a_status_file_holds_is_one_line(tmp_path):
     folder = write(tmp_path, {"gradcam": SCORES["gradcam"]})
     path = vouch(tmp_path, folder)
     content = json.loads(path.read_text())
-    attempt = {"submitter": "ada", "fingerprint": "f" * 64, "method": "m", "date": "2026-11-25", "maps": "x"}
+    attempt = {"submitter": "ada", "fingerprint": "f" * 64, "method": "m", "date": "2026-11-25", "maps": "0f"}
     content["attempts"] = [attempt]
     path.write_text(json.dumps(content))
     assert Known.read(tmp_path)[1] == []
