@@ -37,6 +37,7 @@ def trained(resnet, shapes, folder, with_callback):
     return trainer, {name: value.clone() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes, tmp_path):
     trainer, weights = trained(resnet, shapes, tmp_path / "with", True)
     _, expected = trained(resnet, shapes, tmp_path / "without", False)

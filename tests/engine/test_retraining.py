@@ -234,7 +234,7 @@ def from_base(shapes, trained, tmp_path_factory):
                   metrics=[FEWER, f"{FEWER},initial=base"])  # fmt: skip
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("initial", ["new", "base"])
 def test_networks_start_from_the_weights_that_the_model_was_trained_from(from_base, shapes, trained, initial):
     given = str(trained[0]), 0.3, "top", "modified"

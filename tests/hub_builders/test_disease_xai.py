@@ -297,6 +297,7 @@ def test_missing_parts_are_named(source, tmp_path):
         built(tmp_path / "gone")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
 def test_real_readings_with_series_of_their_uids(tmp_path):
     """CT files are made for two real readings: UIDs and places of their contours, patients from the real table."""

@@ -112,6 +112,7 @@ def preprocessed(values):
     return (clipped - clipped.min()) / (clipped.max() - clipped.min())
 
 
+@pytest.mark.slow
 def test_maps_shows_mask_and_maps_of_several_runs_with_all_their_scores(
     folder, rows, classifiers, name, shapes, models, tmp_path, capsys
 ):
