@@ -76,6 +76,11 @@ def pytest_collection_finish():
     gc.set_threshold(10_000, 10, 10)
 
 
+def pytest_sessionfinish():
+    """Give them back, or libraries say at the end that they were leaked."""
+    gc.unfreeze()
+
+
 def _without(items, count, marker):
     """Mark all but `count` items, evenly spread, and return those that are marked."""
     spread = {round(index * (len(items) - 1) / max(count - 1, 1)) for index in range(count)}
