@@ -158,13 +158,12 @@ def ahead(runs: dict[str, Run]) -> str:
     if nowhere:
         lines.append(f"- {', '.join(nowhere)}: none on any set; on so few photographs no explainer is known to be "
                      "better than all three maps that ignore the network.")  # fmt: skip
-    about = (
-        "Explainers that beat each of `centre`, `edges` and `random`, by the test of the sentences below, on each set:"
-    )
+    about = "Explainers that beat each of `centre`, `edges` and `random`, by the paired test, on each set:"
     return "\n".join(["## Who is ahead of every baseline", "", about, "", *lines]) if lines else ""
 
 
 def against_baselines(run: Run) -> list[Against]:
+    """Return how each explainer compares with each baseline, by each metric."""
     verdict = Verdict(run.cells, read_contrasts(run.summary["comparisons"]))
     return [comparison for comparisons in verdict.against_baselines() for comparison in comparisons]
 

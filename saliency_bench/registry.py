@@ -60,10 +60,10 @@ def files(kind: str) -> dict[str, Path]:
 
 
 @cache
-def _inside(kind: str, *places: Path) -> dict[str, Path]:
+def _inside(kind: str, *of_kind: Path) -> dict[str, Path]:
     """Return {public name: its main file} of the items in folders, sorted by name."""
     items: dict[str, Path] = {}
-    for folder in places:
+    for folder in of_kind:
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             inside = f"{entry.name}/{entry.name}.py" if entry.is_dir() else entry.name
             if inside.endswith(".py") and not inside.startswith(("_", ".")) and os.path.isfile(main := folder / inside):

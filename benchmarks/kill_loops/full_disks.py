@@ -63,8 +63,8 @@ def filled(
                 break
             *_, line = lines.read_text().splitlines() if lines.exists() else [""]
             # The last are SQLite's words where there is no room for its shared memory.
-            said = any(words in line for words in ("No space left", "is full", "disk I/O error"))
-            if child.exitcode != 2 or not said:
+            is_named = any(words in line for words in ("No space left", "is full", "disk I/O error"))
+            if child.exitcode != 2 or not is_named:
                 outcome.differing.append(f"{name} with {size} kB: exit code {child.exitcode}, {line}")
             else:
                 outcome.kills[f"full under {name}"] += 1

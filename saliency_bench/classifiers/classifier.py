@@ -30,7 +30,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = ("fp32", "tf32", *DTYPES)
 # Words of the RuntimeErrors by which torch rejects a size; transformers, timm and torchvision raise other types.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
-TOKENS = "Expected tensor for argument #1 'indices'"  # words by which an embedding of tokens rejects pixels
+TOKENS = "Expected tensor for argument #1 'indices'"  # words by which an embedding rejects pixels
 
 
 def check_finite(model: nn.Module, name: str) -> None:
@@ -199,7 +199,7 @@ class Classifier(nn.Module):
                     "looks at outputs, say rise"
                 ) from error
             if TOKENS in str(error):
-                raise UserError(f"{self.id} takes numbers of tokens, as ImageGPT does, and not images") from error
+                raise UserError(f"{self.id} takes token ids, as ImageGPT does, not images") from error
             if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
                 raise
             height, width = normalised.shape[2:]

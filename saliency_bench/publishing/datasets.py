@@ -175,10 +175,10 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
         if (public := published_report(kept, api=api).get(MASKS_OF)) is None:
             continue
         with no_bars():
-            place = Path(snapshot_download(kept, repo_type="dataset", endpoint=api.endpoint, token=api.token))
-        hidden = {row["image_sha256"] for part in read_report(place)["splits"].values()
-                  for row in rows_of(place, part, ["image_sha256"])}  # fmt: skip
-        if both := sorted(masks[each] for each in masks.keys() & hidden):
+            snapshot = Path(snapshot_download(kept, repo_type="dataset", endpoint=api.endpoint, token=api.token))
+        hidden = {row["image_sha256"] for part in read_report(snapshot)["splits"].values()
+                  for row in rows_of(snapshot, part, ["image_sha256"])}  # fmt: skip
+        if both := sorted(masks[image] for image in masks.keys() & hidden):
             raise UserError(
                 f"{public} hides the masks of {counted(len(both), 'image')} that {repo} would show, such as "
                 f"{one_line(both[0], 100)}: add --hide-masks, or leave these out; if they are hidden no more, delete "

@@ -71,9 +71,9 @@ def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
 
 
 def test_a_network_of_tokens_is_refused():
-    """As ImageGPT, which `transformers` loads as an image classifier."""
+    """Stand for ImageGPT, which `transformers` loads as an image classifier."""
     network = nn.Sequential(nn.Flatten(), nn.Embedding(16, 4), nn.Flatten(), nn.LazyLinear(3))
-    with pytest.raises(UserError, match="takes numbers of tokens"):
+    with pytest.raises(UserError, match="takes token ids"):
         load_classifier(network, device="cpu", mean=0, std=1)(torch.rand(1, 3, 4, 4))
 
 

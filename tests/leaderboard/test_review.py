@@ -298,32 +298,32 @@ def test_the_target_is_that_of_the_submission(rule, words, taken):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "taken"),
+    ("kind", "stated", "loaded"),
     [
         (Dataset, {"id": "shapes-xai"}, "shapes-xai"),
         (Dataset, {"id": "ada/pets", "repo": "ada/pets", "revision": "abc"}, "hub:ada/pets@abc"),
         (Model, {"id": "torchvision:resnet18", "revision": "DEFAULT"}, "torchvision:resnet18"),
         (Model, {"id": "resnet", "repo": "ada/net"}, "hub:ada/net"),
         (Model, {"id": "folder:net"}, None),
-        *((kind, {"id": place, "repo": repo}, None) for kind in (Dataset, Model)
-          for place, repo in (("/etc", None), ("ada/pets", "~/pictures"), ("../private", None), ("a/b/c", None))),
+        *((kind, {"id": path, "repo": repo}, None) for kind in (Dataset, Model)
+          for path, repo in (("/etc", None), ("ada/pets", "~/pictures"), ("../private", None), ("a/b/c", None))),
         (Dataset, {"id": "pictures"}, None),
     ],
 )  # fmt: skip
-def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, told, taken, tmp_path, monkeypatch):
+def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated, loaded, tmp_path, monkeypatch):
     for name in ("pictures", "ada/pets", "ada/net"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    submitted = kind.model_construct(**{"repo": None, "revision": None} | told)
-    if taken:
-        assert _named(None, submitted) == taken
+    submitted = kind.model_construct(**{"repo": None, "revision": None} | stated)
+    if loaded:
+        assert _named(None, submitted) == loaded
     else:
         with pytest.raises(UserError, match=r"is on no Hub; give --(dataset|model) where you have it"):
             _named(None, submitted)
 
 
 def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
-    """Its name would be a stranger's word for any weights, on a page that calls it the owner's."""
+    """Keep a stranger's name for any weights off a page that calls it the owner's."""
     known = KnownDataset.model_validate_json(know(tmp_path).read_text())
     monkeypatch.setattr(recompute_module, "_dataset", lambda *_: known)
     monkeypatch.setattr(recompute_module, "find", lambda name: SimpleNamespace(hidden_masks=None))

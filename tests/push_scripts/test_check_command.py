@@ -251,12 +251,17 @@ def test_an_edited_summary_is_not_believed(run, tmp_path, capsys):
         assert "summary.json says 0.9 of gradcam by saliency_miou" in capsys.readouterr().err
 
 
-def test_a_summary_of_another_hash_than_the_run_noted_is_refused(run, tmp_path):
-    edited = tmp_path / "edited"
-    shutil.copytree(run, edited)
+def noted(run, folder):
+    """A copy of a run that notes the hashes of its files."""
+    shutil.copytree(run, folder)
     names = ("summary.json", "records.parquet")
-    write_json(edited / "written.json", {"files": {name: sha256_of(edited / name) for name in names}})
-    assert read_run(edited).cells == read_run(run).cells
+    write_json(folder / "written.json", {"files": {name: sha256_of(folder / name) for name in names}})
+    assert read_run(folder).cells == read_run(run).cells
+    return folder
+
+
+def test_a_summary_of_another_hash_than_the_run_noted_is_refused(run, tmp_path):
+    edited = noted(run, tmp_path / "edited")
     summary = read_json(edited / "summary.json")
     summary["cells"][0].update(scored=0.5)
     write_json(edited / "summary.json", summary)
@@ -265,11 +270,7 @@ def test_a_summary_of_another_hash_than_the_run_noted_is_refused(run, tmp_path):
 
 
 def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path):
-    edited = tmp_path / "edited"
-    shutil.copytree(run, edited)
-    names = ("summary.json", "records.parquet")
-    write_json(edited / "written.json", {"files": {name: sha256_of(edited / name) for name in names}})
-    assert read_run(edited).cells == read_run(run).cells
+    edited = noted(run, tmp_path / "edited")
     table = pq.read_table(edited / "records.parquet")
     index = table.schema.get_field_index("group")
     groups = pa.array(["one"] * len(table), pa.string())
