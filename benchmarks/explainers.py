@@ -4,6 +4,7 @@ examples:
   python benchmarks/explainers.py
   python benchmarks/explainers.py --explainers rise:masks=200 scorecam:layer=layer2 gradcam --rounds 5
   python benchmarks/explainers.py --model transformers:vit --batch 2
+  python benchmarks/explainers.py --device cuda --precision bf16 --batch 16
 
 The floor is the plain work: as many images as the explainer sends through the network (counted by the classifier),
 through the caller's model as it is. It is forward only for what asks for no gradient; else forward and backward, to the
@@ -17,6 +18,10 @@ Where the processor has bf16, what only looks at outputs has a second line, of a
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) beside the same floor in float32, with the error of
 its maps: the largest difference from those in float32 as a share of their range, and the correlation of the two. Where
 one image takes more than 200 passes, there is one image.
+
+On a GPU ours, the floor and the others compute in the precision of `--precision`, the floor in the layout that is
+faster there: channels-last, but not in float32 nor for gradients. Others that cannot compute in it are left out, bf16
+has no second line, seconds are of the clock on the wall with all work waited for, and memory is that of the GPU.
 """
 
 import argparse
@@ -34,10 +39,11 @@ import torch
 
 from saliency_bench import list_explainers, load_classifier, load_explainer, registry, targets
 from saliency_bench.bound_explainer import untouched
+from saliency_bench.classifiers.classifier import DTYPES, PRECISIONS
 from saliency_bench.classifiers.layers import cam_layer, detached_at
 from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
-from saliency_bench.utils.devices import device_name
+from saliency_bench.utils.devices import device_name, peak_memory, reset_peak_memory
 
 # So that a round takes seconds; ratios do not depend on it.
 SHORT = {
@@ -48,7 +54,7 @@ SHORT = {
     "rise": {"masks": 100},
     "smoothgrad": {"samples": 10},
 }
-ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16 = 1.03, 0.80, 0.50  # times the floor
+ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16, ASKED_OF_GPU = 1.03, 0.80, 0.50, 1.15  # times the floor
 MANY = 200
 AGAIN = {"cebp": 1, "tattr": 4}
 
@@ -64,19 +70,24 @@ parser.add_argument("--size", type=int, default=224, metavar="N", help="side of 
 parser.add_argument("--batch", type=int, default=4, metavar="N", help="images; default: 4")
 parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
 parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
+parser.add_argument("--device", default="cpu", help="default: cpu")
+parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="on a GPU; default: fp32")
 
 
 def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(args.threads)
-    classifier = classifier_of(args.model, args.size)
+    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"  # of the others; ours sets what it needs
+    classifier = classifier_of(args.model, args.size, args.device).computing(args.precision, None)
     images = torch.rand(args.batch, 3, args.size, args.size, generator=torch.Generator().manual_seed(0))
+    images = images.to(classifier.device)
     with torch.no_grad():
         classes = classifier.eval()(images[:1]).shape[1]
     labels = torch.arange(args.batch) % classes
     print(f"{args.model}, {args.batch} images of {args.size}, {args.threads} threads, {args.rounds} rounds")
-    print(f"{device_name('cpu')}, {processor()}, {'with' if has_bf16() else 'no'} bf16; torch {torch.__version__}\n")
+    place = f"{processor()}, {'with' if has_bf16() else 'no'} bf16" if args.device == "cpu" else args.precision
+    print(f"{device_name(args.device)}, {place}; torch {torch.__version__}\n")
     print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'asked':>5}  / others, MB")
     for text in args.explainers or list_explainers():
         try:
@@ -96,64 +107,67 @@ def processor() -> str:
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown processor")
 
 
-def classifier_of(name: str, size: int):
+def classifier_of(name: str, size: int, device: str):
     import torchvision
 
     torch.manual_seed(0)
     if name in torchvision.models.list_models():
-        return load_classifier(torchvision.models.get_model(name, weights=None), mean=(0.5,) * 3, std=(0.25,) * 3)
+        model = torchvision.models.get_model(name, weights=None)
+        return load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device=device)
     if name.startswith("transformers:"):
         from transformers import AutoConfig, AutoModelForImageClassification
 
         config = AutoConfig.for_model(name.partition(":")[2], image_size=size, num_labels=1000)
         model = AutoModelForImageClassification.from_config(config, attn_implementation="eager")
-        return load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3)
-    return load_classifier(name)
+        return load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device=device)
+    return load_classifier(name, device=device)
 
 
 def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     """One row of the table; two of what only looks at outputs."""
     explainer = with_few(text)
     found: set[str] = set()
-    one = images[:1], targets.one_hot(labels[:1], classes)
+    one = images[:1], targets.one_hot(labels[:1], classes).to(images.device)
     explainer(classifier, *one)  # what is found out once about a network
     before = classifier.passes
     with watched(found, images):
         explainer(classifier, *one)
     passes = classifier.passes - before
-    if passes > MANY:
+    if passes > MANY and args.device == "cpu":
         images, labels = images[:1], labels[:1]
     passes *= len(images)
-    target = targets.one_hot(labels, classes)
+    target = targets.one_hot(labels, classes).to(images.device)
     kind = "images" if "images" in found else "layer" if found else "outputs"
     only_outputs = "outputs" in explainer.declaration.needs
     layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
 
-    def ours(precision: str = "fp32") -> torch.Tensor:
+    def ours(precision: str = args.precision) -> torch.Tensor:
         classifier.computing(precision, None)
         try:
             return explainer(classifier, images, target)
         finally:
-            classifier.computing("fp32", None)
+            classifier.computing(args.precision, None)
 
-    grown = growth(ours)
+    grown = growth(ours, images.device)
     works: dict[str, Callable] = {"ours": ours}
     if passes:
         again = AGAIN.get(explainer.name, 0)
-        works["floor"] = lambda: floor(classifier, images, target, passes, kind, layer, again)
-        works |= {"bf16": lambda: ours("bf16")} if only_outputs and has_bf16() else {}
-    works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes, layer)
+        faster = kind == "outputs" and args.device != "cpu" and args.precision != "fp32"
+        plainly = classifier.variant(channels_last=True) if faster else classifier
+        works["floor"] = lambda: floor(plainly, images, target, passes, kind, layer, again)
+        works |= {"bf16": lambda: ours("bf16")} if only_outputs and args.device == "cpu" and has_bf16() else {}
+    if args.precision not in DTYPES:
+        works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes, layer)
     seconds = taken(works, args)
 
     def row(name: str, title: str, asked: float, rest: str) -> str:
         middle = statistics.median(seconds[name])
         against = f"{ratio(seconds[name], seconds['floor']):>16} {asked:>5.2f}" if passes else f"{'-':>16} {'-':>5}"
-        return f"{title:<40} {kind if passes else '-':<8} {passes:>6} {middle:>8.2f} {against}  {rest}"
+        return f"{title:<40} {kind if passes else '-':<8} {passes:>6} {middle:>8.3f} {against}  {rest}"
 
+    asked = ASKED_OF_GPU if args.device != "cpu" else ASKED_OF_OUTPUTS if only_outputs else ASKED
     peers = [f"{ratio(seconds['ours'], seconds[name])} {name}" for name in works if name not in OWN]
-    rows = [
-        row("ours", str(explainer), ASKED_OF_OUTPUTS if only_outputs else ASKED, f"{', '.join(peers) or '-'}, {grown}")
-    ]
+    rows = [row("ours", str(explainer), asked, f"{', '.join(peers) or '-'}, {grown}")]
     if "bf16" in works:
         rows.append(row("bf16", "  bf16", ASKED_OF_BF16, error_of(ours("bf16"), ours())))
     return "\n".join(rows)
@@ -186,7 +200,7 @@ def with_few(text: str):
 
 def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
     """Seconds of each round, in turns; what is short is repeated until it takes half a second."""
-    clock = process_time if args.threads == 1 else perf_counter
+    clock = process_time if args.threads == 1 and args.device == "cpu" else perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in works}
     repeats = dict.fromkeys(works, 1)
     for turn in range(-1, args.rounds):  # the first only warms up
@@ -194,6 +208,8 @@ def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
             begun = clock()
             for _ in range(repeats[name]):
                 work()
+            if args.device != "cpu":
+                torch.cuda.synchronize()
             each = (clock() - begun) / repeats[name]
             repeats[name] = ceil(0.5 / each) if turn < 0 else repeats[name]
             seconds[name] += [each] if turn >= 0 else []
@@ -274,9 +290,14 @@ def watched(found: set[str], images):
         torch.autograd.grad, torch.Tensor.backward = grad, backward
 
 
-def growth(work: Callable) -> str:
-    """Megabytes by which the process grew at most, where the system tells."""
+def growth(work: Callable, device: torch.device) -> str:
+    """Megabytes by which the process, or what it holds on a GPU, grew at most, where the system tells."""
     status = Path("/proc/self/status")
+    if device.type == "cuda":
+        start = torch.cuda.memory_allocated(device)
+        reset_peak_memory(device)
+        work()
+        return f"{(peak_memory(device) - start) / 2**20:.0f}"
 
     def kilobytes(field: str) -> int:
         return int(status.read_text().partition(f"{field}:")[2].split()[0])

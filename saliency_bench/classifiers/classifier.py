@@ -141,9 +141,8 @@ class Classifier(nn.Module):
         """Return what the network itself is given for prepared images."""
         mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
         normalised = ((grey(images) if self.channels == 1 else images) - mean) / std
-        if self.channels_last:
-            normalised = normalised.contiguous(memory_format=torch.channels_last)
-        return normalised.to(self.dtype)
+        layout = torch.channels_last if self.channels_last else torch.preserve_format
+        return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
         """Raise UserError unless there are as many names: a head may have been replaced without the config."""

@@ -133,8 +133,9 @@ def plan(images: int, count: int, size: int, device: torch.device, most: int = 1
     """Yield the passes of `count` pictures of each image: `size` pictures and `most` images in each, at most.
 
     With one picture of each image, `most` does not count. The numbers are made on the device: nothing waits for it.
+    Images in a pass are a power of two, as chunks usually are: five would fill up a fifth of the passes of 16 images.
     """
-    together = min(images, size) if count == 1 else max(1, min(size // count, most))
+    together = min(images, size) if count == 1 else 2 ** (max(1, min(size // count, most)).bit_length() - 1)
     each = count if together > 1 or count == 1 else -(-count // -(-count // size))
     numbers = torch.arange(-(-count // each) * each, device=device).clamp(max=count - 1)
     samples = torch.arange(images + together, device=device).clamp(max=images - 1)

@@ -303,6 +303,18 @@ def test_what_another_image_may_skip_is_not_folded(name):
         torch.testing.assert_close(found, classifier(images), rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_on_a_gpu_a_copy_keeps_its_batch_norms_and_in_float32_there_is_none(monkeypatch):
+    for known in (fast_forward_module.GAINING, fast_forward_module.FOLDING):
+        monkeypatch.setitem(known, "cpu", known["cuda"])
+    classifier, images = classifier_of(Network()), torch.rand(3, 3, 12, 10)
+    assert fast_forward(classifier, images) is classifier
+    forward = fast_forward(classifier.computing("bf16", None), images)
+    assert forward is not classifier
+    assert folded(forward) == []
+    torch.testing.assert_close(forward(images), classifier(images), rtol=2e-2, atol=2e-2)
+
+
 def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():
     """As in the processes of a launcher, whose handlers raise an Exception: bits would depend on when it comes."""
 

@@ -74,6 +74,7 @@ def test_what_is_asked_most_fits_as_the_definition_says():
         found = [len(one.pictures) for one in plan(1, count, size, CPU)]
         assert found == [each] * pieces
     assert [len(one.pictures) for one in plan(16, 9, 256, CPU, 8)] == [72, 72]
+    assert [len(one.pictures) for one in plan(16, 50, 256, CPU, 8)] == [200] * 4  # 4 of the 5 images that fit
 
 
 def test_pictures_per_pass_hold_a_fixed_number_of_pixels():
