@@ -72,6 +72,7 @@ parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default:
 parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
 parser.add_argument("--device", default="cpu", help="default: cpu")
 parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="on a GPU; default: fp32")
+parser.add_argument("--compile", action="store_true", help="compile what only looks at outputs")
 
 
 def main() -> None:
@@ -79,14 +80,14 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.allow_tf32 = args.precision == "tf32"  # of the others; ours sets what it needs
-    classifier = classifier_of(args.model, args.size, args.device).computing(args.precision, None)
+    classifier = classifier_of(args.model, args.size, args.device).computing(args.precision, None, args.compile)
     images = torch.rand(args.batch, 3, args.size, args.size, generator=torch.Generator().manual_seed(0))
     images = images.to(classifier.device)
     with torch.no_grad():
         classes = classifier.eval()(images[:1]).shape[1]
-    labels = torch.arange(args.batch) % classes
+    labels = torch.arange(args.batch, device=images.device) % classes
     print(f"{args.model}, {args.batch} images of {args.size}, {args.threads} threads, {args.rounds} rounds")
-    place = f"{processor()}, {'with' if has_bf16() else 'no'} bf16" if args.device == "cpu" else args.precision
+    place = f"{processor()}, {'with' if has_bf16() else 'no'} bf16" if args.device == "cpu" else classifier.arithmetic
     print(f"{device_name(args.device)}, {place}; torch {torch.__version__}\n")
     print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'asked':>5}  / others, MB")
     for text in args.explainers or list_explainers():
@@ -217,8 +218,9 @@ def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
 
 
 def floor(classifier, images, target, passes: int, kind: str, layer: str | None, again: int) -> None:
-    """`passes` images, plainly; without gradients in passes of the size that explainers fill by default."""
-    step = pictures_per_pass(images, None) if kind == "outputs" else len(images)
+    """`passes` images, plainly; in passes of the size that explainers fill by default, on a CPU without gradients."""
+    fills = kind == "outputs" or images.device.type == "cuda"
+    step = pictures_per_pass(images) if fills else len(images)
     for start in range(0, passes, step):
         places = torch.arange(start, min(start + step, passes)) % len(images)
         plain(classifier, images[places], target[places], kind, layer, again)

@@ -34,6 +34,7 @@ class SampleSettings(TypedDict, total=False):
     seed: int
     precision: Precision | None
     channels_last: bool | None
+    compile: bool | None
     keep_maps: bool
     strict: bool
     device: "str | torch.device | None"

@@ -182,6 +182,12 @@ class RunSpec(BaseModel):
     channels_last: bool | None = _setting(
         "use a memory layout in which many networks run faster", None, group="computation"
     )
+    compile: bool | None = _setting(
+        "compile the network (torch.compile) for methods that only look at outputs: faster after some seconds; needs "
+        "a compiler",
+        None,
+        group="computation",
+    )
     keep_maps: bool = _setting(
         "also keep the maps (float16, in the folder maps), which load_maps reads", False, group="computation"
     )
@@ -245,6 +251,11 @@ class RunSpec(BaseModel):
     def needs_python(self) -> bool:
         """Return whether it holds an object that no command line can give."""
         return any(item.kind != IN_FILE for item in chain.from_iterable(self.python_objects().values()))
+
+    @property
+    def computing(self) -> dict[str, Any]:
+        """The settings of the arithmetic, as `load_classifier` takes them."""
+        return {"precision": self.precision, "channels_last": self.channels_last, "compile": self.compile}
 
     def command(self, verb: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
         """Return the command line that repeats this run; with Python objects, which have no place there, `call`.

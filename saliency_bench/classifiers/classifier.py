@@ -71,6 +71,7 @@ class Classifier(nn.Module):
         precision: "fp32"; "tf32", products of float32 at 10 bits on a GPU; "bf16" or "fp16", where the network
             computes under autocast. Logits are always float32.
         channels_last: Whether the network computes in this memory layout.
+        compiled: Whether its faster copy (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
         halved: How often memory ran out: in a pass, which was then halved, or for a faster copy.
     """
@@ -78,7 +79,7 @@ class Classifier(nn.Module):
     mean: Tensor
     std: Tensor
     __constants__ = ("labels", "geometry", "frame", "activation", "channels", "logits", "layer", "precision",
-                     "channels_last")  # fmt: skip
+                     "channels_last", "compiled")  # fmt: skip
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class Classifier(nn.Module):
         self.activate(activation or _known_activation(model))
         self.precision = "fp32"
         self.channels_last = _is_channels_last(model)
+        self.compiled = False
         self.passes = self.halved = 0
         self._gives_logits = False  # not seen yet
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
@@ -227,8 +229,10 @@ class Classifier(nn.Module):
             raise unknown("activation", str(activation), ACTIVATIONS)
         self.activation, self.assumed = activation or "softmax", activation is None
 
-    def computing(self, precision: str | None, channels_last: bool | None) -> "Classifier":
-        """Set precision and memory layout, None to keep the current one, and return this classifier.
+    def computing(
+        self, precision: str | None, channels_last: bool | None, compiled: bool | None = None
+    ) -> "Classifier":
+        """Set precision, memory layout and compilation, None to keep the current one, and return this classifier.
 
         Raises:
             UserError: The precision is unknown, or it is tf32 or fp16 without a GPU.
@@ -239,6 +243,7 @@ class Classifier(nn.Module):
         if precision in ("tf32", "fp16") and self.device.type != "cuda":
             raise UserError(f"precision {precision} needs a GPU; use bf16 or fp32 on the CPU")
         self.precision = precision
+        self.compiled = self.compiled if compiled is None else compiled
         if channels_last is not None and channels_last != self.channels_last:
             self.channels_last = channels_last
             self.model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
@@ -260,6 +265,7 @@ class Classifier(nn.Module):
         channels_last: bool | None = None,
         device: torch.device | None = None,
         activation: str | None = None,
+        compiled: bool | None = None,
     ) -> "Classifier":
         """Return a classifier of the same weights with other settings; None keeps this one's.
 
@@ -271,7 +277,7 @@ class Classifier(nn.Module):
         """
         moved = device is not None and device != self.place
         copied = moved or channels_last not in (None, self.channels_last)
-        same = layer in (None, self.layer) and precision in (None, self.precision)
+        same = layer in (None, self.layer) and precision in (None, self.precision) and compiled in (None, self.compiled)
         if not copied and same and (activation is None or (activation == self.activation and not self.assumed)):
             return self
         other = copy.copy(self)
@@ -286,7 +292,7 @@ class Classifier(nn.Module):
             other.layer = layer
         if activation is not None:
             other.activate(activation)
-        return (other.to(device) if moved else other).computing(precision, channels_last)
+        return (other.to(device) if moved else other).computing(precision, channels_last, compiled)
 
     def __repr__(self) -> str:
         """Describe it in a few lines; `print(classifier.model)` shows the layers."""
@@ -315,13 +321,13 @@ class Classifier(nn.Module):
 
     @property
     def arithmetic(self) -> str:
-        """What it computes in, for results: precision, type of the weights if it is another, and memory layout."""
+        """What it computes in, for results: precision, type of weights if it is another, memory layout, compilation."""
         names = {torch.float32: "fp32"} | {value: key for key, value in DTYPES.items()}
         weights = names.get(self.dtype, str(self.dtype).removeprefix("torch."))
         parts = [self.precision] if weights == "fp32" else [f"{weights} weights"]
         if weights not in ("fp32", self.precision) and self.precision != "fp32":
             parts.append(f"{self.precision} operations")
-        return ", ".join(parts + ["channels last"] * self.channels_last)
+        return ", ".join(parts + ["channels last"] * self.channels_last + ["compiled"] * self.compiled)
 
     @property
     def device(self) -> torch.device:

@@ -28,6 +28,7 @@ def load_classifier(
     size: int | tuple[int, int] | None = None,
     precision: str | None = None,
     channels_last: bool | None = None,
+    compile: bool | None = None,
     activation: str | None = None,
     logits: Select | None = None,
     name: str | None = None,
@@ -59,6 +60,8 @@ def load_classifier(
         size: What `prepare` squashes images to, by default unchanged.
         precision: "fp32" (default), "bf16", or on a GPU "fp16" or "tf32".
         channels_last: Memory layout.
+        compile: Whether methods that only look at outputs use a network that torch.compile has compiled, which takes
+            seconds for each image size and a compiler (Triton on a GPU, else g++ or another for C++).
         activation: "softmax", or "sigmoid" for multi-label and single-logit heads; by default what the checkpoint's
             config says, and a softmax for any other model object (`classifier.assumed` is then true).
         logits: Function that takes the logits (B, K) from what the module returns, where that is more:
@@ -74,7 +77,7 @@ def load_classifier(
     given = model_objects.Given(mean, std, size, labels, logits, name)
     if isinstance(model, Classifier):
         _refuse(given, revision, "a Classifier has its own")
-        return model.variant(layer, precision, channels_last, target, activation).eval()
+        return model.variant(layer, precision, channels_last, target, activation, compile).eval()
     if isinstance(model, nn.Module) or model_objects.is_pipeline(model):
         _refuse(None, revision, "")
         classifier = model_objects.from_object(model, given, layer)
@@ -91,7 +94,7 @@ def load_classifier(
     check_finite(classifier.model, classifier.id)
     if activation is not None:
         classifier.activate(activation)
-    return classifier.to(target or classifier.place).eval().computing(precision, channels_last)
+    return classifier.to(target or classifier.place).eval().computing(precision, channels_last, compile)
 
 
 def _named(name: str, revision: str | None, layer: str | None, activation: str | None) -> Classifier:

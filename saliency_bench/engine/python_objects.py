@@ -269,6 +269,7 @@ def _settings(classifier: Classifier) -> str:
     """Return how a classifier was loaded, as further arguments of `load_classifier`."""
     precision = None if classifier.precision == "fp32" else classifier.precision
     given = {"layer": classifier.layer, "precision": precision, "channels_last": classifier.channels_last or None}
+    given["compile"] = classifier.compiled or None
     given["activation"] = None if classifier.assumed else classifier.activation
     logits = "" if (take := classifier.logits) is None else f", logits={getattr(take, '__name__', type(take).__name__)}"
     return "".join(f", {key}={value!r}" for key, value in given.items() if value is not None) + logits

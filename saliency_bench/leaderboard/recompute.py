@@ -457,7 +457,7 @@ def _arithmetic(precision: str) -> dict[str, Any]:
     """Return the settings of a run that give the precision of a submission, such as "bf16, channels last"."""
     first, *more = precision.split(", ")
     settings = {} if first.endswith("weights") else {"precision": first}
-    return settings | {"channels_last": True if "channels last" in more else None}
+    return settings | {"channels_last": "channels last" in more or None, "compile": "compiled" in more or None}
 
 
 def _model(again: RunData) -> KnownModel:

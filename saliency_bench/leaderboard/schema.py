@@ -51,7 +51,7 @@ MOST_ERRORS = 1000
 MOST_SEED = 2**53  # a whole number that JSON, floats and tables hold exactly
 # As `Classifier.arithmetic` says it.
 PRECISION = re.compile(
-    r"(fp32|tf32|bf16|fp16|[a-z0-9_]{4,20} weights)(, (tf32|bf16|fp16) operations)?(, channels last)?"
+    r"(fp32|tf32|bf16|fp16|[a-z0-9_]{4,20} weights)(, (tf32|bf16|fp16) operations)?(, channels last)?(, compiled)?"
 )
 SEVERAL_LINES = ("note", "command")
 

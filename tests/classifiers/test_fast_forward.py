@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForImageClassification, ResNetConf
 from saliency_bench import load_classifier
 from saliency_bench.classifiers import fast_forward as fast_forward_module
 from saliency_bench.classifiers.fast_forward import fast_forward
+from saliency_bench.errors import UserError
 
 
 class Network(nn.Module):
@@ -313,6 +314,33 @@ def test_on_a_gpu_a_copy_keeps_its_batch_norms_and_in_float32_there_is_none(monk
     assert forward is not classifier
     assert folded(forward) == []
     torch.testing.assert_close(forward(images), classifier(images), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.thorough)])
+def test_a_compiled_copy_gives_the_same_logits_for_passes_of_any_number(precision):
+    classifier = load_classifier(classifier_of(Network()), precision=precision, compile=True)
+    assert classifier.arithmetic == f"{precision}, compiled"
+    plain = fast_forward(load_classifier(classifier, compile=False), torch.rand(2, 3, 12, 10))
+    forward = fast_forward(classifier, torch.rand(2, 3, 12, 10))
+    torch._dynamo.utils.counters.clear()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            for count in (2, 9, 4):
+                images = torch.rand(count, 3, 12, 10)
+                tolerance = 1e-5 if precision == "fp32" else 2e-2
+                torch.testing.assert_close(forward(images), plain(images), rtol=tolerance, atol=tolerance)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # one for each mode, of all numbers
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compiled_whole_is_refused():
+    class Deciding(Network):
+        def forward(self, x):
+            return super().forward(x) if float(x.mean()) > 9 else super().forward(2 * x)
+
+    with pytest.raises(UserError, match=r"Deciding cannot run compiled here .*; leave out --compile"):
+        fast_forward(load_classifier(classifier_of(Deciding()), compile=True), torch.rand(2, 3, 12, 10))
 
 
 def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():

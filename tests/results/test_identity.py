@@ -97,7 +97,7 @@ def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
 
 # Of each setting of a run but its dataset, model, explainers and metrics: whether another value makes another cell.
 CHANGES = {"split": "validation", "target": "predicted", "label_map": {}, "seed": 1, "precision": "bf16",
-           "channels_last": True, "activation": "sigmoid"}  # fmt: skip
+           "channels_last": True, "compile": True, "activation": "sigmoid"}  # fmt: skip
 KEEPS = {
     "out": "elsewhere",
     "limit": 3,

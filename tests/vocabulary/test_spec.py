@@ -31,7 +31,7 @@ LEAST = {"dataset": "d", "model": "m", "explainers": ["e"], "metrics": ["s"], "o
 OTHER = {
     "split": "train", "target": "predicted", "label_map": "labels of mine.json", "groups": "g.csv", "limit": 3,
     "batch_size": 5, "seed": -2, "precision": "bf16", "channels_last": True, "strict": True, "device": "cpu",
-    "keep_maps": True,
+    "keep_maps": True, "compile": True,
     "label_column": "scene", "activation": "sigmoid", "only": ("correct", "label=a b"),
     "other_model": "m2", "other_label": "scene", "maps": ("mine=my maps", "other=o.parquet"),
 }  # fmt: skip

@@ -55,9 +55,8 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     classifier = load_classifier(
         object_of(spec.model, objects),
         device=spec.device if device is None else device,
-        precision=spec.precision,
-        channels_last=spec.channels_last,
         activation=spec.activation,
+        **spec.computing,
     )
     question = question_of(spec, objects, table, metrics, classifier)
     # Not into the table: a copy of it would forget its fingerprint, for which every picture is read.
@@ -110,7 +109,7 @@ def _of_other_model(context: RunContext, model: Any) -> RunContext:
     spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
     rows = labelled(context.data.published, column)
     names = class_names(rows)
-    classifier = load_classifier(model, device=known.device, precision=spec.precision, channels_last=spec.channels_last)
+    classifier = load_classifier(model, device=known.device, **spec.computing)
     if classifier.geometry != known.geometry:
         raise UserError(
             f"the other model, {classifier.id}, takes images {classifier.geometry}, the model {known.geometry}; give "

@@ -46,7 +46,7 @@ def predicted_by(spec: RunSpec, table: Table, model: Classifier, classes: int) -
     if (Path(name).expanduser() / MANIFEST).is_file():
         labels, identity, title, predicted = _of_run(Path(name).expanduser(), spec, table)
     else:
-        other = load_classifier(name, device=model.device, precision=spec.precision, channels_last=spec.channels_last)
+        other = load_classifier(name, device=model.device, **spec.computing)
         labels, title = other.labels, public_name(other.id, other.repo is None)
         identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
         predicted = _of_model(other, spec, table)
