@@ -3,10 +3,10 @@
 A map that is not finite, and an explainer that raises, become the reason why samples have no score; a strict run stops.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from saliency_bench.bound_explainer import Explainer, untouched
 from saliency_bench.engine.context import RunContext
@@ -65,7 +65,7 @@ def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Tar
 
 
 def depends_on_batch(
-    context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None, logits: Tensor
+    context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None, logits: Sequence[float]
 ) -> bool:
     """Return whether the first half of a batch, explained alone, gets other maps than within the batch.
 
@@ -78,7 +78,7 @@ def depends_on_batch(
         explainer: that made the maps.
         target: (B, K) or (1, K).
         maps: (B, H, W), of the whole batch; None if there are none.
-        logits: (B, K), of the whole batch.
+        logits: (K,), of the last image within the batch.
     """
     half = len(batch) // 2
     if maps is None or half == 0 or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
@@ -95,14 +95,15 @@ def depends_on_batch(
     return differ(alone, maps[:half])
 
 
-def _mixes_images(context: RunContext, batch: Batch, logits: Tensor) -> bool:
-    """Return whether the network gives the last image of a batch other logits alone than it gave within the batch."""
+def _mixes_images(context: RunContext, batch: Batch, logits: Sequence[float]) -> bool:
+    """Return whether the network gives the last image of a batch other logits alone than these, within the batch."""
     with untouched(context.classifier), context.classifier.uncounted(), torch.no_grad():
         try:
             alone = context.classifier(batch.images[-1:])[0].cpu()
         except Exception:  # networks may raise anything for one image
             return True
-    change = (alone - logits[-1]).norm() / logits[-1].norm().clamp(min=1e-30)
+    together = torch.tensor(logits)
+    change = (alone - together).norm() / together.norm().clamp(min=1e-30)
     return not bool(change <= MIXING)  # also for NaN
 
 
