@@ -13,6 +13,7 @@ import evaluate
 import numpy as np
 import pytest
 import torch
+from PIL import ImageFile
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
@@ -207,6 +208,19 @@ def test_networks_are_not_trained_on_the_images_that_they_are_asked_about(shapes
                metrics=["saliency_roar:trainings=1,epochs=1,images=24,batch_size=8,exposures=[0,1]"])  # fmt: skip
     assert capsys.readouterr().err.count("2 trainings of 24 images") == 2
     assert outcomes(tmp_path / "memory") == outcomes(tmp_path / "folder")
+
+
+@pytest.mark.slow
+def test_no_epoch_decodes_a_picture(shapes, resnet, tmp_path, monkeypatch):
+    decoded, prepare = [], ImageFile.ImageFile.load_prepare
+    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", lambda image: (decoded.append(image.size), prepare(image)))
+    counts = []
+    for epochs in (1, 4):
+        decoded.clear()
+        sb.run(dataset=shapes, model=resnet, explainers=["random"], out=tmp_path / f"{epochs}", limit=8, progress=False,
+               metrics=[f"saliency_roar:trainings=1,epochs={epochs},images=24,exposures=[0,1]"])  # fmt: skip
+        counts.append(len(decoded))
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.sample(2)
