@@ -5,6 +5,7 @@ examples:
   python benchmarks/explainers.py --explainers rise:masks=200 scorecam:layer=layer2 gradcam --rounds 5
   python benchmarks/explainers.py --model transformers:vit --batch 2
   python benchmarks/explainers.py --device cuda --precision bf16 --batch 16
+  python benchmarks/explainers.py --together --explainers gradient gradcam smoothgrad occlusion
 
 The floor is the plain work: as many images as the explainer sends through the network (counted by the classifier),
 through the caller's model as it is. It is forward only for what asks for no gradient; else forward and backward, to the
@@ -13,6 +14,9 @@ and linear layer on the way back once more (W+ a) or four times more (both signs
 Ours, the floor and the others take turns in one process, so that what else the machine does disturbs all alike; with
 one thread, seconds are the process's own. A ratio is the median over the rounds, and in brackets the quartiles. The
 last column is by how much the process grew at most while explaining.
+
+With --together there is one work of all explainers, one after the other, beside the sum of their floors; and a run of
+them with one metric (`saliency_miou`), from the network in memory to the report.
 
 Where the processor has bf16, what only looks at outputs has a second line, of a classifier of
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) beside the same floor in float32, with the error of
@@ -33,11 +37,13 @@ from functools import partial
 from math import ceil
 from operator import truediv
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
 import torch
+from PIL import Image as Pictures
 
-from saliency_bench import list_explainers, load_classifier, load_explainer, registry, targets
+from saliency_bench import list_explainers, load_classifier, load_explainer, registry, run, targets
 from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.classifier import DTYPES, PRECISIONS
 from saliency_bench.classifiers.layers import cam_layer, detached_at
@@ -54,7 +60,8 @@ SHORT = {
     "rise": {"masks": 100},
     "smoothgrad": {"samples": 10},
 }
-ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16, ASKED_OF_GPU = 1.03, 0.80, 0.50, 1.15  # times the floor
+# Times the floor.
+ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16, ASKED_OF_GPU, ASKED_TOGETHER = 1.03, 0.80, 0.50, 1.15, 1.05
 MANY = 200
 AGAIN = {"cebp": 1, "tattr": 4}
 
@@ -66,6 +73,7 @@ parser = argparse.ArgumentParser(
 parser.add_argument("--model", default="resnet18", help="with random weights: a name of torchvision (default: "
                     "resnet18), or transformers:TYPE; else what load_classifier takes")  # fmt: skip
 parser.add_argument("--explainers", nargs="+", metavar="NAME", help="default: all, with few samples, steps or masks")
+parser.add_argument("--together", action="store_true", help="all explainers as one work, and as one run")
 parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the images; default: 224")
 parser.add_argument("--batch", type=int, default=4, metavar="N", help="images; default: 4")
 parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
@@ -90,7 +98,10 @@ def main() -> None:
     place = f"{processor()}, {'with' if has_bf16() else 'no'} bf16" if args.device == "cpu" else classifier.arithmetic
     print(f"{device_name(args.device)}, {place}; torch {torch.__version__}\n")
     print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'asked':>5}  / others, MB")
-    for text in args.explainers or list_explainers():
+    names = args.explainers or list_explainers()
+    if args.together:
+        print(together(names, classifier, images, labels, classes, args))
+    for text in names if not args.together else ():
         try:
             print(measured(text, classifier, images, labels, classes, args), flush=True)
         except UserError as error:
@@ -124,23 +135,67 @@ def classifier_of(name: str, size: int, device: str):
     return load_classifier(name, device=device)
 
 
-def measured(text: str, classifier, images, labels, classes: int, args) -> str:
-    """One row of the table; two of what only looks at outputs."""
-    explainer = with_few(text)
+def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, str, str | None]:
+    """Passes for one image, what autograd is asked for ("images", "layer" or "outputs"), and the layer."""
     found: set[str] = set()
     one = images[:1], targets.one_hot(labels[:1], classes).to(images.device)
     explainer(classifier, *one)  # what is found out once about a network
     before = classifier.passes
     with watched(found, images):
         explainer(classifier, *one)
-    passes = classifier.passes - before
+    kind = "images" if "images" in found else "layer" if found else "outputs"
+    layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
+    return classifier.passes - before, kind, layer
+
+
+def together(names: list[str], classifier, images, labels, classes: int, args) -> str:
+    """Two rows: all explainers by calls, and as a run; beside the sum of their floors."""
+    explainers = [with_few(text) for text in names]
+    needs = [needs_of(explainer, classifier, images, labels, classes) for explainer in explainers]
+    target = targets.one_hot(labels, classes)
+    rows = picture_rows(images, labels, classes)
+
+    def calls() -> None:
+        for explainer in explainers:
+            explainer(classifier, images, target)
+
+    def in_a_run() -> None:
+        with TemporaryDirectory() as folder:
+            run(dataset=rows, model=classifier, explainers=explainers, metrics=["saliency_miou"],
+                batch_size=len(images), out=Path(folder, "run"), progress=False)  # fmt: skip
+
+    def floors() -> None:
+        for explainer, (passes, kind, layer) in zip(explainers, needs, strict=True):
+            floor(classifier, images, target, passes * len(images), kind, layer, AGAIN.get(explainer.name, 0))
+
+    seconds = taken({"by calls": calls, "as a run": in_a_run, "floor": floors}, args)
+    passes = sum(passes for passes, *_ in needs) * len(images)
+    return "\n".join(
+        f"{f'{len(explainers)} explainers together, {name}':<40} {'all':<8} {passes:>6} "
+        f"{statistics.median(seconds[name]):>8.2f} {ratio(seconds[name], seconds['floor']):>16} {ASKED_TOGETHER:>5.2f}"
+        for name in ("by calls", "as a run")
+    )
+
+
+def picture_rows(images, labels, classes: int):
+    """The images as rows of a dataset."""
+    from datasets import ClassLabel, Dataset, Features, Image
+
+    pictures = [Pictures.fromarray((255 * image.permute(1, 2, 0)).byte().numpy()) for image in images]
+    masks = [Pictures.new("L", (image.shape[2], image.shape[1]), 255) for image in images]
+    features = Features({"image": Image(), "mask": Image(), "label": ClassLabel(names=list(map(str, range(classes))))})
+    return Dataset.from_dict({"image": pictures, "mask": masks, "label": labels.tolist()}, features)
+
+
+def measured(text: str, classifier, images, labels, classes: int, args) -> str:
+    """One row of the table; two of what only looks at outputs."""
+    explainer = with_few(text)
+    passes, kind, layer = needs_of(explainer, classifier, images, labels, classes)
     if passes > MANY and args.device == "cpu":
         images, labels = images[:1], labels[:1]
     passes *= len(images)
     target = targets.one_hot(labels, classes).to(images.device)
-    kind = "images" if "images" in found else "layer" if found else "outputs"
     only_outputs = "outputs" in explainer.declaration.needs
-    layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
 
     def ours(precision: str = args.precision) -> torch.Tensor:
         classifier.computing(precision, None)

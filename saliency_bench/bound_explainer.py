@@ -133,6 +133,11 @@ class Explainer:
         return self.declaration.baseline
 
     @property
+    def is_bundled(self) -> bool:
+        """Return whether it is one of this package, not of another one or a function of yours."""
+        return getattr(self.function, "__module__", "").startswith("saliency_bench.explainers.")
+
+    @property
     def identity(self) -> tuple[str, str, int | str]:
         """(name, options as text, version): explainers of the same identity make the same maps."""
         return self.name, options.text(self.options), self.version

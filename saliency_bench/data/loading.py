@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +40,7 @@ from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
 PARQUET = ".parquet"
+SAVED = "state.json"  # of a Dataset that `save_to_disk` wrote
 
 
 def load_dataset(
@@ -155,6 +156,20 @@ class Found:
         rows = _with_images(load_from_hub(self.commit, split), self.commit.repo)
         _check_fingerprint(rows, self._report(), self.commit.repo, split)
         return rows
+
+    def load_all(self, splits: Sequence[str]) -> dict[str, Dataset]:
+        """Load several splits to train and choose on.
+
+        Raises:
+            UserError: It is one split, which would be loaded as each of them; or as in `load`.
+        """
+        place = self.folder
+        is_one = place is not None and (place.is_file() or (place / SAVED).is_file())
+        if is_one or isinstance(self.rows, Dataset):
+            raise UserError(
+                f"{self.text} is one split, and training needs {', '.join(splits)}; give a folder or a DatasetDict"
+            )
+        return {split: self.load(split) for split in splits}
 
     def load_usual(self, split: str) -> tuple[Dataset, str]:
         """Return a split and its name: where `train` is the only one, it stands in for `test`, and a line says so."""
@@ -392,12 +407,12 @@ def _of_file(place: Path, split: str) -> Dataset:
 
 def _saved(place: Path, split: str) -> Dataset | None:
     """Return one split of what `save_to_disk` wrote; None for any other folder."""
-    if (place / "state.json").is_file():
+    if (place / SAVED).is_file():
         return _of_split(datasets.load_from_disk(str(place)), split, str(place))
     if not (place / "dataset_dict.json").is_file():
         return None
-    if not (place / split / "state.json").is_file():
-        raise UnknownSplitError(str(place), split, [path.parent.name for path in place.glob("*/state.json")])
+    if not (place / split / SAVED).is_file():
+        raise UnknownSplitError(str(place), split, [path.parent.name for path in place.glob(f"*/{SAVED}")])
     return datasets.load_from_disk(str(place / split))
 
 

@@ -3,9 +3,12 @@
 A map that is not finite, and an explainer that raises, become the reason why samples have no score; a strict run stops.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from saliency_bench.bound_explainer import Explainer
+import torch
+
+from saliency_bench.bound_explainer import Explainer, untouched
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.precomputed import PrecomputedMaps
 from saliency_bench.errors import UserError
@@ -16,6 +19,7 @@ from saliency_bench.types import Batch, Maps, Target
 # Of the norm of a map. All explainers of this package stay below 1e-5, for the size of a batch changes the last bits;
 # but these decide whether a ReLU passes what is nearly zero, which moved the gradient of one photograph by 4e-3.
 BATCH_TOLERANCE, FAR = 1e-3, 0.1
+MIXING = 1e-4  # of the norm of logits; the size of a batch changes less than 1e-5 of it in float32
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,12 @@ def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Tar
 
 
 def depends_on_batch(
-    context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None
+    context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None, logits: Sequence[float]
 ) -> bool:
     """Return whether the first half of a batch, explained alone, gets other maps than within the batch.
+
+    The explainers of this package do not mix images, which their tests show, so that these are only explained again if
+    the network does.
 
     Args:
         context: what the run works on.
@@ -71,9 +78,12 @@ def depends_on_batch(
         explainer: that made the maps.
         target: (B, K) or (1, K).
         maps: (B, H, W), of the whole batch; None if there are none.
+        logits: (K,), of the last image within the batch.
     """
     half = len(batch) // 2
     if maps is None or half == 0 or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
+        return False
+    if explainer.is_bundled and not _mixes_images(context, batch, logits):
         return False
     seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids[:half]]
     target = target if len(target) == 1 else target[:half]
@@ -83,6 +93,18 @@ def depends_on_batch(
         except Exception:  # what an explainer raises for fewer images says nothing about its maps
             return False
     return differ(alone, maps[:half])
+
+
+def _mixes_images(context: RunContext, batch: Batch, logits: Sequence[float]) -> bool:
+    """Return whether the network gives the last image of a batch other logits alone than these, within the batch."""
+    with untouched(context.classifier), context.classifier.uncounted(), torch.no_grad():
+        try:
+            alone = context.classifier(batch.images[-1:])[0].cpu()
+        except Exception:  # networks may raise anything for one image
+            return True
+    together = torch.tensor(logits)
+    change = (alone - together).norm() / together.norm().clamp(min=1e-30)
+    return not bool(change <= MIXING)  # also for NaN
 
 
 def differ(alone: Maps, together: Maps) -> bool:

@@ -66,11 +66,12 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
     if isinstance(device := plain.get("device"), torch.device):
         plain["device"] = str(device)
     dataset = plain.get("dataset")
-    if isinstance(dataset, datasets.DatasetDict):
-        dataset, plain["split"] = find(dataset).load_usual(str(plain.get("split", "test")))
-    if isinstance(dataset, datasets.Dataset):
-        digest = fingerprint(dataset)
-        about = f"dataset: a datasets.Dataset of {len(dataset)} rows, fingerprint {digest}"
+    rows = dataset
+    if isinstance(dataset, datasets.DatasetDict):  # carried whole: networks are retrained on its other splits
+        rows, plain["split"] = find(dataset).load_usual(str(plain.get("split", "test")))
+    if isinstance(rows, datasets.Dataset):
+        digest = fingerprint(rows)
+        about = f"dataset: a datasets.Dataset of {len(rows)} rows, fingerprint {digest}"
         plain["dataset"] = _noted(objects, dataset, "dataset", "in-memory", digest, "dataset", about)
     elif "dataset" in plain and not isinstance(dataset, str | PathLike | PythonObject):
         find(dataset)  # which says what is wrong with it

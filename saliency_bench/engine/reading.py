@@ -241,7 +241,8 @@ def training_splits(dataset: Found, column: str, names: list[str] | None) -> dic
         UserError: The dataset has no such splits.
     """
     try:
-        splits = {name: labelled(dataset.load(name), column, names) for name in ("train", "validation")}
+        loaded = dataset.load_all(("train", "validation"))
+        splits = {name: labelled(rows, column, names) for name, rows in loaded.items()}
     except UserError as error:
         raise UserError(f"retraining needs the splits train and validation: {error}") from error
     return {name: TrainingRows(rows, *content_of(rows)) for name, rows in splits.items()}

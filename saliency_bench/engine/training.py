@@ -174,12 +174,8 @@ def _one_row_per_image(rows: Dataset, source: Found) -> tuple[Dataset, list[list
 
 def _splits(source: Found, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
     """Return the labelled rows of each split, the training images limited as the recipe says."""
-    if isinstance(source.rows, Dataset) or (source.folder is not None and source.folder.is_file()):
-        raise UserError(
-            f"{source.text} is one split, and training needs {', '.join(SPLITS)}; give a folder or a DatasetDict"
-        )
     try:
-        splits = {name: source.load(name) for name in SPLITS}
+        splits = source.load_all(SPLITS)
     except UnknownSplitError as error:
         raise _missing_splits(source, error.known) from error
     content = "" if recipe.limit is None else fingerprint(splits["train"])

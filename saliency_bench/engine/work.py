@@ -81,7 +81,8 @@ def work(
         scores, halved = score(context, samples, explainer, target, explained, cells)
         # One chunk shows it: what is asked is whether the method mixes samples, not how much.
         is_first = samples.number == 0 and samples.is_whole
-        if is_first and depends_on_batch(context, batch, explainer, target, explained.maps):
+        last = samples.readable[-1]["logits"]
+        if is_first and depends_on_batch(context, batch, explainer, target, explained.maps, last):
             _mark(scores, DEPENDS_ON_BATCH)
     raised = (explained.maps is None and batch is not None) or any(scored.raised for scored, _ in scores.values())
     passes = {"explain": explained.passes} | {key: count for key, (_, count) in scores.items()}

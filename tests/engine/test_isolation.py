@@ -313,6 +313,34 @@ def test_an_explainer_whose_maps_depend_on_the_batch_is_named(shapes, resnet, tm
     assert "depends on its batch" in done.report.read_text()
 
 
+class Mixing(Scaled):
+    """Images are compared with the others of their batch; all that go through are counted."""
+
+    def __init__(self, share):
+        super().__init__()
+        self.share, self.seen = share, [0]
+
+    def forward(self, images):
+        self.seen[0] += len(images)
+        return super().forward(images - self.share * images.mean(dim=0))
+
+
+@pytest.mark.slow
+def test_explainers_of_the_package_are_tried_in_another_batch_only_if_the_network_mixes_images(shapes, tmp_path):
+    def made(share, explainer):
+        network = Mixing(share)
+        classifier = sb.load_classifier(network, mean=0, std=1, size=(32, 32))
+        network.seen[0] = 0
+        done = started(tmp_path / f"{share}", shapes, classifier, [explainer], ["saliency_pointing_game"])
+        return {mark for cell in done.summary["cells"] for mark in cell["marked"]}, network.seen[0]
+
+    batch = "depends on its batch"
+    assert batch in made(1, "gradient")[0]
+    marks, seen = made(0, "integrated_gradients:steps=10")
+    assert batch not in marks
+    assert seen < 16 * 10 + 16 + 20  # steps, predictions, probes; no step of half a batch again
+
+
 def of_everything(maps, masks, curves, classifier, images, target, logits, labels, seeds):
     for array in (maps, masks, labels):
         array[:] = 0

@@ -8,10 +8,12 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import datasets
 import evaluate
 import numpy as np
 import pytest
 import torch
+from PIL import ImageFile
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
@@ -196,6 +198,29 @@ def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=2
     with torch.no_grad():
         answers = network.eval()((pictures - mean) / std).logits.argmax(1).tolist()
     return dict(zip(ids, answers, strict=True))
+
+
+def test_networks_are_not_trained_on_the_images_that_they_are_asked_about(shapes, resnet, tmp_path, capsys):
+    """Splits in memory are those of a folder, and train the same networks."""
+    splits = datasets.DatasetDict({name: sb.load_dataset(shapes, name) for name in ("train", "validation", "test")})
+    for name, dataset in (("folder", shapes), ("memory", splits)):
+        sb.run(dataset=dataset, model=resnet, explainers=["random"], out=tmp_path / name, batch_size=16, progress=False,
+               metrics=["saliency_roar:trainings=1,epochs=1,images=24,batch_size=8,exposures=[0,1]"])  # fmt: skip
+    assert capsys.readouterr().err.count("2 trainings of 24 images") == 2
+    assert outcomes(tmp_path / "memory") == outcomes(tmp_path / "folder")
+
+
+@pytest.mark.slow
+def test_no_epoch_decodes_a_picture(shapes, resnet, tmp_path, monkeypatch):
+    decoded, prepare = [], ImageFile.ImageFile.load_prepare
+    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", lambda image: (decoded.append(image.size), prepare(image)))
+    counts = []
+    for epochs in (1, 4):
+        decoded.clear()
+        sb.run(dataset=shapes, model=resnet, explainers=["random"], out=tmp_path / f"{epochs}", limit=8, progress=False,
+               metrics=[f"saliency_roar:trainings=1,epochs={epochs},images=24,exposures=[0,1]"])  # fmt: skip
+        counts.append(len(decoded))
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.sample(2)

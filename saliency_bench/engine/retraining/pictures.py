@@ -21,9 +21,9 @@ from saliency_bench.utils.files import new_array, read_json, write_json, write_w
 from saliency_bench.utils.progress import bar
 
 # What 0 to 255 become: by division, or by a product with 1/255, which differs in last bits.
-TABLES = {
-    "divided": np.arange(256, dtype=np.float32) / np.float32(255),
-    "multiplied": np.arange(256, dtype=np.float32) * np.float32(1 / 255),
+SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "divided": lambda whole: whole.astype(np.float32) / np.float32(255),
+    "multiplied": lambda whole: whole.astype(np.float32) * np.float32(1 / 255),
 }
 
 
@@ -35,20 +35,20 @@ class Pictures:
         folder: Their folder.
         colour: Float32 (3,), the mean of the training images.
         predicted: {split: Int (N,), the class that the run's classifier predicts, -1 for an unreadable image}.
-        tables: {split: the table by which its images are stored}.
+        scales: {split: how its stored images become floats}.
         stored: {split: its images, memory-mapped}.
     """
 
     folder: Path
     colour: Tensor
     predicted: dict[str, np.ndarray]
-    tables: dict[str, str | None]
+    scales: dict[str, str | None]
     stored: dict[str, np.ndarray]
 
     def images(self, split: str, positions: np.ndarray) -> Images:
         """Return images (n, 3, H, W) exactly as they were prepared."""
-        stored, table = self.stored[split][positions], self.tables[split]
-        return torch.from_numpy(stored if table is None else TABLES[table][stored])
+        stored, scale = self.stored[split][positions], self.scales[split]
+        return torch.from_numpy(stored if scale is None else SCALES[scale](stored))
 
     @classmethod
     def read(cls, folder: Path) -> "Pictures":
@@ -65,15 +65,16 @@ def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> 
     path, identity = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
     if path.is_file() and read_json(path).get("of") == identity:
         return
-    predicted, tables, colour = {}, {}, [0.0, 0.0, 0.0]
+    predicted, scales, colour = {}, {}, [0.0, 0.0, 0.0]
     total = sum(math.ceil(len(split.labels) / setup.batch_size) for split in splits.all)
     with bar(shown=shown, total=total, desc="images", unit="batch") as advance:
         for split in splits.all:
-            classes, tables[split.name], mean = _gather(setup, split, folder, advance.update)
+            classes, scales[split.name], mean = _gather(setup, split, folder, advance.update)
             predicted[split.name] = classes.tolist()
             if split is splits.train:
                 colour = mean
-    write_json(path, {"of": identity, "colour": colour, "predicted": predicted, "tables": tables})
+    # "tables" is what runs of before this version look for.
+    write_json(path, {"of": identity, "colour": colour, "predicted": predicted, "tables": scales})
 
 
 def _gather(
@@ -88,14 +89,14 @@ def _gather(
         advance: Called after each batch.
 
     Returns:
-        The predicted classes, -1 for unreadable images; the table by which the images are stored; their mean colour.
+        The predicted classes, -1 for unreadable images; by which scale the images are stored; their mean colour.
     """
     predicted = np.full(len(split.labels), -1)
-    table: str | None = None
+    scale: str | None = None
     sums, pixels = torch.zeros(3, dtype=torch.float64), 0
 
     def write(path: Path) -> None:
-        nonlocal table, pixels
+        nonlocal scale, pixels
         array = None
         for start, chunk in _chunks(setup, split):
             advance()
@@ -106,12 +107,12 @@ def _gather(
                 predicted[places] = setup.classifier(chunk.batch.images).argmax(dim=1).cpu().numpy()
             images = chunk.batch.images.cpu()
             if array is None:
-                table = _table_of(images)
-                kind, shape = np.float32 if table is None else np.uint8, (len(split.labels), *images.shape[1:])
+                scale = _scale_of(images)
+                kind, shape = np.float32 if scale is None else np.uint8, (len(split.labels), *images.shape[1:])
                 array = new_array(path, kind, shape)
             elif images.shape[1:] != array.shape[1:]:
                 raise UserError("retraining needs images of one size; give load_classifier(model, size=(H, W))")
-            array[places] = images.numpy() if table is None else _stored(images, table)
+            array[places] = images.numpy() if scale is None else _stored(images, scale)
             sums.add_(images.double().sum((0, 2, 3)))
             pixels += images[:, 0].numel()
         if array is None:
@@ -119,7 +120,7 @@ def _gather(
         array.flush()
 
     write_with(folder / f"{split.name}.npy", write)
-    return predicted, table, (sums / pixels).tolist()
+    return predicted, scale, (sums / pixels).tolist()
 
 
 def _chunks(setup: Setup, split: Split) -> Iterator[tuple[int, Chunk]]:
@@ -132,15 +133,15 @@ def _chunks(setup: Setup, split: Split) -> Iterator[tuple[int, Chunk]]:
     return ahead(read, list(range(0, count, size)), lambda waited: None)
 
 
-def _table_of(images: Images) -> str | None:
-    """Return the table by which these images are numbers from 0 to 255, or None."""
+def _scale_of(images: Images) -> str | None:
+    """Return the scale by which these images are numbers from 0 to 255, or None."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
-    return next((name for name, table in TABLES.items() if np.array_equal(table[whole], images.numpy())), None)
+    return next((name for name, scale in SCALES.items() if np.array_equal(scale(whole), images.numpy())), None)
 
 
-def _stored(images: Images, table: str) -> np.ndarray:
-    """Return images as numbers of a table; UserError if the first images were such numbers and these are not."""
+def _stored(images: Images, scale: str) -> np.ndarray:
+    """Return images as numbers of a scale; UserError if the first images were such numbers and these are not."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
-    if not np.array_equal(TABLES[table][whole], images.numpy()):
+    if not np.array_equal(SCALES[scale](whole), images.numpy()):
         raise UserError("the classifier prepares some images in 255ths and others not; retraining cannot store them")
     return whole
