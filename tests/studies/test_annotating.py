@@ -306,7 +306,7 @@ def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
     store, images = Store(tmp_path / "study.db"), StudyImages(rows)
     again = open_study(store, "noise", images, "print")
     assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
-    with pytest.raises(UserError, match="another configuration"):
+    with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); give"):
         open_study(store, "noise", images, "print", annotators=5)
     with pytest.raises(UserError, match="another dataset"):
         open_study(store, "noise", images, "other print")

@@ -183,7 +183,7 @@ def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
     assert (again.id, again.configuration) == (study.id, {"annotators": 2})
     assert len(again.answers()) == 1
     assert second.find().name == "birds"
-    with pytest.raises(UserError, match="another dataset and seed"):
+    with pytest.raises(UserError, match=r"another dataset and seed \(3, now 4\); give"):
         second.study("annotate", "birds", dataset="xyz", configuration={"annotators": 2}, seed=4)
     second.study("assess", "rated")
     with pytest.raises(UserError, match="several studies"):
