@@ -33,10 +33,10 @@ def overview(
     study: Study,
     done: int,
     wanted: int,
+    counted: Sequence[str],
     checks: Mapping[str, Sequence[bool]],
     lease_hours: float,
     agreement: Mapping[str, tuple[float, int]] | None = None,
-    lately: int | None = None,
 ) -> dict[str, Any]:
     """Return the state of a study of any protocol, as plain data.
 
@@ -44,15 +44,14 @@ def overview(
         study: the study.
         done: answers that count so far.
         wanted: answers that it needs.
+        counted: when each answer that counts was given.
         checks: {person: whether each check was right}.
         lease_hours: after which who holds something and does nothing is stuck.
         agreement: {person: (mean agreement with others, images)}; None where the protocol knows none.
-        lately: answers that count, of the last day; None for all answers of the last day.
     """
     answers = study.answers(last=False, masks=False)
-    if lately is None:
-        lately = sum(answer.created >= hours_ago(DAY) for answer in answers if answer.revision == 1)
-    left = max(wanted - done, 0)
+    left, since = max(wanted - done, 0), hours_ago(DAY)
+    lately = sum(time >= since for time in counted)
     return {
         "study": study.name,
         "kind": study.kind,
@@ -61,7 +60,7 @@ def overview(
         "wanted": wanted,
         "last day": lately,
         "days left": round(left / lately, 1) if lately and left else None,
-        "by day": dict(sorted(Counter(answer.created[:10] for answer in answers).items())[-30:]),
+        "by day": dict(sorted(Counter(time[:10] for time in counted).items())[-30:]),
         "people": _people(study, answers, checks, lease_hours, agreement or {}),
         "actions": [
             {"action": event.kind, "person": event.person, "reason": event.payload["reason"], "when": event.created}
@@ -147,9 +146,9 @@ class AnnotationOverview:
         checks = {person: [value >= LOW_IOU for value in ious] for person, ious in annotating.honeypot_scores().items()}
         drawn = {unit: _drawn(given) for unit, given in answers.items()}
         done = sum(min(len(given), per_unit) for given in drawn.values())
-        lately = sum(answer.created >= hours_ago(DAY) for given in drawn.values() for answer in given)
+        counted = [answer.created for given in drawn.values() for answer in given]
         wanted, agreement = per_unit * len(answers), self._agreement(answers)
-        about = overview(annotating.study, done, wanted, checks, annotating.lease_hours, agreement, lately)
+        about = overview(annotating.study, done, wanted, counted, checks, annotating.lease_hours, agreement)
         images.sort(key=lambda image: (-len(image["marks"]), 2.0 if image["iou"] is None else image["iou"]))
         return about | {"images": images, "annotators": per_unit}
 

@@ -58,8 +58,8 @@ def create_app(
         stored, settings = rated(assess.study), assess.study.configuration
         maps = len(settings["explainers"]) + settings["masks"]
         wanted = settings["raters"] * len(settings["images"]) * maps
-        done = len(stored.without(set(excluded(assess.study))))
-        return overview(assess.study, min(done, wanted), wanted, stored.checks, assess.lease_hours)
+        counted = list(stored.without(set(excluded(assess.study)))["created"])
+        return overview(assess.study, min(len(counted), wanted), wanted, counted, stored.checks, assess.lease_hours)
 
     get = {"state": state, "map": picture(plain=False), "image": picture(plain=True)}
     return application(

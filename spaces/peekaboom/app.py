@@ -53,8 +53,9 @@ def create_app(
     def for_owner(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         stored, settings = judged(peekaboom.study), peekaboom.study.configuration
         wanted = settings["judgements"] * len(settings["images"]) * len(settings["explainers"])
-        done = len(stored.without(set(excluded(peekaboom.study))))
-        return overview(peekaboom.study, min(done, wanted), wanted, stored.checks, peekaboom.lease_hours)
+        counted = list(stored.without(set(excluded(peekaboom.study)))["created"])
+        done = min(len(counted), wanted)
+        return overview(peekaboom.study, done, wanted, counted, stored.checks, peekaboom.lease_hours)
 
     get = {"state": state, "picture": picture}
     return application(
