@@ -328,7 +328,7 @@ class Annotating:
     def task_again(self, person: str, unit: str) -> dict[str, Any]:
         """Return an image that a person has answered, to correct the answer."""
         self._check_given(person, unit)
-        return self._task(unit, person)
+        return self._task(unit, person, self._rejected(person).get(unit))
 
     def _check_given(self, person: str, unit: str) -> None:
         """Raise UserError for an image that this person was not given."""
