@@ -63,7 +63,7 @@ class Store(Database):
             if row is None:
                 connection.execute(insert(studies).values(name=name, created=now(), **wanted))
                 row = connection.execute(select(studies).where(studies.c.name == name)).mappings().one()
-        if different := differences(row, wanted):
+        if different := differences(dict(row), wanted):
             raise UserError(
                 f"{self.text} holds a study '{name}' with another {different}; give the same settings to resume it, "
                 "or another --name"
