@@ -257,6 +257,8 @@ def test_help_fits_into_the_terminal():
     assert fitted(PROSE, 40) == FITTED
     assert fitted(FITTED, 40) == FITTED
     assert fitted("one\ntwo", 10**6) == "one two"
+    commands = "    saliency-bench list\n    saliency-bench demo"
+    assert fitted(commands, 40) == commands, "each command has its own line"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -276,7 +278,9 @@ def test_help_shows_no_empty_default(capsys):
     for name in registry.names("hub_builders"):
         with pytest.raises(SystemExit):
             main(["build", name, "--help"])
-        assert "default: )" not in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "default: )" not in shown
+        assert ") (default: " not in shown
 
 
 QUICK = {
