@@ -151,7 +151,7 @@ def differences(here: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Return what differs between two descriptions of a study; "" where nothing does.
 
     A setting is named with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". Hashes and lists
-    that are long are named alone.
+    that are as long are named alone.
     """
     return " and ".join(_difference(name, here[name], given[name]) for name in given if here[name] != given[name])
 
@@ -167,9 +167,11 @@ def _difference(name: str, here: Any, given: Any) -> str:
 
 
 def _setting(name: str, here: Any, given: Any) -> str:
-    """Return "annotators 3, now 5"; the name alone where a value is long."""
+    """Return "annotators 3, now 5"; of long lists their lengths, and the name alone of what is long otherwise."""
     texts = [json.dumps(value, ensure_ascii=False) for value in (here, given)]
     is_long = name in HASHES or max(map(len, texts)) > LONGEST_VALUE
+    if is_long and isinstance(here, list) and isinstance(given, list) and len(here) != len(given):
+        return f"{name} {len(here)}, now {len(given)}"
     return name if is_long else f"{name} {texts[0]}, now {texts[1]}"
 
 
