@@ -165,21 +165,23 @@ def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
     assert seen["done"] == seen["last day"] == sum(seen["by day"].values()) < len(peekaboom.study.answers(last=False))
 
 
-def test_the_speed_of_an_assessment_is_of_ratings_that_count(tmp_path):
+def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
+    """Of three people, the owner has left one out, and one fails the attention check, whom results leave out."""
     images = run_images(6)
-    settings = assess_protocol.configuration(images, read_questions(), raters=2, per_person=2, checks=1)
+    settings = assess_protocol.configuration(images, read_questions(), raters=3, per_person=2, checks=1)
     store = Store(tmp_path / "study.db")
     assess = assess_protocol.Assess(store.study(assess_protocol.KIND, "colours", configuration=settings), images)
-    people = [assess.study.join().name for _ in range(2)]
-    for person in people:
+    people = {assess.study.join().name: rating for rating in (1, 1, 5)}
+    for person, rating in people.items():
         while maps := assess.state(person)["maps"]:
             for place in (one["place"] for one in maps):
-                ratings = dict.fromkeys(read_questions()["questions"], 1)
+                ratings = dict.fromkeys(read_questions()["questions"], rating)
                 assess.save(person, {"place": place, "ratings": ratings, "request": f"a random request {place}"})
-    act(assess.study, "exclude", "a request", people[0])
+    act(assess.study, "exclude", "a request", next(iter(people)))
     owner = {"X-Key": assess.study.join(role="owner").key}
     seen = TestClient(create_assess(assess)).get("/api/overview", headers=owner).json()
     assert (seen["done"], seen["last day"], sum(seen["by day"].values())) == (8, 8, 8), "two images of four maps"
+    assert [row["marks"] for row in seen["people"] if people[row["person"]] == 5] == [["careless"]]
 
 
 def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
