@@ -81,7 +81,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
     alike = {name: name for name in dataset if called[_plain(name)] == 1 and classes > 1}
     known = alike | label_map
     if not set(dataset) & set(label_map) or (classes > 1 and set(dataset) - set(known)):
-        missing = [name for name in dataset if name not in known]
+        missing = [name for name in dataset if name not in known] or dataset
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
     named = {name: _listed(known.get(name)) for name in dataset}
     if not any(named.values()):
