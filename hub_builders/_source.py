@@ -22,7 +22,7 @@ from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
 from saliency_bench.utils.files import check_readable, parse_json, read_bytes
-from saliency_bench.utils.pictures import Picture, UnreadableError, read, turned, turned_box, values
+from saliency_bench.utils.pictures import WINDOW, Picture, UnreadableError, read, turned, turned_box, values
 from saliency_bench.utils.seeds import seed_of
 
 MANY = 1000  # entries
@@ -387,7 +387,7 @@ def as_spelled(path: Path) -> Path:
 
 
 def picture_of(
-    log: BuildLog, image_id: str, path: Path, drawn: str = ", with what was drawn on the file"
+    log: BuildLog, image_id: str, path: Path, drawn: str = ", with what was drawn on the file", *, deep: bool = False
 ) -> Picture | None:
     """Return the picture, or None with the reason in the log.
 
@@ -396,14 +396,18 @@ def picture_of(
         image_id: of the image.
         path: of the file.
         drawn: what a remark says of the annotations of a turned picture.
+        deep: take pictures of more than 8 bits, too, as the pages of a study show them.
     """
     try:
         if not path.is_file():
             raise UnreadableError("no such image file")
-        picture = read(path)
+        picture = read(path, deep=deep)
     except UnreadableError as error:
         log.leave_out(image_id, "image", str(error))
         return None
+    if picture.is_windowed:
+        low, high = WINDOW
+        log.remark(image_id, f"more than 8 bits: shown in a window from percentile {low} to {high} of its values")
     if picture.orientation != 1:
         log.remark(image_id, f"turned upright (EXIF orientation {picture.orientation}){drawn}")
     return picture

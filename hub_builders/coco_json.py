@@ -128,7 +128,7 @@ def samples_of(
     boxes: bool,
 ) -> list[dict]:
     """Return the samples of an image."""
-    picture = picture_of(log, name, path)
+    picture = picture_of(log, name, path, deep=True)
     if picture is None:
         return []
     frame = frame if all(frame) else picture.stored  # some programs do not write the size

@@ -107,7 +107,7 @@ def sample_of(
     log: BuildLog, name: str, path: Path, mask: Path | None, lacking: str, row: Row, foreground: str, split: str | None
 ) -> dict | None:
     """Return the sample of an image; None, with the reason in the log, if it is left out."""
-    picture = picture_of(log, name, path)
+    picture = picture_of(log, name, path, deep=True)
     if picture is None:
         return None
     if lacking:

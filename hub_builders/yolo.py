@@ -123,7 +123,8 @@ def samples_of(
     if not by_class:
         log.leave_out(name, "image", "no object")
         return []
-    picture = picture_of(log, name, path, f", its labels as drawn on the {'file' if stored else 'upright picture'}")
+    drawn = f", its labels as drawn on the {'file' if stored else 'upright picture'}"
+    picture = picture_of(log, name, path, drawn, deep=True)
     if picture is None:
         return []
     masks = {label: partial(_mask, shapes, picture, stored) for label, shapes in by_class.items()}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WHAT = ("serve", "results", "export", "payments", "parameters", "erase")
 SHOWN = 2  # tables; further ones are in --out
+LINKS = {"--invite": True, "--owner": False, "--reviewer": False}  # options that print new links, with a value or not
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -194,6 +195,7 @@ def serve(
             addresses["owner"] = f"{address}owner#key={study.join(role='owner').key}"
         tokens = study.invite(args.invite)
         addresses |= {f"invite {number}": f"{address}#invite={token}" for number, token in enumerate(tokens, 1)}
+        args.links = LINKS
         addresses |= {"sync": f"{address}sync"} if sync else {}
         if args.json:
             print(json.dumps(addresses), flush=True)

@@ -175,7 +175,8 @@ def add_option(parser: argparse._ActionsContainer, key: str, default: object, te
         parser.add_argument(flag, dest=key, action=action, default=default, help=text)
         return
     if isinstance(default, tuple):
-        parser.add_argument(flag, dest=key, nargs="+", default=default, metavar="TEXT", help=f"{text} (default: none)")
+        text += "" if "(default: " in text else " (default: none)"
+        parser.add_argument(flag, dest=key, nargs="+", default=default, metavar="TEXT", help=text)
         return
     kind = type(default) if isinstance(default, int | float) else str
     metavar = "N" if kind is int else "X" if kind is float else "TEXT"

@@ -72,17 +72,18 @@ def guarded(command: str, argv: list[str]) -> int:
     A signal ends it with one line, and with 128 and the signal's number as exit code.
     """
     debug = "--debug" in argv
+    args = argparse.Namespace()
     try:
         module = registry.load("push_scripts", command)
         args = parse(parser_of(command, module), argv)
         quiet = silent(getattr(args, "quiet", False))
-        with quiet, stopped_by_signals(lambda number: _last_words(number, command, argv)):
+        with quiet, stopped_by_signals(lambda number: _last_words(number, command, argv, args)):
             code = module.main(args) or 0
         _leave_others()
         return code
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
-        _last_words(number, command, argv)
+        _last_words(number, command, argv, args)
         return 128 + number
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -113,12 +114,29 @@ def _leave_others() -> None:
         distributed.destroy_process_group()
 
 
-def _last_words(number: int, command: str, argv: list[str]) -> None:
+def _last_words(number: int, command: str, argv: list[str], args: argparse.Namespace) -> None:
     """Say what is kept, and how to go on, of a command that a signal ended; nobody may be there to read it."""
+    again, note = _again(argv, args)
     launched = "the same torchrun command, of processes with: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     with suppress(OSError):
-        show(f"stopped{by}; {_kept(command, argv)}: {launched}{shlex.join([PROGRAM, command, *argv])}")
+        show(f"stopped{by}; {_kept(command, argv)}: {launched}{shlex.join([PROGRAM, command, *again])}{note}")
+
+
+def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
+    """Return the words that start a command again, without links that were printed, and a note that these still hold.
+
+    `args.links` is {option that has printed links: whether it has a value}; a restart with it would make further ones.
+    """
+    links: dict[str, bool] = getattr(args, "links", {})
+    again, words = [], iter(argv)
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in links:
+            again.append(word)
+        elif links[name] and not value:
+            next(words, None)
+    return again, "; the links that were printed stay valid" if len(again) < len(argv) else ""
 
 
 def _kept(command: str, argv: list[str]) -> str:

@@ -119,7 +119,7 @@ def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
     for line in lines:
         example = bool(line) and (example or line == "example:")
         row = re.match(r"\s*\S+(?: \S+)*?( {2,})(?=\S)", line)
-        is_item = line.lstrip().startswith("- ")
+        is_item = line.lstrip().startswith(("- ", "saliency-bench "))  # of a list, or of commands
         if block and (not line or example or row or is_item or _indent(line) != hanging):
             yield block, hanging
             block = ""

@@ -42,7 +42,7 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
     kind = dataset.features.get("label")
     wanted = [column for column in ("image_id", "label", "image", "mask") if column in dataset.features]
     plain = dataset.with_format(None).select_columns(wanted)
-    for column in {"image", "mask"} & set(wanted):
+    for column in sorted({"image", "mask"} & set(wanted)):  # `datasets` hashes the order, by which it is remembered
         plain = plain.cast_column(column, Image(decode=False))
     files = _files(plain)
     if files is None:

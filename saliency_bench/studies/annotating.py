@@ -18,6 +18,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.agreement import consensus, iou
+from saliency_bench.studies.database import differences
 from saliency_bench.studies.growing import grow, revised
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.owner_actions import excluded
@@ -72,12 +73,12 @@ def open_study(
     if known is not None and known.kind == KIND:
         study = revised(known)
         settings = {**study.configuration["settings"], **settings}
-        different = ["configuration"] * (settings != study.configuration["settings"])
-        different += ["dataset"] * (fingerprint != study.dataset)
+        before = {"configuration": study.configuration["settings"], "dataset": study.dataset}
+        different = differences(before, {"configuration": settings, "dataset": fingerprint})
         if different and not growing:
             raise UserError(
-                f"{store.text} holds a study '{name}' with another {' and '.join(different)}; give the same settings "
-                "to resume it, --grow where it shall have more people or images, or another --name"
+                f"{store.text} holds a study '{name}' with another {different}; give the same settings to resume it, "
+                "--grow where it shall have more people or images, or another --name"
             )
         return Annotating(grow(study, images, fingerprint, settings) if different else study, images)
     configuration = new_configuration(images, settings)
@@ -327,7 +328,7 @@ class Annotating:
     def task_again(self, person: str, unit: str) -> dict[str, Any]:
         """Return an image that a person has answered, to correct the answer."""
         self._check_given(person, unit)
-        return self._task(unit, person)
+        return self._task(unit, person, self._rejected(person).get(unit))
 
     def _check_given(self, person: str, unit: str) -> None:
         """Raise UserError for an image that this person was not given."""

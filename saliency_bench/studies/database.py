@@ -2,11 +2,12 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import local
+from typing import Any
 
 from sqlalchemy import Connection, create_engine, insert, inspect, select
 from sqlalchemy.engine import make_url
@@ -18,6 +19,8 @@ from saliency_bench.studies.tables import FORMAT, metadata, prepare_sqlite, vers
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 CONNECTIONS = 40  # at once, of one server
 LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store take
+LONGEST_VALUE = 40  # characters of a setting in a message
+HASHES = ("dataset", "run")  # that tell nobody anything
 
 
 def now() -> str:
@@ -142,6 +145,34 @@ def plain_json(value: object) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UserError(f"not to be stored as JSON: {one_line(error)}") from None
+
+
+def differences(here: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return what differs between two descriptions of a study; "" where nothing does.
+
+    A setting is named with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". Hashes and lists
+    that are as long are named alone.
+    """
+    return " and ".join(_difference(name, here[name], given[name]) for name in given if here[name] != given[name])
+
+
+def _difference(name: str, here: Any, given: Any) -> str:
+    """Return the name of what differs, and both values where they are short."""
+    if isinstance(here, dict) and isinstance(given, dict):
+        here, given = ({**value, **value.get("settings", {})} for value in (here, given))
+        names = [key for key in {**here, **given} if key != "settings" and here.get(key) != given.get(key)]
+        return f"{name} ({', '.join(_setting(key, here.get(key), given.get(key)) for key in names)})"
+    values = _setting(name, here, given).removeprefix(name).strip()
+    return f"{name} ({values})" if values else name
+
+
+def _setting(name: str, here: Any, given: Any) -> str:
+    """Return "annotators 3, now 5"; of long lists their lengths, and the name alone of what is long otherwise."""
+    texts = [json.dumps(value, ensure_ascii=False) for value in (here, given)]
+    is_long = name in HASHES or max(map(len, texts)) > LONGEST_VALUE
+    if is_long and isinstance(here, list) and isinstance(given, list) and len(here) != len(given):
+        return f"{name} {len(here)}, now {len(given)}"
+    return name if is_long else f"{name} {texts[0]}, now {texts[1]}"
 
 
 def check_text(name: str, text: object, most: int = 500) -> str:

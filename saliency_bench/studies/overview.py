@@ -2,7 +2,8 @@
 
 A person is
     quick      the median time of an answer is below a third of the median of all people
-    careless   fewer than half of the checks are right, or the agreement with others is below half of the median
+    careless   fewer than half of the checks are right (all have to be where results leave out who failed one), or the
+               agreement with others is below half of the median
     stuck      has been given something, and has done nothing for longer than the lease
 Quick and careless by agreement need at least `ENOUGH` answers of the person and `ENOUGH` people. These are hints for
 somebody who looks; nobody is left out by them.
@@ -33,10 +34,11 @@ def overview(
     study: Study,
     done: int,
     wanted: int,
+    counted: Sequence[str],
     checks: Mapping[str, Sequence[bool]],
     lease_hours: float,
     agreement: Mapping[str, tuple[float, int]] | None = None,
-    lately: int | None = None,
+    needed: float = CARELESS_CHECKS,
 ) -> dict[str, Any]:
     """Return the state of a study of any protocol, as plain data.
 
@@ -44,15 +46,15 @@ def overview(
         study: the study.
         done: answers that count so far.
         wanted: answers that it needs.
+        counted: when each answer that counts was given.
         checks: {person: whether each check was right}.
         lease_hours: after which who holds something and does nothing is stuck.
         agreement: {person: (mean agreement with others, images)}; None where the protocol knows none.
-        lately: answers that count, of the last day; None for all answers of the last day.
+        needed: share of the checks that are right of whoever is not careless.
     """
     answers = study.answers(last=False, masks=False)
-    if lately is None:
-        lately = sum(answer.created >= hours_ago(DAY) for answer in answers if answer.revision == 1)
-    left = max(wanted - done, 0)
+    left, since = max(wanted - done, 0), hours_ago(DAY)
+    lately = sum(time >= since for time in counted)
     return {
         "study": study.name,
         "kind": study.kind,
@@ -61,8 +63,8 @@ def overview(
         "wanted": wanted,
         "last day": lately,
         "days left": round(left / lately, 1) if lately and left else None,
-        "by day": dict(sorted(Counter(answer.created[:10] for answer in answers).items())[-30:]),
-        "people": _people(study, answers, checks, lease_hours, agreement or {}),
+        "by day": dict(sorted(Counter(time[:10] for time in counted).items())[-30:]),
+        "people": _people(study, answers, checks, lease_hours, agreement or {}, needed),
         "actions": [
             {"action": event.kind, "person": event.person, "reason": event.payload["reason"], "when": event.created}
             for event in events_of(study, *STATUS, *OF_PEOPLE)
@@ -76,6 +78,7 @@ def _people(
     checks: Mapping[str, Sequence[bool]],
     lease_hours: float,
     agreement: Mapping[str, tuple[float, int]],
+    needed: float,
 ) -> list[dict[str, Any]]:
     """Return a row for each person, those to look at first."""
     seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in study.people("annotator")}
@@ -105,17 +108,17 @@ def _people(
         }
         row["stuck"] = bool(waiting[person] and last[person] < idle)
         rows.append(row)
-    _mark(rows)
+    _mark(rows, needed)
     return sorted(rows, key=lambda row: (row["excluded"] is not None, -len(row["marks"]), -row["answers"]))
 
 
-def _mark(rows: Sequence[dict[str, Any]]) -> None:
+def _mark(rows: Sequence[dict[str, Any]], needed: float) -> None:
     """Add `marks` to the rows of people: "quick", "careless", "stuck"."""
     usual = _median(row["seconds"] for row in rows if row["answers"] >= ENOUGH)
     agreeing = _median(row["agreement"] for row in rows if row["shared"] >= ENOUGH)
     for row in rows:
         quick = usual is not None and row["answers"] >= ENOUGH and row["seconds"] < QUICK * usual
-        failed = row["checks"] > 0 and row["checks right"] < CARELESS_CHECKS * row["checks"]
+        failed = row["checks"] > 0 and row["checks right"] < needed * row["checks"]
         alone = agreeing is not None and row["shared"] >= ENOUGH and row["agreement"] < CARELESS_AGREEMENT * agreeing
         marks = {"quick": quick, "careless": failed or alone, "stuck": row.pop("stuck")}
         row["marks"] = [name for name, holds in marks.items() if holds]
@@ -147,9 +150,9 @@ class AnnotationOverview:
         checks = {person: [value >= LOW_IOU for value in ious] for person, ious in annotating.honeypot_scores().items()}
         drawn = {unit: _drawn(given) for unit, given in answers.items()}
         done = sum(min(len(given), per_unit) for given in drawn.values())
-        lately = sum(answer.created >= hours_ago(DAY) for given in drawn.values() for answer in given)
+        counted = [answer.created for given in drawn.values() for answer in given]
         wanted, agreement = per_unit * len(answers), self._agreement(answers)
-        about = overview(annotating.study, done, wanted, checks, annotating.lease_hours, agreement, lately)
+        about = overview(annotating.study, done, wanted, counted, checks, annotating.lease_hours, agreement)
         images.sort(key=lambda image: (-len(image["marks"]), 2.0 if image["iou"] is None else image["iou"]))
         return about | {"images": images, "annotators": per_unit}
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, Table, insert, select
 from sqlalchemy.dialects import sqlite
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.studies.database import Database
+from saliency_bench.studies.database import Database, differences
 from saliency_bench.studies.tables import (
     answers,
     assignments,
@@ -128,10 +128,8 @@ def _add_studies(connection: Connection, rows: list[dict[str, Any]]) -> dict[str
         here = connection.execute(select(studies).where(studies.c.name == values["name"])).mappings().first()
         if here is None:
             connection.execute(insert(studies).values(**values))
-        elif different := [key for key in SETTINGS if here[key] != values[key]]:
-            raise UserError(
-                f"it holds the study '{values['name']}' with another {' and '.join(different)}; give another --name"
-            )
+        elif different := differences(values, {key: here[key] for key in SETTINGS}):
+            raise UserError(f"it holds the study '{values['name']}' with another {different}; give another --name")
     return dict(connection.execute(select(studies.c.name, studies.c.id)).tuples().all())
 
 

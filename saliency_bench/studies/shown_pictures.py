@@ -12,20 +12,19 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
 from saliency_bench.data.annotations import checksum
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.pictures import (
     FORMATS,
-    MAX_PIXELS,
     SUFFIXES,
     UnreadableError,
     decode,
     is_plain,
     orientation_of,
     upright,
+    windowed,
 )
 from saliency_bench.utils.processors import cores
 from saliency_bench.utils.storage import cache_folder
@@ -33,8 +32,6 @@ from saliency_bench.utils.storage import cache_folder
 VERSION = 1  # of what is made here
 LOSSLESS = 2**20  # pixels
 QUALITY = 95
-WINDOW = (1, 99)  # percentiles
-ROWS = 256  # of a picture in float64
 MEDIA = {".jpg": "image/jpeg", ".png": "image/png"}
 
 
@@ -95,7 +92,7 @@ def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
     try:
         image = decode(data)
     except UnreadableError:
-        if (deep := _windowed(data)) is None:
+        if (deep := windowed(data)) is None:
             raise
         image = deep
     if orientation_of(image) == 1 and is_plain(image):
@@ -108,25 +105,6 @@ def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
         return buffer.getvalue(), ".png", image.size
     image.save(buffer, "jpeg", quality=QUALITY, subsampling=0)
     return buffer.getvalue(), ".jpg", image.size
-
-
-def _windowed(data: bytes) -> Image.Image | None:
-    """Return a picture of more than 8 bits in a window of its values; None of anything else."""
-    try:
-        with Image.open(BytesIO(data), formats=FORMATS) as image:
-            if not image.mode.startswith(("I", "F")) or image.width * image.height > MAX_PIXELS:
-                return None
-            values = np.asarray(image)
-    except Exception:  # decoders raise many kinds of errors on damaged files
-        return None
-    low, high = np.nanpercentile(values, WINDOW)
-    grey = np.empty(values.shape, np.uint8)
-    # A few rows at a time: in float64 a picture of 60 million pixels, a file of 100 kB, would take two gigabytes.
-    for first in range(0, len(values), ROWS):
-        rows = values[first : first + ROWS].astype(np.float64)
-        scaled = (np.nan_to_num(rows, nan=low) - low) / max(high - low, np.finfo(float).tiny)
-        grey[first : first + ROWS] = (255 * np.clip(scaled, 0, 1)).round()
-    return Image.fromarray(grey)
 
 
 def size_of(data: bytes) -> tuple[int, int]:

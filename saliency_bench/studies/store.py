@@ -25,7 +25,7 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.database import Database, check_text, now, plain_json
+from saliency_bench.studies.database import Database, check_text, differences, now, plain_json
 from saliency_bench.studies.study import Study
 from saliency_bench.studies.tables import studies
 
@@ -63,10 +63,10 @@ class Store(Database):
             if row is None:
                 connection.execute(insert(studies).values(name=name, created=now(), **wanted))
                 row = connection.execute(select(studies).where(studies.c.name == name)).mappings().one()
-        if different := [key for key, value in wanted.items() if row[key] != value]:
+        if different := differences(dict(row), wanted):
             raise UserError(
-                f"{self.text} holds a study '{name}' with another {' and '.join(different)} "
-                f"({_shown(row, different)}); give the same settings to resume it, or another --name"
+                f"{self.text} holds a study '{name}' with another {different}; give the same settings to resume it, "
+                "or another --name"
             )
         return self._study(dict(row))
 
@@ -104,8 +104,3 @@ class Store(Database):
     def _study(self, row: dict[str, Any]) -> Study:
         """Return the study of a row."""
         return Study(self, **{key: row[key] for key in ("id", "kind", "name", "dataset", "configuration", "seed")})
-
-
-def _shown(row: Any, keys: list[str]) -> str:
-    """Return the values of a row as text."""
-    return ", ".join(f"{key} {json.dumps(row[key])}" for key in keys)

@@ -1,5 +1,6 @@
 """Match the classes of a dataset with those of a model."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +19,9 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
         model: Class names of the model.
         classes: Number of the model's classes.
         label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
-            members has the sum of their logits as target. A class that the model does not have is null or []. With a
-            single logit, the class that it speaks against has no class of the model, and needs no entry.
+            members has the sum of their logits as target. A class that the model does not have is null or []. One that
+            it has under the same name needs no entry, nor, with a single logit, the class that it speaks against,
+            which has no class of the model.
 
     Returns:
         The model's classes for each class of the dataset.
@@ -75,10 +77,13 @@ def is_unnamed(labels: Sequence[str]) -> bool:
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
     """Return the model's classes for each class of the dataset by a label map."""
-    if not set(dataset) & set(label_map) or (classes > 1 and set(dataset) - set(label_map)):
-        missing = [name for name in dataset if name not in label_map]
+    called = Counter(map(_plain, model or []))
+    alike = {name: name for name in dataset if called[_plain(name)] == 1 and classes > 1}
+    known = alike | label_map
+    if not set(dataset) & set(label_map) or (classes > 1 and set(dataset) - set(known)):
+        missing = [name for name in dataset if name not in known] or dataset
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
-    named = {name: _listed(label_map.get(name)) for name in dataset}
+    named = {name: _listed(known.get(name)) for name in dataset}
     if not any(named.values()):
         raise UserError(f"the label map names no class for {dataset[0]}")
     return [[index_of(member, model, classes) for member in named[name]] for name in dataset]

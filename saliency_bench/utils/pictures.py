@@ -22,6 +22,8 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")  # none of these 
 SUFFIXES = {"JPEG": ".jpg", "PNG": ".png"}
 ORIENTATION = 0x0112
 MAX_PIXELS = 64_000_000
+WINDOW = (1, 99)  # percentiles of the values of a picture of more than 8 bits, which are shown black and white
+ROWS = 256  # of a picture in float64
 LARGEST = 2**29  # bytes of a file: so many pixels without compression, and to spare
 FLIPS = {  # orientation: rows reversed, columns reversed; from 5 on rows and columns are then exchanged
     1: (False, False),
@@ -49,6 +51,7 @@ class Picture:
         width: in pixels.
         height: in pixels.
         orientation: the EXIF orientation (1 to 8) of the file it was read from.
+        is_windowed: whether the file has more than 8 bits a channel, of which `windowed` shows a part.
     """
 
     data: bytes
@@ -56,6 +59,7 @@ class Picture:
     width: int
     height: int
     orientation: int = 1
+    is_windowed: bool = False
 
     @property
     def stored(self) -> tuple[int, int]:
@@ -63,26 +67,37 @@ class Picture:
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
-def read(path: Path) -> Picture:
+def read(path: Path, *, deep: bool = False) -> Picture:
     """Read a picture file as it goes into a dataset.
 
     The file's own bytes where they are an upright RGB JPEG or PNG; anything else (GIF, palette, grey, CMYK, alpha,
     EXIF rotation) becomes a lossless upright RGB PNG. Alpha is dropped; only the first frame of an animation is kept.
 
+    Args:
+        path: of the file.
+        deep: take pictures of more than 8 bits, too, `windowed`.
+
     Raises:
         UnreadableError: The file is not a usable picture.
     """
-    return picture_of(file_bytes(path))
+    return picture_of(file_bytes(path), deep=deep)
 
 
-def picture_of(data: bytes) -> Picture:
+def picture_of(data: bytes, *, deep: bool = False) -> Picture:
     """Return what `read` makes of the bytes of a file."""
-    image = decode(data)
+    is_windowed = False
+    try:
+        image = decode(data)
+    except UnreadableError:
+        if not deep or (shown := windowed(data)) is None:
+            raise
+        image, is_windowed = shown, True
     orientation = orientation_of(image)
     if orientation == 1 and is_plain(image):
         return Picture(data, SUFFIXES[image.format or ""], *image.size)
-    shown = upright(image)
-    return Picture(png(np.asarray(shown.convert("RGB"))), ".png", *shown.size, orientation or 1)
+    turned_image = upright(image)
+    pixels = np.asarray(turned_image.convert("RGB"))
+    return Picture(png(pixels), ".png", *turned_image.size, orientation or 1, is_windowed)
 
 
 def turned(values: np.ndarray, orientation: int) -> np.ndarray:
@@ -153,6 +168,30 @@ def decode(data: bytes) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         raise UnreadableError(f"has pixels of type {image.mode}, not 8 bits a channel")
     return image
+
+
+def windowed(data: bytes) -> Image.Image | None:
+    """Return a picture of more than 8 bits as grey of 8: in a window of its values, between the percentiles `WINDOW`.
+
+    None of anything else.
+    """
+    try:
+        with Image.open(BytesIO(data), formats=FORMATS) as image:
+            if not image.mode.startswith(("I", "F")) or image.width * image.height > MAX_PIXELS:
+                return None
+            values, orientation = np.asarray(image), orientation_of(image) or 1
+    except Exception:  # decoders raise many kinds of errors on damaged files
+        return None
+    low, high = np.nanpercentile(values, WINDOW)
+    grey = np.empty(values.shape, np.uint8)
+    # A few rows at a time: in float64 a picture of 60 million pixels, a file of 100 kB, would take two gigabytes.
+    for first in range(0, len(values), ROWS):
+        rows = values[first : first + ROWS].astype(np.float64)
+        scaled = (np.nan_to_num(rows, nan=low) - low) / max(high - low, np.finfo(float).tiny)
+        grey[first : first + ROWS] = (255 * np.clip(scaled, 0, 1)).round()
+    shown = Image.fromarray(grey)
+    shown.getexif()[ORIENTATION] = orientation
+    return shown
 
 
 def orientation_of(image: Image.Image) -> int | None:

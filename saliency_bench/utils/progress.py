@@ -5,7 +5,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -97,5 +97,8 @@ class _Lines(tqdm):
     def _write(self, now: float) -> None:
         """Print a line, unless it would be the same again."""
         if (line := str(self)) != self._last:
-            print(line, file=sys.stderr, flush=True)
+            # Nobody reads on once the reader has gone. An error here would leave tqdm's lock held by this thread, and
+            # all others waiting for it.
+            with suppress(OSError):
+                print(line, file=sys.stderr, flush=True)
         self._written, self._last = now, line

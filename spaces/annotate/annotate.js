@@ -117,7 +117,8 @@ async function show(one, tries = 0) {
   task = one;
   checked = null;
   draw(!reviewing());
-  $("lead").textContent = reviewing() ? "Does the mask show" : one.practice ? "Practice: mark what shows" : "Mark what shows";
+  const kind = one.practice ? "Practice: mark" : isSentBack(one) ? "Sent back: mark" : "Mark";
+  $("lead").textContent = reviewing() ? "Does the mask show" : `${kind} what shows`;
   showOthers(null);
   ready = false;
   asked = 0;
@@ -157,6 +158,8 @@ function draw(can) {
   $("saveText").replaceChildren(...(reviewing() ? [correcting ? "Save correction" : "Accept"] : saveText));
 }
 
+const isSentBack = (one) => Boolean(one.again) && one.comment !== null && one.comment !== undefined;
+
 function showNote() {
   const without = task.kind === "no_region" ? "no region" : task.kind === "skip" ? "skipped" : "";
   if (task.error) note(`This image cannot be shown (${task.error}). Skip it.`);
@@ -164,8 +167,7 @@ function showNote() {
   else if (reviewing() && task.corrected) note(`A reviewer has corrected this${without ? ": no region" : ""}.`);
   else if (reviewing() && without) note("The answer is: no region shows the class.");
   else if (task.practice) note(task.kind ? "Try again: correct what you marked." : "Practice. When you save, you see how it is meant.");
-  else if (task.comment) note(`Sent back by a reviewer: ${task.comment}`);
-  else if (task.again && task.comment !== null) note("Sent back by a reviewer, without a comment.");
+  else if (isSentBack(task)) note(`Sent back by a reviewer${without ? ` (you answered: ${without})` : ""}: ${task.comment || "without a comment."}`);
   else if (task.again && without) note(`You answered: ${without}.`);
   else note("");
 }
@@ -440,6 +442,11 @@ $("rejectDialog").onclose = () => {
   if ($("rejectDialog").returnValue === "reject") review("reject", $("comment").value.trim());
   $("comment").value = $("rejectDialog").returnValue = "";
 };
+// Whoever comes back to a page where nothing was left may have been sent something back.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden || !about || task || outbox.items.length) return;
+  call("api/state", { key }).then(update).catch(() => {});
+});
 addEventListener("beforeunload", (event) => {
   board.liftPen();
   if (outbox?.offline) event.preventDefault();

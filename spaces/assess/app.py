@@ -14,6 +14,7 @@ from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, ending, stopping, whole_number
 from saliency_bench.studies.assess.protocol import Assess
 from saliency_bench.studies.assess.results import rated
+from saliency_bench.studies.attention_checks import failed
 from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.overview import overview
 from saliency_bench.studies.owner_actions import excluded, stopped
@@ -58,8 +59,10 @@ def create_app(
         stored, settings = rated(assess.study), assess.study.configuration
         maps = len(settings["explainers"]) + settings["masks"]
         wanted = settings["raters"] * len(settings["images"]) * maps
-        done = len(stored.without(set(excluded(assess.study))))
-        return overview(assess.study, min(done, wanted), wanted, stored.checks, assess.lease_hours)
+        without = {*excluded(assess.study), *failed(stored.checks)}
+        counted = list(stored.without(without)["created"])
+        done = min(len(counted), wanted)
+        return overview(assess.study, done, wanted, counted, stored.checks, assess.lease_hours, needed=1)
 
     get = {"state": state, "map": picture(plain=False), "image": picture(plain=True)}
     return application(

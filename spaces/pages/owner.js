@@ -129,7 +129,8 @@ async function showPicture(image) {
   URL.revokeObjectURL($("picture").src);
   $("picture").src = URL.createObjectURL(blob);
   $("picture").alt = `What ${image.people} people marked of ${image.unit}`;
-  $("caption").textContent = `${image.unit}: the stronger the colour, the more of ${image.people} people marked it.`;
+  const marked = [`nobody has drawn on it${image.marks.includes("skipped") ? ", only skipped it" : ""}`, "what one person marked"][image.people];
+  $("caption").textContent = `${image.unit}: ${marked ?? `the stronger the colour, the more of ${image.people} people marked it`}.`;
   $("pictureDialog").showModal();
 }
 

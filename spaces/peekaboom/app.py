@@ -12,6 +12,7 @@ from starlette.responses import Response
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, ending, stopping, whole_number
+from saliency_bench.studies.attention_checks import failed
 from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.overview import overview
 from saliency_bench.studies.owner_actions import excluded, stopped
@@ -53,8 +54,10 @@ def create_app(
     def for_owner(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         stored, settings = judged(peekaboom.study), peekaboom.study.configuration
         wanted = settings["judgements"] * len(settings["images"]) * len(settings["explainers"])
-        done = len(stored.without(set(excluded(peekaboom.study))))
-        return overview(peekaboom.study, min(done, wanted), wanted, stored.checks, peekaboom.lease_hours)
+        without = {*excluded(peekaboom.study), *failed(stored.checks)}
+        counted = list(stored.without(without)["created"])
+        done = min(len(counted), wanted)
+        return overview(peekaboom.study, done, wanted, counted, stored.checks, peekaboom.lease_hours, needed=1)
 
     get = {"state": state, "picture": picture}
     return application(

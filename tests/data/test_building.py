@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 
 import datasets
 import numpy as np
@@ -326,3 +327,24 @@ def test_help_shows_the_builders_own_text_and_imports_no_torch():
     assert "Visual Geometry Group" in shown
     assert "--border" in shown
     assert shown.strip().endswith("False")
+
+
+def test_progress_that_nobody_reads_any_more_does_not_stop_the_work(monkeypatch):
+    """The first thread whose line fails must not leave the others waiting."""
+    monkeypatch.setattr(progress, "EVERY", 0)
+    shown = progress.bar(total=4)
+
+    class Broken:
+        def write(self, text):
+            raise BrokenPipeError
+
+        def flush(self):
+            pass
+
+    monkeypatch.setattr("sys.stderr", Broken())
+    threads = [threading.Thread(target=shown.update, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+        thread.join(timeout=5)
+        assert not thread.is_alive()
+    assert shown.n == 4

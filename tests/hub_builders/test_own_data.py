@@ -11,6 +11,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.build_report import read_report
 from saliency_bench.errors import UserError
+from saliency_bench.studies.shown_pictures import shown
 
 BOX = np.zeros((20, 30), bool)
 BOX[4:11, 6:20] = True
@@ -78,6 +79,19 @@ def test_the_object_of_a_mask(tmp_path, kind):
     rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"), foreground=foreground)
     assert left_out == {}
     assert (of_mask(rows["cat/1"]) == BOX).all()
+
+
+def test_a_picture_of_16_bits_is_taken_as_the_page_of_a_study_shows_it(tmp_path):
+    values = np.linspace(30_000, 31_000, BOX.size).reshape(BOX.shape).astype(np.uint16)
+    mask(tmp_path / "images/cat/1.png", values)
+    mask(tmp_path / "masks/1.png")
+    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
+    assert left_out == {}
+    seen = np.asarray(rows["cat/1"]["image"])
+    assert (seen == np.asarray(Image.open(shown((tmp_path / "images/cat/1.png").read_bytes()).path))).all()
+    assert (seen.min(), seen.max()) == (0, 255)
+    (remark,) = read_report(tmp_path / "out")["remarks"]
+    assert remark["text"].startswith("more than 8 bits: shown in a window from percentile 1 to 99")
 
 
 REFUSED = {

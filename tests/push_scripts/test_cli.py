@@ -16,6 +16,7 @@ import saliency_bench
 from saliency_bench import registry
 from saliency_bench.cli import SECTIONS, main
 from saliency_bench.push_scripts import new
+from saliency_bench.push_scripts._people import LINKS
 from saliency_bench.terminal import fitted
 from saliency_bench.utils import progress
 from saliency_bench.utils.messages import complain
@@ -164,6 +165,26 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == line
 
 
+def test_a_restart_makes_no_further_links_once_they_were_printed(capsys, monkeypatch):
+    """Before that, an invitation that is left out would open the study to everybody."""
+    words = ["annotate", "--dataset", "d", "--store", "s", "--owner", "--invite", "3", "--port=1"]
+    module = registry.load("push_scripts", "annotate")
+    printed = []
+
+    def stop(args):
+        args.links = LINKS if printed else {}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "main", stop)
+    main(words)
+    assert capsys.readouterr().err.endswith(f"again with: saliency-bench {' '.join(words)}\n")
+    printed.append(True)
+    for invited in (["--invite", "3"], ["--invite=3"]):
+        main([*words[:6], *invited, "--port=1"])
+        end = "annotate --dataset d --store s --port=1; the links that were printed stay valid\n"
+        assert capsys.readouterr().err.endswith(end)
+
+
 KEPT = {
     "run": ("complete chunks", "out/chunks/000000-0123456789abcdef.parquet"),
     "train": ("complete epochs", "out.training.pt"),
@@ -236,6 +257,8 @@ def test_help_fits_into_the_terminal():
     assert fitted(PROSE, 40) == FITTED
     assert fitted(FITTED, 40) == FITTED
     assert fitted("one\ntwo", 10**6) == "one two"
+    commands = "    saliency-bench list\n    saliency-bench demo"
+    assert fitted(commands, 40) == commands, "each command has its own line"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -255,7 +278,9 @@ def test_help_shows_no_empty_default(capsys):
     for name in registry.names("hub_builders"):
         with pytest.raises(SystemExit):
             main(["build", name, "--help"])
-        assert "default: )" not in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "default: )" not in shown
+        assert ") (default: " not in shown
 
 
 QUICK = {

@@ -5,8 +5,10 @@ import shutil
 import numpy as np
 import pytest
 from datasets import Image
-from pages import Served, chromium, dataset, stroke
+from pages import Served, chromium, dataset, serving, stroke
 
+from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.store import Store
 from saliency_bench.studies.superpixels import superpixels
@@ -365,3 +367,18 @@ def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
     before, after = answers(served, last=False)
     assert (before.unit, before.revision, after.revision) == (after.unit, 1, 2)
     assert (after.pixels & before.pixels).sum() == before.pixels.sum() < after.pixels.sum()
+
+
+def test_what_was_sent_back_is_named_and_found_by_who_comes_back_to_a_finished_page(browser, tmp_path):
+    """An answer without a region has nothing to show but the words."""
+    study = open_study(Store(tmp_path / "study.db"), "noise", StudyImages(dataset(1)), "print", annotators=1)
+    with serving(create_app(study)) as url:
+        for page in opened(browser, url, DESKTOP):
+            page.keyboard.press("n")
+            playwright.expect(page.locator("#finishedTitle")).to_have_text("All done")
+            (answer,) = study.study.answers()
+            study.study.review(answer.id, study.study.join(role="reviewer").name, "reject", "a request", "look again")
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+            words = "Sent back by a reviewer (you answered: no region): look again"
+            playwright.expect(page.locator("#note")).to_have_text(words)
+            playwright.expect(page.locator("#task")).to_contain_text("Sent back: mark what shows")

@@ -148,6 +148,8 @@ def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(ann
     assert annotating.counted() == {}
     first = client.get("/api/state", headers=me).json()["tasks"][0]
     assert (first["unit"], first["comment"], first["runs"]) == (unit, "<b>", runs_of(MASK))
+    back = client.get("/api/again", params={"unit": unit}, headers=me).json()
+    assert back == first, "whoever goes back to it reads the comment, too"
     client.post("/api/answer", json=sent(unit, "s" * 16, runs=runs_of(~MASK)), headers=me)
     again = client.get("/api/state", headers=reviewer).json()["tasks"]
     assert [task["runs"] for task in again] == [runs_of(~MASK)]
@@ -306,7 +308,7 @@ def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
     store, images = Store(tmp_path / "study.db"), StudyImages(rows)
     again = open_study(store, "noise", images, "print")
     assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
-    with pytest.raises(UserError, match="another configuration"):
+    with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); give"):
         open_study(store, "noise", images, "print", annotators=5)
     with pytest.raises(UserError, match="another dataset"):
         open_study(store, "noise", images, "other print")

@@ -248,6 +248,7 @@ def test_a_study_without_ratings_is_one_line(study):
     ("scale: [a, b]\nquestions: [text]", "1 to 6 ids"),
     ("scale: [a, b]\nquestions: {A b: text}", "needs an id"),
     ("scale: [a, b]\nquestions: {a: 3}", "needs an id"),
+    ("scale: [a, b]\nquestions: {seconds: Does it take long?}", "cannot be called seconds"),
     ("scale: [a, b]\nquestions: {a: !!python/name:os.system x}", "cannot be read as YAML"),
     ("a: [", "cannot be read as YAML"),
     ("scale: [a, b]\nquestions: {a: one, a: two}", "the key a stands twice"),

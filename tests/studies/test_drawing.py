@@ -224,7 +224,9 @@ def test_a_stroke_that_was_taken_back_is_drawn_again(browser, annotating):
     assert answer.pixels[5, 5]
 
 
-@pytest.mark.parametrize("options", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize(
+    "options", [DESKTOP, PHONE, {"viewport": {"width": 812, "height": 375}}], ids=["desktop", "phone", "low"]
+)
 def test_the_help_opens_at_its_top_and_fits(browser, annotating, options):
     with serving(create_app(annotating)) as url:
         for page in opened(browser, url, options):

@@ -49,7 +49,7 @@ def test_nothing_grows_unless_it_is_said(store):
         with pytest.raises(UserError, match="--grow where it shall have more"):
             opened(store, **options)
     opened(store, annotators=3, growing=True)
-    with pytest.raises(UserError, match="another configuration"):
+    with pytest.raises(UserError, match=r"another configuration \(annotators 3, now 2\); give"):
         opened(store, annotators=2)
     assert len(annotation_report(opened(store, annotators=3, growing=True))["protocol"]) == 2, "once however often"
 

@@ -8,9 +8,12 @@ from pages import chromium, dataset, serving
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import create_app
+from saliency_bench.spaces.assess.app import create_app as create_assess
 from saliency_bench.spaces.peekaboom.app import create_app as create_peekaboom
 from saliency_bench.studies.annotating import Choice, open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.assess import protocol as assess_protocol
+from saliency_bench.studies.assess.questions import read_questions
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.owner_actions import act, excluded, status
@@ -73,6 +76,7 @@ def test_people_and_images_to_look_at_come_first(annotating):
     assert people[good]["agreement"] == pytest.approx(0.5), "1 with the other good one, 0 with the careless one"
     assert people[careless]["agreement"] == 0
     assert (seen["done"], seen["wanted"], seen["last day"]) == (12, 12, 12), "honeypots bring no end nearer"
+    assert sum(seen["by day"].values()) == 12
     assert [(row["people"], row["iou"]) for row in seen["images"]] == [(3, pytest.approx(1 / 3))] * 4
     assert all(row["marks"] == ["low agreement"] for row in seen["images"])
 
@@ -93,6 +97,7 @@ def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, 
     assert excluded(annotating.study) == {careless: "scribbles"}
     seen = AnnotationOverview(annotating)()
     assert (seen["done"], seen["last day"], seen["days left"]) == (8, 8, 0.5), "the speed is that of who counts"
+    assert sum(seen["by day"].values()) == 8
     report = annotation_report(annotating)
     assert report["left out"] == {careless: "scribbles"}
     assert report["agreement"]["IoU"]["value"] == 1
@@ -146,6 +151,39 @@ def test_the_owner_sees_what_people_marked(annotating, client, owner):
     assert client.get("/api/votes", params={"unit": "nothing"}, headers=owner).status_code == 400
 
 
+def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
+    """Not of attention checks, of answers that are not the last of a judgement, or of who is left out."""
+    images = run_images(6)
+    settings = configuration(images, judgements=2, pairs=3, checks=1, limit=4)
+    peekaboom = Peekaboom(Store(tmp_path / "study.db").study(KIND, "colours", configuration=settings), images)
+    bot = work(peekaboom, Clicker("bot"))
+    work(peekaboom, Worker("one"))
+    work(peekaboom, Worker("other"), most=1)
+    act(peekaboom.study, "exclude", "a request", bot)
+    owner = {"X-Key": peekaboom.study.join(role="owner").key}
+    seen = TestClient(create_peekaboom(peekaboom)).get("/api/overview", headers=owner).json()
+    assert seen["done"] == seen["last day"] == sum(seen["by day"].values()) < len(peekaboom.study.answers(last=False))
+
+
+def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
+    """Of three people, the owner has left one out, and one fails the attention check, whom results leave out."""
+    images = run_images(6)
+    settings = assess_protocol.configuration(images, read_questions(), raters=3, per_person=2, checks=1)
+    store = Store(tmp_path / "study.db")
+    assess = assess_protocol.Assess(store.study(assess_protocol.KIND, "colours", configuration=settings), images)
+    people = {assess.study.join().name: rating for rating in (1, 1, 5)}
+    for person, rating in people.items():
+        while maps := assess.state(person)["maps"]:
+            for place in (one["place"] for one in maps):
+                ratings = dict.fromkeys(read_questions()["questions"], rating)
+                assess.save(person, {"place": place, "ratings": ratings, "request": f"a random request {place}"})
+    act(assess.study, "exclude", "a request", next(iter(people)))
+    owner = {"X-Key": assess.study.join(role="owner").key}
+    seen = TestClient(create_assess(assess)).get("/api/overview", headers=owner).json()
+    assert (seen["done"], seen["last day"], sum(seen["by day"].values())) == (8, 8, 8), "two images of four maps"
+    assert [row["marks"] for row in seen["people"] if people[row["person"]] == 5] == [["careless"]]
+
+
 def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
     images = run_images(6)
     store = Store(tmp_path / "study.db")
@@ -168,6 +206,24 @@ def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
     assert missing == 6
     work(peekaboom, Worker("next", noise=0.0))
     assert client.get("/api/overview", headers=owner).json()["done"] == before["wanted"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_what_is_shown_says_how_many_marked_it(annotating):
+    """One image that somebody has skipped, and one that a single person has drawn on."""
+    person = annotating.study.join("a" * 32).name
+    for kind in ("skip", "mask"):
+        unit = next(task["unit"] for task in annotating.state(person)["tasks"] if task["unit"] in annotating.units)
+        annotating.save(person, {"unit": unit, "kind": kind, "runs": runs_of(MASK), "request": f"a request {kind}"})
+    key = annotating.study.join(role="owner").key
+    with serving(create_app(annotating)) as url, chromium() as browser:
+        page = browser.new_page()
+        page.goto(f"{url}owner#key={key}")
+        for number, words in enumerate(["nobody has drawn on it, only skipped it.", "what one person marked."]):
+            page.get_by_role("button", name="Show").nth(number).click()
+            page.locator("#caption", has_text=words).wait_for()
+            page.locator("#closePicture").click()
 
 
 @pytest.mark.slow

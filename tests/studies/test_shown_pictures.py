@@ -34,9 +34,9 @@ def encoded(image, kind="png", **options):
     return buffer.getvalue()
 
 
-def turned(kind="jpeg"):
+def turned(kind="jpeg", pixels=PIXELS):
     """A photograph of a phone that was held upright: 30 x 50 stored, shown as 50 x 30."""
-    image = Image.fromarray(PIXELS)
+    image = Image.fromarray(pixels)
     exif = image.getexif()
     exif[0x0112] = 6
     return encoded(image, kind, exif=exif)
@@ -51,8 +51,9 @@ def turned(kind="jpeg"):
         (encoded(Image.fromarray(PIXELS).convert("P")), (30, 50)),
         (encoded(Image.fromarray(PIXELS).convert("CMYK"), "jpeg"), (30, 50)),
         (encoded(Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 40)), (30, 50)),
+        (turned("png", PIXELS[..., 0].astype(np.uint16) * 40), (50, 30)),
     ],
-    ids=["turned", "grey", "alpha", "palette", "cmyk", "16-bit"],
+    ids=["turned", "grey", "alpha", "palette", "cmyk", "16-bit", "16-bit turned"],
 )
 @pytest.mark.parametrize("lossless", [2**20, 100])
 def test_what_browsers_show_differently_becomes_an_upright_rgb_file(data, size, lossless, monkeypatch):

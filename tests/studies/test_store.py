@@ -183,8 +183,11 @@ def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
     assert (again.id, again.configuration) == (study.id, {"annotators": 2})
     assert len(again.answers()) == 1
     assert second.find().name == "birds"
-    with pytest.raises(UserError, match="another dataset and seed"):
+    with pytest.raises(UserError, match=r"another dataset and seed \(3, now 4\); give"):
         second.study("annotate", "birds", dataset="xyz", configuration={"annotators": 2}, seed=4)
+    second.study("peekaboom", "guessed", configuration={"images": list(range(30)), "run": "a"})
+    with pytest.raises(UserError, match=r"another configuration \(images 30, now 29, run\); give"):
+        second.study("peekaboom", "guessed", configuration={"images": list(range(29)), "run": "b"})
     second.study("assess", "rated")
     with pytest.raises(UserError, match="several studies"):
         second.find()

@@ -230,7 +230,7 @@ def test_another_study_is_not_continued(hub, tmp_path):
     sync.push()
     (tmp_path / "new").mkdir()
     answer(study_in(tmp_path / "new/study.db", annotators=4), "bob")
-    with pytest.raises(UserError, match="holds the study 'study' with another configuration; give another --name"):
+    with pytest.raises(UserError, match=r"another configuration \(annotators 3, now 4\); give another --name"):
         sync_of(hub, tmp_path / "new/study.db").restore()
     assert by(tmp_path / "new/study.db") == ["bob"]
     hub.api(VISITOR).upload_file(

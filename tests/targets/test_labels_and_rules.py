@@ -236,6 +236,16 @@ def test_a_label_map_may_say_that_the_model_does_not_have_a_class():
         match(["cat", "fox"], MODEL, 4, {"cat": [], "fox": []})
 
 
+def test_a_class_of_the_same_name_needs_no_entry_in_a_label_map():
+    model = ["boxer", "Newfoundland, Newfoundland dog", "crane", "crane"]
+    assert match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": "Newfoundland dog"}) == [[0], [1]]
+    assert match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": 1, "boxer": []}) == [[], [1]], "the map counts"
+    with pytest.raises(UserError, match="no entry for crane"):
+        match(["boxer", "crane"], model, 4, {"boxer": "boxer"})
+    with pytest.raises(UserError, match="no entry for boxer"):  # that of another dataset
+        match(["boxer"], model, 4, {"cat": 1})
+
+
 def test_the_label_map_that_fits_is_found():
     pets = list(listed("pets_to_imagenet"))
     assert known_maps.fitting(pets, imagenet(), 1000) == "pets_to_imagenet"

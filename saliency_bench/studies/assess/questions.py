@@ -13,6 +13,8 @@ DEFAULT = Path(__file__).with_name("questions.yaml")
 LARGEST = 2**16  # bytes of a file
 MOST_QUESTIONS, MOST_LEVELS, LONGEST = 6, 9, 200
 CLASS = "{class}"
+ABOUT = ("image_id", "explainer", "person", "place", "seconds", "created")  # columns of ratings beside the questions
+TAKEN = (*ABOUT, "question", "rating")  # no ids of questions: columns of what is exported, too
 
 
 def read_questions(path: str | Path | None = None) -> dict[str, Any]:
@@ -39,6 +41,8 @@ def read_questions(path: str | Path | None = None) -> dict[str, Any]:
     for name, text in questions.items():
         if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name) or not _is_text(text):
             raise UserError(f"{path}: question {one_line(name, 40)} needs an id of a-z, 0-9 and _, and a text")
+        if name in TAKEN:
+            raise UserError(f"{path}: a question cannot be called {name}, as a column of the results is; rename it")
     return {"scale": scale, "questions": questions}
 
 

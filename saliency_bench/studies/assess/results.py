@@ -11,6 +11,7 @@ import pandas as pd
 
 from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.results.intervals import cluster_bootstrap, interval
+from saliency_bench.studies.assess.questions import ABOUT
 from saliency_bench.studies.attention_checks import dropped, note, nothing
 from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.result_rows import codes_of, numbered, write_rows
@@ -28,7 +29,7 @@ class Rated:
     """The last ratings of each person and map.
 
     Attributes:
-        ratings: a row each: image_id, explainer, person, place, seconds, and a column for each question.
+        ratings: a row each: image_id, explainer, person, place, seconds, created, and a column for each question.
         checks: {person: whether each attention check was right}.
     """
 
@@ -54,10 +55,10 @@ def rated(study: Study) -> Rated:
         if explainer is None:
             checks.setdefault(answer.person, []).append(max(ratings.values()) <= lowest)
         elif image in images:
-            about = {"image_id": image, "explainer": explainer, "person": answer.person}
-            rows.append(about | {"place": answer.payload["place"], "seconds": answer.seconds} | ratings)
-    columns = ["image_id", "explainer", "person", "place", "seconds", *study.configuration["questions"]]
-    return Rated(pd.DataFrame(rows, columns=columns), checks)
+            place = answer.payload["place"]
+            about = (image, explainer, answer.person, place, answer.seconds, answer.created)
+            rows.append(dict(zip(ABOUT, about, strict=True)) | ratings)
+    return Rated(pd.DataFrame(rows, columns=[*ABOUT, *study.configuration["questions"]]), checks)
 
 
 def results(study: Study, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()) -> Findings:

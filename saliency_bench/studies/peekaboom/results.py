@@ -47,7 +47,7 @@ FEWER = ("judgements per pair", "explainer", "saliency_crowd_auc", "2.5 %", "97.
 OF_IMAGES = ("image_id", "mean exposure", "right", "judgements")
 OF_PEOPLE = ("person", "mean exposure", "right", "judgements", "checks right", "checks", "like guessing",
              "median seconds")  # fmt: skip
-JUDGEMENT = ("person", "image", "explainer", "first", "seconds")
+JUDGEMENT = ("person", "image", "explainer", "first", "seconds", "created")
 ATTEMPT = ("person", "explainer", "exposure", "right", "chance")
 
 
@@ -57,7 +57,7 @@ class Judged:
 
     Attributes:
         judgements: those that have ended, a row each: person, image, explainer, first (the exposure of the right
-            answer, NaN without one), seconds (of all its answers).
+            answer, NaN without one), seconds (of all its answers), created (when it ended).
         attempts: answers that name a label, and "I don't know" to a whole image: person, explainer ("" of an attention
             check), exposure, right, chance (of a guess to be right).
         checks: {person: whether each attention check was right}.
@@ -90,7 +90,8 @@ def judged(study: Study) -> Judged:
             unfinished += 1
         else:
             first = last["exposure"] if last["right"] else np.nan
-            judgements.append((person, image, explainer, first, sum(step.seconds for step in steps)))
+            seconds = sum(step.seconds for step in steps)
+            judgements.append((person, image, explainer, first, seconds, steps[-1].created))
     return Judged(
         pd.DataFrame(judgements, columns=JUDGEMENT), pd.DataFrame(attempts, columns=ATTEMPT), checks, unfinished
     )
