@@ -24,7 +24,7 @@ from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_resu
 from saliency_bench.results.cell import CellKey, CellResult, PartResult, bounds, by_metric, with_version
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import check_range
-from saliency_bench.results.ranking import aggregate_of, compare
+from saliency_bench.results.ranking import aggregate_of, ranked
 from saliency_bench.results.summary import Outcome, numbers_of, result_of
 from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.target_weights import TargetRange
@@ -173,7 +173,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
             f"at most {MOST_METHODS}"
         )
     parts = {key.cell_id: recorded.outcomes[key.cell_id].columns for key in keys if key.aggregate}
-    _, standings = compare(keys, recorded.values, recorded.codes, seed, parts)
+    standings = ranked(keys, recorded.values, recorded.codes, seed, parts)
     # `numbers_of` drops the parts once they are summarised; `result_of` and readers of the records need them.
     all_parts = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
     numbers = {

@@ -14,6 +14,7 @@ it, as loudly as any of those seen (`another_cluster`), in a test in which that 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +26,8 @@ FLIPS = 9999
 FEW_BETWEEN = 10  # clusters whose scores show how large those of a rare event are
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
+DIFFERENCES_AT_ONCE = 2**18  # of cluster sums of pairs, which take 8 bytes each, three times
+BLOCKS = 8  # of pairs in order of T, at whose ends the greatest are kept
 SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
 
 Pair = tuple[int, int]  # two columns of a family
@@ -80,55 +83,85 @@ class Flipped:
         self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray, turned: np.ndarray
     ):
         """Take the sums of columns under each flip (k, B), and whether one more cluster is turned (B,), 1 or -1."""
-        self._places = {pair: columns[:2] for pair, columns in indices.items()}
         self._sums, self._turned = sums, turned
-        self._norms: dict[Pair, float] = {}
-        self._another: dict[Pair, tuple[float, float]] = {}  # its difference, and the norm with it
-        self.seen: dict[Pair, float] = {}
-        self.outlasting: dict[Pair, float] = {}
-        for pair, (first, second, counts) in indices.items():
-            sums_of_pair = family.columns[first] - family.columns[second]
-            norm = float(np.sqrt((sums_of_pair**2).sum()))
-            self._norms[pair] = norm
-            self.seen[pair] = float(abs(sums_of_pair.sum()) / norm) if norm else 0.0
-            may_be = 0.0
-            between = sorted(family.between[column] for column in pair)
-            if np.isfinite(family.width) and between[0] < FEW_BETWEEN and between[1] > 0:
-                may_be = family.width * counts.sum() / np.count_nonzero(counts)
-            another, total = another_cluster(sums_of_pair, may_be), float(sums_of_pair.sum())
-            norm_with = float(np.sqrt((sums_of_pair**2).sum() + another**2))
-            self._another[pair] = another, norm_with
+        totals, squares, largest = _of_differences(family.columns, [columns[:2] for columns in indices.values()])
+        norms = np.sqrt(squares)
+        another = another_cluster(totals, largest, _least_of_another(family, indices))
+        norms_with = np.sqrt(squares + np.array([number**2 for number in another.tolist()]))
+        with np.errstate(invalid="ignore"):
+            seen = np.where(norms > 0, np.abs(totals) / norms, 0.0)
             # A cluster that turns the sum around leaves nothing of the difference.
-            self.outlasting[pair] = abs(total + another) / norm_with if abs(total) > abs(another) else 0.0
+            outlasting = np.where(np.abs(totals) > np.abs(another), np.abs(totals + another) / norms_with, 0.0)
+        self.seen: dict[Pair, float] = dict(zip(indices, seen.tolist(), strict=True))
+        self.outlasting: dict[Pair, float] = dict(zip(indices, outlasting.tolist(), strict=True))
+        # Of each pair: its columns, its norm, the difference of another cluster, the norm with it. A pair that differs
+        # nowhere has T = 0.
+        numbers = zip(norms.tolist(), another.tolist(), norms_with.tolist(), strict=True)
+        self._of_pair = {
+            pair: (*columns[:2], norm or np.inf, other, norm_with or np.inf)
+            for (pair, columns), (norm, other, norm_with) in zip(indices.items(), numbers, strict=True)
+        }
 
     def under_flips(self, pair: Pair) -> np.ndarray:
         """Return |sum of signed differences| / norm of a pair under every flip, without and with another cluster.
 
         (2, flips).
         """
-        # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own; a pair
-        # that differs nowhere has T = 0.
-        first, second = self._places[pair]
-        another, norm_with = self._another[pair]
-        differences = self._sums[first] - self._sums[second]
-        flipped_t = np.stack([differences / (self._norms[pair] or np.inf),
-                          (differences + self._turned * another) / (norm_with or np.inf)])  # fmt: skip
-        return np.abs(flipped_t, out=flipped_t)
+        # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own.
+        first, second, norm, another, norm_with = self._of_pair[pair]
+        flipped_t = np.empty((2, len(self._turned)))
+        np.subtract(self._sums[first], self._sums[second], out=flipped_t[0])
+        np.multiply(self._turned, another, out=flipped_t[1])
+        flipped_t[1] += flipped_t[0]
+        np.abs(flipped_t, out=flipped_t)
+        flipped_t[0] /= norm
+        flipped_t[1] /= norm_with
+        return flipped_t
 
 
-def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
-    """Return the difference of one more cluster, which speaks against the sum of the others.
+def _of_differences(
+    columns: Sequence[np.ndarray], pairs: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return of the differences D of pairs of columns (sum D, sum D^2, the greatest |D|), (pairs,) each."""
+    stacked, places = np.stack(columns), np.array(pairs)
+    found: list[tuple[np.ndarray, ...]] = []
+    step = max(1, DIFFERENCES_AT_ONCE // max(stacked.shape[1], 1))
+    for start in range(0, len(places), step):
+        first, second = places[start : start + step].T
+        sums = stacked[first] - stacked[second]
+        found.append((sums.sum(axis=1), (sums**2).sum(axis=1), np.abs(sums).max(axis=1, initial=0)))
+    totals, squares, largest = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return totals, squares, largest
 
-    It is as large as the greatest |D|, and no smaller than `may_be`: where one of the two scores has hardly left the
+
+def _least_of_another(family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]]) -> list[float]:
+    """Return for each pair how large the difference of one more cluster is at least (`another_cluster`)."""
+    samples_by_counts: dict[int, float] = {}
+    least = []
+    for pair, (_, _, counts) in indices.items():
+        few, more = sorted(family.between[column] for column in pair)
+        if not np.isfinite(family.width) or few >= FEW_BETWEEN or more == 0:
+            least.append(0.0)
+            continue
+        if id(counts) not in samples_by_counts:  # pairs with the same samples share their counts
+            samples_by_counts[id(counts)] = float(family.width * counts.sum() / np.count_nonzero(counts))
+        least.append(samples_by_counts[id(counts)])
+    return least
+
+
+def another_cluster(totals: np.ndarray, largest: np.ndarray, least: Sequence[float]) -> np.ndarray:
+    """Return the difference of one more cluster, which speaks against the sum of the others, of each pair.
+
+    It is as large as the greatest |D|, and no smaller than `least`: where one of the two scores has hardly left the
     ends of its range, and not both are 0/1 scores, a cluster as wide as the range, since few events among few samples
     do not show how many there are, nor how large.
 
     Args:
-        sums: (C,) D.
-        may_be: the least.
+        totals: (pairs,) sum D.
+        largest: (pairs,) the greatest |D|.
+        least: (pairs,).
     """
-    largest = max(float(np.abs(sums).max(initial=0)), may_be)
-    return -largest if sums.sum() > 0 else largest
+    return np.where(totals > 0, -1, 1) * np.maximum(largest, least)
 
 
 def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
@@ -145,10 +178,13 @@ def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) ->
     return plain - 2 * turned  # twice the part that was turned
 
 
+@lru_cache(4)  # at most 20 MB; a board asks for the same signs in every question
 def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
     """Return 0 or 1 at random, (rows, count)."""
     words = random_bits(seed, rows * -(-count // 64)).astype("<u8").view(np.uint8).reshape(rows, -1)
-    return np.unpackbits(words, axis=1, count=count)
+    signs = np.unpackbits(words, axis=1, count=count)
+    signs.flags.writeable = False
+    return signs
 
 
 def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
@@ -165,17 +201,81 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
         flipped: the number of a pair -> its T and T+ under every flip, (2, flips).
     """
     order = np.argsort(-seen, kind="stable")
-    reached = np.zeros((2, len(seen)), dtype=int)
-    greatest = np.zeros((2, 1))
-    for pair in order[::-1]:  # from the least T up: the greatest among this pair and those of lesser T
-        greatest = np.maximum(greatest, flipped(pair))
-        for counts, largest, values in zip(reached, greatest, (seen, outlasting), strict=True):
-            counts[pair] = np.count_nonzero(largest >= values[pair] * SAME)
+    reached, flips = _reached(order[::-1], np.zeros((2, 1)), _least(seen, outlasting), flipped)
     # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
-    alone, again = (1 + reached) / (1 + greatest.shape[1])
+    alone, again = (1 + reached) / (1 + flips)
     stepped = np.empty(len(seen))
     stepped[order] = np.maximum.accumulate(alone[order])
     return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
+
+
+def significant(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Return 0 where the p of `step_down` is below `ALPHA`, else 1, in half its time.
+
+    The greatest T among more pairs is reached by no fewer flips, among fewer pairs by no more, so that the greatest of
+    a few numbers of pairs decide most of them. Only for what they leave open are flips counted.
+    """
+    order = np.argsort(-seen, kind="stable")[::-1]
+    blocks = [block for block in np.array_split(order, BLOCKS) if len(block)]
+    greatest = [np.zeros((2, 1))]  # of the pairs before each block, and of all
+    for block in blocks:
+        values = np.maximum(greatest[-1], flipped(block[0]))
+        for pair in block[1:]:
+            np.maximum(values, flipped(pair), out=values)
+        greatest.append(values)
+    least, fewest = _least(seen, outlasting), _fewest(greatest[-1].shape[1])
+    p = np.ones(len(seen))
+    high = _critical(greatest[-1], fewest)
+    for block, before in zip(blocks[::-1], greatest[-2::-1], strict=True):  # from the greatest T down
+        low = _critical(before, fewest) if before is not greatest[0] else np.zeros(2)
+        below, may_be_below = (critical[:, None] < least[:, block] for critical in (high, low))
+        if (below != may_be_below).any():
+            reached, _ = _reached(block, before, least, flipped)
+            below = reached[:, block] < fewest[:, None]
+        first = len(block) - int(np.cumprod(below[0][::-1]).sum())  # a lesser T never has a smaller p
+        p[block[first:]] = np.where(below[1, first:], 0, 1)
+        if first:
+            break
+        high = low
+    return p
+
+
+def _least(seen: np.ndarray, outlasting: np.ndarray) -> np.ndarray:
+    """Return from which T, and T+, on a flip reaches each pair, (2, pairs)."""
+    return np.stack([seen, outlasting]) * SAME
+
+
+def _reached(
+    pairs: np.ndarray, greatest: np.ndarray, least: np.ndarray, flipped: Callable[[int], np.ndarray]
+) -> tuple[np.ndarray, int]:
+    """Return (how many flips reach T, and T+, of these pairs, (2, all pairs); the number of flips).
+
+    Args:
+        pairs: from the least T up.
+        greatest: (2, flips) T and T+ under every flip among the pairs before these; (2, 1) of zeros for none.
+        least: as `_least` has it.
+        flipped: as of `step_down`.
+    """
+    reached = np.zeros(least.shape, dtype=int)
+    for pair in pairs:  # the greatest among this pair and those of lesser T
+        greatest = np.maximum(greatest, flipped(pair))
+        for counts, largest, values in zip(reached, greatest, least, strict=True):
+            counts[pair] = np.count_nonzero(largest >= values[pair])
+    return reached, greatest.shape[1]
+
+
+def _fewest(flips: int) -> np.ndarray:
+    """Return by how many of the flips T, and T+, must be reached for p, or p+, not to be below `ALPHA`, (2,)."""
+    p = (1 + np.arange(flips + 1)) / (1 + flips)
+    return np.array([np.count_nonzero(p < ALPHA), np.count_nonzero(p / 2 < ALPHA)])
+
+
+def _critical(greatest: np.ndarray, fewest: np.ndarray) -> np.ndarray:
+    """Return the greatest T, and T+, that so many flips of (2, flips) reach, (2,)."""
+    flips = greatest.shape[1]
+    if fewest[0] == 0:  # too few flips for any p below `ALPHA`
+        return np.array([np.inf, np.inf])
+    return np.array([np.partition(row, flips - most)[flips - most] for row, most in zip(greatest, fewest, strict=True)])
 
 
 def adjusted_p(
@@ -184,6 +284,7 @@ def adjusted_p(
     across: Sequence[Sequence[Member]] = (),
     seed: int = 0,
     flips: int = FLIPS,
+    step: Callable[[np.ndarray, np.ndarray, Callable[[int], np.ndarray]], np.ndarray] = step_down,
 ) -> list[dict[Pair, float]]:
     """Return {pair: adjusted p} of each family of pairs, such as the explainers of a metric.
 
@@ -194,6 +295,7 @@ def adjusted_p(
             has the greater of its p-values, so that a statement about it holds in both families.
         seed: of the flips.
         flips: how many, B.
+        step: makes p of T and of T under every flip: `step_down`, or `significant` where only `ALPHA` counts.
     """
     p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}
@@ -203,7 +305,7 @@ def adjusted_p(
         seen_t, outlasting = (
             np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting)
         )
-        p = step_down(seen_t, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
+        p = step(seen_t, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
         p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
         for pair in family_pairs:
             if (number, pair) in wanted:
@@ -212,7 +314,7 @@ def adjusted_p(
         tested = [member for member in members if member in kept]
         if tested:
             seen_t, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
-            p = step_down(seen_t, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
+            p = step(seen_t, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values
