@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -113,6 +113,10 @@ class Explainer:
         return maps
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return self.name + options.differing(self.options, options.defaults(self.function))
 
     def _repr_html_(self) -> str:
@@ -132,7 +136,7 @@ class Explainer:
         """Return whether it ignores the network; tables show it separately."""
         return self.declaration.baseline
 
-    @property
+    @cached_property
     def identity(self) -> tuple[str, str, int | str]:
         """(name, options as text, version): explainers of the same identity make the same maps."""
         return self.name, options.text(self.options), self.version

@@ -45,6 +45,7 @@ from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import read_folder, source_at
 from saliency_bench.leaderboard.standing import Candidate, Place, hidden_places, question_of
 from saliency_bench.results.cell import CellResult
+from saliency_bench.results.identity import CellIds
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain, counted
@@ -207,7 +208,8 @@ def _add_group(board: Board, group: Iterable[tuple[str, Future[tuple[str, Checke
     for folder, read in group:
         try:
             content, submission = read.result()
-            candidates = [_candidate(cell, submission, folder, content, owners) for cell in submission.cells]
+            ids = CellIds(submission.result.setting)
+            candidates = [_candidate(cell, submission, folder, content, owners, ids) for cell in submission.cells]
         except UserError as error:
             board.refused.append(Refused(folder, str(error)))
             continue
@@ -220,10 +222,13 @@ def _add_group(board: Board, group: Iterable[tuple[str, Future[tuple[str, Checke
     for candidate in chain.from_iterable(by_cell.values()):
         questions.setdefault(candidate.row.question, []).append(candidate)
     for rivals in questions.values():
-        board.rows.extend(replace(row, conflict=row.cell.cell_id in disputed) for row in _ranked_rows(rivals))
+        rows = _ranked_rows(rivals)
+        board.rows.extend(replace(row, conflict=True) if row.cell.cell_id in disputed else row for row in rows)
 
 
-def _candidate(cell: CellResult, submission: Checked, folder: str, content: str, owners: Known) -> Candidate:
+def _candidate(
+    cell: CellResult, submission: Checked, folder: str, content: str, owners: Known, ids: CellIds
+) -> Candidate:
     """Return the row of a cell of the submission in a folder, before it is ranked.
 
     Args:
@@ -232,6 +237,7 @@ def _candidate(cell: CellResult, submission: Checked, folder: str, content: str,
         folder: of the submission, as `Result.folder`, which is a hash of all its cells.
         content: the hash of its files.
         owners: what the board's owner knows.
+        ids: of the settings of the submission.
     """
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
@@ -244,7 +250,7 @@ def _candidate(cell: CellResult, submission: Checked, folder: str, content: str,
         attempts = len(attempts_of(owners.statuses.values(), result.submitter, setting.fingerprint))
         cell = cell.model_copy(update=again.score.model_dump() | {"left_out": {}})
     row = Row(
-        cell=cell, result=result, question=question_of(cell, setting), status=status, why=why, recomputed=again,
+        cell=cell, result=result, question=question_of(cell, ids), status=status, why=why, recomputed=again,
         suspicions=suspicions, attempts=attempts,
         dataset=dataset.id if dataset else result.dataset.id,
         model=model.id if model else result.model.id,
@@ -334,14 +340,16 @@ def _ranked_rows(rivals: Sequence[Candidate]) -> list[Row]:
         places |= cached_places(ranked, ranked[0].submission.result.setting.seed)
     rows = []
     for candidate in rivals:
-        row = replace(candidate.row, same_as=tuple(other_names(candidate, rivals)))
+        row, names = candidate.row, tuple(other_names(candidate, rivals))
         if (place := places.get(candidate.key)) is None:
             why = TOO_MANY if row.status in (SCORED, CHECKED) and row.n else row.why or "it has no value"
-            rows.append(replace(row, unranked=why, not_comparable=_not_comparable(candidate, rivals)))
+            row = replace(row, same_as=names, unranked=why, not_comparable=_not_comparable(candidate, rivals))
         else:
-            row = replace(row, rank=place.rank, rank_if_true=place.if_true)
-            row = replace(row, beats=place.beats, not_beaten=place.not_beaten)
-            rows.append(replace(row, unranked=row.why or place.why, best=place.best))
+            row = replace(
+                row, same_as=names, rank=place.rank, rank_if_true=place.if_true, beats=place.beats,
+                not_beaten=place.not_beaten, unranked=row.why or place.why, best=place.best,
+            )  # fmt: skip
+        rows.append(row)
     return rows
 
 

@@ -22,7 +22,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.leaderboard.recorded import Recorded, read_recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 from saliency_bench.results.cell import CellKey, CellResult, PartResult, bounds, by_metric, with_version
-from saliency_bench.results.identity import Identity
+from saliency_bench.results.identity import CellIds, Identity
 from saliency_bench.results.intervals import check_range
 from saliency_bench.results.ranking import aggregate_of, ranked
 from saliency_bench.results.summary import Outcome, numbers_of, result_of
@@ -51,11 +51,10 @@ def known_explainer(cell: CellKey) -> Explainer | None:
     if cell.explainer not in _names("explainers"):
         return None
     try:
-        explainer = _explainer(cell.explainer, json.dumps(cell.explainer_options, sort_keys=True))
+        explainer = _explainer(cell.explainer, chosen := json.dumps(cell.explainer_options, sort_keys=True))
     except UserError:  # other options, or an optional library that is not installed
         return None
-    is_same = options.text(explainer.options) == _text_of(cell.explainer_options)
-    return explainer if is_same and explainer.version == cell.explainer_version else None
+    return explainer if explainer.identity[1:] == (chosen, cell.explainer_version) else None
 
 
 def known_metric(cell: CellKey) -> Metric | None:
@@ -67,13 +66,12 @@ def known_metric(cell: CellKey) -> Metric | None:
     if cell.metric not in _names("metrics"):
         return None
     try:
-        metric = _metric(cell.metric, json.dumps(cell.metric_options, sort_keys=True))
+        metric = _metric(cell.metric, chosen := json.dumps(cell.metric_options, sort_keys=True))
     except UserError as error:
         if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
             return None
         raise UserError(f"metric_options of cell {cell.cell_id}: {error}") from error
-    is_same = options.text(metric.options) == _text_of(cell.metric_options)
-    return metric if is_same and metric.version == cell.metric_version else None
+    return metric if metric.identity[1:] == (chosen, cell.metric_version) else None
 
 
 def needs_masks(metric: Metric) -> bool:
@@ -159,9 +157,9 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
     """
     seed = result.setting.seed
     _check_target(result, path)
-    keys = []
+    keys, ids = [], CellIds(result.setting)
     for cell in result.cells:
-        _check_metric(cell, result.setting, path)
+        _check_metric(cell, ids, path)
         if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
             raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
         _check_scores(cell, recorded.outcomes[cell.cell_id], path)
@@ -265,8 +263,14 @@ def _part_names(metric: Metric) -> list[str]:
         return []
 
 
-def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
-    """Raise UserError if a cell contradicts what the package knows of its metric: direction, id, range."""
+def _check_metric(cell: CellResult, ids: CellIds, path: Path) -> None:
+    """Raise UserError if a cell contradicts what the package knows of its metric: direction, id, range.
+
+    Args:
+        cell: a cell of a submission.
+        ids: of the settings of the submission.
+        path: of the records, for messages.
+    """
     about = path.with_name(RESULT)
     try:
         metric = known_metric(cell)
@@ -279,10 +283,10 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
         raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
     if cell.aggregate != (is_aggregate := metric.aggregate is not None):
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
-    expected = setting.cell_id(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
+    expected = ids.of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
         raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {expected}")
-    ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]
+    ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(

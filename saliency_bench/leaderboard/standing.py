@@ -16,7 +16,7 @@ from saliency_bench.leaderboard.checks import Checked, known_metric
 from saliency_bench.leaderboard.known import RUN
 from saliency_bench.leaderboard.row import Row
 from saliency_bench.results.cell import BEST_FROM, CellKey, CellResult, RankSet
-from saliency_bench.results.identity import Identity
+from saliency_bench.results.identity import CellIds
 from saliency_bench.results.ranking import ALONE, UNRANKED, Standing, ranked_among
 from saliency_bench.utils.hashing import hash_of
 
@@ -84,12 +84,17 @@ class Place:
     not_beaten: tuple[str, ...] = ()
 
 
-def question_of(cell: CellKey, setting: Identity) -> str:
-    """Return what rows share that can be compared: a hash of everything but the explainer."""
+def question_of(cell: CellKey, ids: CellIds) -> str:
+    """Return what rows share that can be compared: a hash of everything but the explainer.
+
+    Args:
+        cell: the cell of a row.
+        ids: of the settings of its submission.
+    """
     metric = known_metric(cell)
     if metric is None:
-        return hash_of(setting.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
-    return setting.cell_id(ANY, metric.identity, metric.inputs, cell.asked_for)
+        return hash_of(ids.identity.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
+    return ids.of(ANY, metric.identity, metric.inputs, cell.asked_for)
 
 
 def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:

@@ -15,6 +15,7 @@ it, as loudly as any of those seen (`another_cluster`), in a test in which that 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,9 @@ CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
 DIFFERENCES_AT_ONCE = 2**18  # of cluster sums of pairs, which take 8 bytes each, three times
 BLOCKS = 8  # of pairs in order of T, at whose ends the greatest are kept
+ALL = slice(None)
+NOTHING: Mapping[tuple[int, int], np.ndarray] = {}
+ROUNDING = 1e-6  # of a sum of T, many times what it may be
 SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
 
 Pair = tuple[int, int]  # two columns of a family
@@ -40,8 +44,8 @@ class SignFlips:
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
 
-    def families_in_turn(self) -> Iterator[tuple[int, dict[Pair, float], "Flipped"]]:
-        """Yield (index, {pair: T}, the T of every flip) of each family that has pairs."""
+    def families_in_turn(self) -> Iterator[tuple[int, "Flipped"]]:
+        """Yield (index, its T) of each family that has pairs."""
         turned = 1.0 - 2.0 * _random_signs(self.flips, 1, seed_of(self.seed, "flips", "another"))[:, 0]
         for numbers in self._together():
             indices_by_family = [
@@ -55,7 +59,7 @@ class SignFlips:
             for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
                 flipped = Flipped(self.families[number], indices, sums[end - width : end], turned)
                 self.families[number].forget()
-                yield number, flipped.seen, flipped
+                yield number, flipped
 
     def _together(self) -> Iterator[list[int]]:
         """Yield indices of families whose columns are flipped in one go, bounded in memory."""
@@ -77,46 +81,48 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip."""
+    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip.
+
+    `totals` has sum D, `excess` by how much T+ of a flip may be greater than its T.
+    """
 
     def __init__(
         self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray, turned: np.ndarray
     ):
         """Take the sums of columns under each flip (k, B), and whether one more cluster is turned (B,), 1 or -1."""
-        self._sums, self._turned = sums, turned
+        self.sums, self.turned = sums, turned
         totals, squares, largest = _of_differences(family.columns, [columns[:2] for columns in indices.values()])
         norms = np.sqrt(squares)
         another = another_cluster(totals, largest, _least_of_another(family, indices))
         norms_with = np.sqrt(squares + np.array([number**2 for number in another.tolist()]))
-        with np.errstate(invalid="ignore"):
-            seen = np.where(norms > 0, np.abs(totals) / norms, 0.0)
-            # A cluster that turns the sum around leaves nothing of the difference.
-            outlasting = np.where(np.abs(totals) > np.abs(another), np.abs(totals + another) / norms_with, 0.0)
-        self.seen: dict[Pair, float] = dict(zip(indices, seen.tolist(), strict=True))
-        self.outlasting: dict[Pair, float] = dict(zip(indices, outlasting.tolist(), strict=True))
-        # Of each pair: its columns, its norm, the difference of another cluster, the norm with it. A pair that differs
-        # nowhere has T = 0.
-        numbers = zip(norms.tolist(), another.tolist(), norms_with.tolist(), strict=True)
-        self._of_pair = {
-            pair: (*columns[:2], norm or np.inf, other, norm_with or np.inf)
-            for (pair, columns), (norm, other, norm_with) in zip(indices.items(), numbers, strict=True)
-        }
+        # A pair that differs nowhere has T = 0.
+        norms, norms_with = (np.where(one > 0, one, np.inf) for one in (norms, norms_with))
+        # A cluster that turns the sum around leaves nothing of the difference.
+        outlasting = np.where(np.abs(totals) > np.abs(another), np.abs(totals + another) / norms_with, 0.0)
+        columns = ([pair[:2] for pair in indices.values()], norms.tolist(), another.tolist(), norms_with.tolist())
+        self.of_pair = dict(zip(indices, zip(*columns, strict=True), strict=True))
+        self.totals, self.seen, self.outlasting, self.excess = (
+            dict(zip(indices, numbers.tolist(), strict=True))
+            for numbers in (totals, np.abs(totals) / norms, outlasting, np.abs(another) / norms_with)
+        )
 
-    def under_flips(self, pair: Pair) -> np.ndarray:
-        """Return |sum of signed differences| / norm of a pair under every flip, without and with another cluster.
-
-        (2, flips).
-        """
+    def plain(self, pair: Pair) -> np.ndarray:
+        """Return T, |sum of signed differences| / norm, of a pair under every flip, (B,)."""
         # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own.
-        first, second, norm, another, norm_with = self._of_pair[pair]
-        flipped_t = np.empty((2, len(self._turned)))
-        np.subtract(self._sums[first], self._sums[second], out=flipped_t[0])
-        np.multiply(self._turned, another, out=flipped_t[1])
-        flipped_t[1] += flipped_t[0]
-        np.abs(flipped_t, out=flipped_t)
-        flipped_t[0] /= norm
-        flipped_t[1] /= norm_with
-        return flipped_t
+        (first, second), norm, _, _ = self.of_pair[pair]
+        values = self.sums[first] - self.sums[second]
+        np.abs(values, out=values)
+        values /= norm
+        return values
+
+    def again(self, pair: Pair, flips: slice | np.ndarray = ALL) -> np.ndarray:
+        """Return T+, T with another cluster, of a pair under these flips."""
+        (first, second), _, another, norm_with = self.of_pair[pair]
+        values = self.turned[flips] * another
+        values += self.sums[first][flips] - self.sums[second][flips]
+        np.abs(values, out=values)
+        values /= norm_with
+        return values
 
 
 def _of_differences(
@@ -187,95 +193,138 @@ def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
     return signs
 
 
-def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
+class PairTests(NamedTuple):
+    """The T of some pairs, of one family or several, and under every flip.
+
+    Attributes:
+        seen: (pairs,) T.
+        outlasting: (pairs,) T+, T with another cluster.
+        excess: (pairs,) by how much T+ of a flip may be greater than its T.
+        plain: the number of a pair -> its T under every flip, (B,).
+        again: the number of a pair, and flips -> its T+ under these flips.
+    """
+
+    seen: np.ndarray
+    outlasting: np.ndarray
+    excess: np.ndarray
+    plain: Callable[[int], np.ndarray]
+    again: Callable[[int, slice | np.ndarray], np.ndarray]
+
+    @classmethod
+    def of(cls, flipped: Flipped, pairs: Sequence[Pair], kept: Mapping[Pair, np.ndarray] = NOTHING) -> "PairTests":
+        """Return the tests of some pairs of a family; `kept`: T under every flip, of pairs that are asked for often."""
+        numbers = (
+            np.array([of_pair[pair] for pair in pairs])
+            for of_pair in (flipped.seen, flipped.outlasting, flipped.excess)
+        )
+        return cls(
+            *numbers,
+            lambda index: kept[pairs[index]] if pairs[index] in kept else flipped.plain(pairs[index]),
+            lambda index, flips: flipped.again(pairs[index], flips),
+        )
+
+
+def step_down(tests: PairTests) -> np.ndarray:
     """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
 
     p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
 
     A pair whose p is below `ALPHA` must also outlast another cluster: p+, made of T+ in the same way and halved, as
     its direction is known, takes the place of p where it is not below `ALPHA`.
-
-    Args:
-        seen: (pairs,) T.
-        outlasting: (pairs,) T+, T with another cluster.
-        flipped: the number of a pair -> its T and T+ under every flip, (2, flips).
     """
-    order = np.argsort(-seen, kind="stable")
-    reached, flips = _reached(order[::-1], np.zeros((2, 1)), _least(seen, outlasting), flipped)
+    order = np.argsort(-tests.seen, kind="stable")
+    reached, flips = _reached(order[::-1], tests.seen, tests.plain)
+    reached_again, _ = _reached(order[::-1], tests.outlasting, lambda index: tests.again(index, ALL))
     # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
-    alone, again = (1 + reached) / (1 + flips)
-    stepped = np.empty(len(seen))
+    alone, again = ((1 + counts) / (1 + flips) for counts in (reached, reached_again))
+    stepped = np.empty(len(order))
     stepped[order] = np.maximum.accumulate(alone[order])
     return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
 
 
-def significant(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return 0 where the p of `step_down` is below `ALPHA`, else 1, in half its time.
-
-    The greatest T among more pairs is reached by no fewer flips, among fewer pairs by no more, so that the greatest of
-    a few numbers of pairs decide most of them. Only for what they leave open are flips counted.
-    """
-    order = np.argsort(-seen, kind="stable")[::-1]
-    blocks = [block for block in np.array_split(order, BLOCKS) if len(block)]
-    greatest = [np.zeros((2, 1))]  # of the pairs before each block, and of all
-    for block in blocks:
-        values = np.maximum(greatest[-1], flipped(block[0]))
-        for pair in block[1:]:
-            np.maximum(values, flipped(pair), out=values)
-        greatest.append(values)
-    least, fewest = _least(seen, outlasting), _fewest(greatest[-1].shape[1])
-    p = np.ones(len(seen))
-    high = _critical(greatest[-1], fewest)
-    for block, before in zip(blocks[::-1], greatest[-2::-1], strict=True):  # from the greatest T down
-        low = _critical(before, fewest) if before is not greatest[0] else np.zeros(2)
-        below, may_be_below = (critical[:, None] < least[:, block] for critical in (high, low))
-        if (below != may_be_below).any():
-            reached, _ = _reached(block, before, least, flipped)
-            below = reached[:, block] < fewest[:, None]
-        first = len(block) - int(np.cumprod(below[0][::-1]).sum())  # a lesser T never has a smaller p
-        p[block[first:]] = np.where(below[1, first:], 0, 1)
-        if first:
-            break
-        high = low
-    return p
-
-
-def _least(seen: np.ndarray, outlasting: np.ndarray) -> np.ndarray:
-    """Return from which T, and T+, on a flip reaches each pair, (2, pairs)."""
-    return np.stack([seen, outlasting]) * SAME
-
-
 def _reached(
-    pairs: np.ndarray, greatest: np.ndarray, least: np.ndarray, flipped: Callable[[int], np.ndarray]
+    pairs: np.ndarray, seen: np.ndarray, flipped: Callable[[int], np.ndarray], greatest: np.ndarray | None = None
 ) -> tuple[np.ndarray, int]:
-    """Return (how many flips reach T, and T+, of these pairs, (2, all pairs); the number of flips).
+    """Return (how many flips reach T of each of these pairs, (all pairs,); the number of flips).
 
     Args:
         pairs: from the least T up.
-        greatest: (2, flips) T and T+ under every flip among the pairs before these; (2, 1) of zeros for none.
-        least: as `_least` has it.
-        flipped: as of `step_down`.
+        seen: (all pairs,) T.
+        flipped: the number of a pair -> T under every flip.
+        greatest: T under every flip among the pairs before these; None if there are none.
     """
-    reached = np.zeros(least.shape, dtype=int)
+    reached = np.zeros(len(seen), dtype=int)
+    least = seen * SAME
     for pair in pairs:  # the greatest among this pair and those of lesser T
-        greatest = np.maximum(greatest, flipped(pair))
-        for counts, largest, values in zip(reached, greatest, least, strict=True):
-            counts[pair] = np.count_nonzero(largest >= values[pair])
-    return reached, greatest.shape[1]
+        values = flipped(pair)
+        greatest = values if greatest is None else np.maximum(greatest, values)
+        reached[pair] = np.count_nonzero(greatest >= least[pair])
+    return reached, 0 if greatest is None else len(greatest)
 
 
-def _fewest(flips: int) -> np.ndarray:
-    """Return by how many of the flips T, and T+, must be reached for p, or p+, not to be below `ALPHA`, (2,)."""
-    p = (1 + np.arange(flips + 1)) / (1 + flips)
-    return np.array([np.count_nonzero(p < ALPHA), np.count_nonzero(p / 2 < ALPHA)])
+def significant(tests: PairTests) -> np.ndarray:
+    """Return 0 where the p of `step_down` is below `ALPHA`, else 1, in a third of its time.
+
+    The greatest T among more pairs is reached by no fewer flips, among fewer pairs by no more, so that the greatest of
+    a few numbers of pairs decide most of them. Only for what they leave open are flips counted. T+ is asked only of
+    pairs, and under flips, for which T says too little.
+    """
+    order = np.argsort(-tests.seen, kind="stable")[::-1]
+    blocks = [block for block in np.array_split(order, BLOCKS) if len(block)]
+    greatest: list[np.ndarray] = []  # of the pairs up to the end of each block
+    for block in blocks:
+        values = tests.plain(block[0]).copy()
+        for other in [*greatest[-1:], *map(tests.plain, block[1:])]:
+            np.maximum(values, other, out=values)
+        greatest.append(values)
+    least, fewest = tests.seen * SAME, _fewest(len(greatest[-1]))
+    if fewest == 0:  # too few flips for any p below `ALPHA`
+        return np.ones(len(order))
+    kept: list[np.ndarray] = []  # pairs with p below `ALPHA`
+    for index in range(len(blocks) - 1, -1, -1):  # from the greatest T down
+        block, before = blocks[index], greatest[index - 1] if index else None
+        below = _critical(greatest[index], fewest) < least[block]
+        may_be = least[block] > (0 if before is None else _critical(before, fewest))
+        if (below != may_be).any():
+            below = _reached(block, tests.seen, tests.plain, before)[0][block] < fewest
+        first = len(block) - int(np.cumprod(below[::-1]).sum())  # a lesser T never has a smaller p
+        kept.append(block[first:])
+        if first:
+            break
+    p = np.ones(len(order))
+    p[np.concatenate(kept)] = 0
+    p[_not_outlasting(tests, order, p == 0, greatest[-1])] = 1
+    return p
 
 
-def _critical(greatest: np.ndarray, fewest: np.ndarray) -> np.ndarray:
-    """Return the greatest T, and T+, that so many flips of (2, flips) reach, (2,)."""
-    flips = greatest.shape[1]
-    if fewest[0] == 0:  # too few flips for any p below `ALPHA`
-        return np.array([np.inf, np.inf])
-    return np.array([np.partition(row, flips - most)[flips - most] for row, most in zip(greatest, fewest, strict=True)])
+def _not_outlasting(tests: PairTests, order: np.ndarray, below: np.ndarray, greatest: np.ndarray) -> np.ndarray:
+    """Return the pairs whose p is below `ALPHA` and whose p+ is not.
+
+    Args:
+        tests: of all pairs.
+        order: of the pairs, from the least T up.
+        below: (pairs,) whether p is below `ALPHA`.
+        greatest: (B,) the greatest T of all pairs under each flip.
+    """
+    least, fewest = tests.outlasting * SAME, _fewest(len(greatest), 2 * ALPHA)
+    may_be = greatest + (tests.excess.max() + ROUNDING)  # no T+ of the flip is greater
+    left_open = below & (least <= _critical(may_be, fewest))
+    if not left_open.any():
+        return np.flatnonzero(left_open)
+    flips = np.flatnonzero(may_be >= least[left_open].min())
+    last = int(np.flatnonzero(left_open[order])[-1])
+    reached, _ = _reached(order[: last + 1], tests.outlasting, lambda index: tests.again(index, flips))
+    return np.flatnonzero(left_open & (reached >= fewest))
+
+
+def _fewest(flips: int, alpha: float = ALPHA) -> int:
+    """Return by how many of the flips T must be reached for p not to be below `alpha`."""
+    return int(np.count_nonzero((1 + np.arange(flips + 1)) / (1 + flips) < alpha))
+
+
+def _critical(greatest: np.ndarray, fewest: int) -> float:
+    """Return the greatest T that so many flips reach, of the greatest T (B,) under each."""
+    return float(np.partition(greatest, len(greatest) - fewest)[len(greatest) - fewest])
 
 
 def adjusted_p(
@@ -284,7 +333,7 @@ def adjusted_p(
     across: Sequence[Sequence[Member]] = (),
     seed: int = 0,
     flips: int = FLIPS,
-    step: Callable[[np.ndarray, np.ndarray, Callable[[int], np.ndarray]], np.ndarray] = step_down,
+    step: Callable[[PairTests], np.ndarray] = step_down,
 ) -> list[dict[Pair, float]]:
     """Return {pair: adjusted p} of each family of pairs, such as the explainers of a metric.
 
@@ -295,26 +344,27 @@ def adjusted_p(
             has the greater of its p-values, so that a statement about it holds in both families.
         seed: of the flips.
         flips: how many, B.
-        step: makes p of T and of T under every flip: `step_down`, or `significant` where only `ALPHA` counts.
+        step: makes p of tests: `step_down`, or `significant` where only `ALPHA` counts.
     """
     p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}
-    kept: dict[Member, tuple[float, float, np.ndarray]] = {}
-    for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
-        family_pairs = list(seen)
-        seen_t, outlasting = (
-            np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting)
-        )
-        p = step(seen_t, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
-        p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
-        for pair in family_pairs:
+    kept: dict[Member, tuple[tuple[float, float, float], np.ndarray, np.ndarray]] = {}
+    for number, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
+        p = step(PairTests.of(flipped, list(flipped.seen)))
+        p_values[number] = dict(zip(flipped.seen, p.tolist(), strict=True))
+        for pair in flipped.seen:
             if (number, pair) in wanted:
-                kept[number, pair] = seen[pair], flipped.outlasting[pair], flipped.under_flips(pair)
+                own = flipped.seen[pair], flipped.outlasting[pair], flipped.excess[pair]
+                kept[number, pair] = own, flipped.plain(pair), flipped.again(pair)
     for members in across:
-        tested = [member for member in members if member in kept]
-        if tested:
-            seen_t, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
-            p = step(seen_t, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
+        if tested := [member for member in members if member in kept]:
+            p = step(_kept_tests([kept[member] for member in tested]))
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values
+
+
+def _kept_tests(kept: Sequence[tuple[tuple[float, float, float], np.ndarray, np.ndarray]]) -> PairTests:
+    """Return the tests of pairs of several families, ((T, T+, their excess), T and T+ under every flip) of each."""
+    numbers = np.array([own for own, _, _ in kept]).T
+    return PairTests(*numbers, lambda index: kept[index][1], lambda index, flips: kept[index][2][flips])

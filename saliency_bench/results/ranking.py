@@ -27,11 +27,11 @@ from saliency_bench.results.intervals import (
     aggregate_interval,
     difference,
 )
-from saliency_bench.results.paired_test import ALPHA, Flipped, Member, Pair, SignFlips, adjusted_p, significant
+from saliency_bench.results.paired_test import ALPHA, Member, Pair, SignFlips, PairTests, adjusted_p, significant
 from saliency_bench.results.trainings import has_few
 
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
-KEPT_FLIPS = 256  # pairs whose T under every flip are kept to be used again, 160 kB each
+KEPT_FLIPS = 256  # pairs whose T under every flip are kept to be used again, 80 kB each
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"
 ALONE = "nothing to rank against"
@@ -176,24 +176,16 @@ def ranked_among(
     matched = Matched([scores[key.cell_id] for key in keys], codes, keys[0].limits)
     times = Counter(chain.from_iterable(combinations(indices, 2) for indices in chosen))
     tested = _with_enough(keys, matched, times)
-    signs = _signs(keys, matched, dict.fromkeys(tested, 0.0))
-    flips = next((flipped for *_, flipped in SignFlips([matched], [tested], seed).families_in_turn()), None)
-    again = islice((pair for pair in tested if times[pair] > 1), KEPT_FLIPS)
-    kept = {pair: flips.under_flips(pair) for pair in again} if flips else {}
+    flips = next((flipped for _, flipped in SignFlips([matched], [tested], seed).families_in_turn()), None)
+    repeated = islice((pair for pair in tested if times[pair] > 1), KEPT_FLIPS)
+    kept = {pair: flips.plain(pair) for pair in repeated} if flips else {}
     for indices in chosen:
-        pairs = [pair for pair in combinations(indices, 2) if _ids(keys, pair) in signs]
         among: dict[tuple[str, str], int] = {}
+        pairs = [pair for pair in combinations(indices, 2) if flips and pair in flips.seen]
         if flips and pairs:
-            seen, outlasting = (np.array([t[pair] for pair in pairs]) for t in (flips.seen, flips.outlasting))
-
-            def under_flips(index: int, pairs: Sequence[Pair] = pairs, flips: Flipped = flips) -> np.ndarray:
-                pair = pairs[index]
-                return kept[pair] if pair in kept else flips.under_flips(pair)
-
-            p = significant(seen, outlasting, under_flips)
-            among = {
-                _ids(keys, pair): 0 if own else signs[_ids(keys, pair)] for pair, own in zip(pairs, p, strict=True)
-            }
+            tests = PairTests.of(flips, pairs, kept)
+            for pair, p in zip(pairs, significant(tests).tolist(), strict=True):
+                among[_ids(keys, pair)] = sign_of(flips.totals[pair], p, keys[0].higher_is_better)
         yield among, _standings([keys[index] for index in indices], matched.known[:, indices], codes, among)
 
 
@@ -209,8 +201,7 @@ def _with_enough(group: Sequence[CellKey], matched: Matched, pairs: Iterable[Pai
     enough: dict[int, bool] = {}
     kept = []
     for pair in pairs:
-        _, _, counts = matched.pair(*pair)
-        if id(counts) not in enough:  # pairs with the same samples share their counts
+        if id(counts := matched.counts(*pair)) not in enough:  # pairs with the same samples share their counts
             enough[id(counts)] = effective_clusters(counts) >= RANKED_FROM
         if enough[id(counts)]:
             kept.append(pair)
