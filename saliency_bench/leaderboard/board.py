@@ -15,16 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
 from pathlib import Path
-from typing import NamedTuple
-
-import datasets
+from typing import TYPE_CHECKING, NamedTuple
 
 from saliency_bench import displays
 from saliency_bench.analysis.differences import Conflict, conflicts
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
-from saliency_bench.leaderboard.columns import FEATURES, columns_of
+from saliency_bench.leaderboard.columns import columns_of, features
 from saliency_bench.leaderboard.copies import agree, other_names
 from saliency_bench.leaderboard.hidden import attempts_of
 from saliency_bench.leaderboard.known import (
@@ -50,6 +48,9 @@ from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain, counted
 from saliency_bench.utils.processors import cores
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 SHOWN = 30  # cells in a notebook
 MOST_CHECKED = 100  # rows of a question that the board has not run and ranks as if they were true
@@ -106,9 +107,11 @@ class Board:
         """The rows as plain data."""
         return list(map(columns_of, self.rows))
 
-    def table(self) -> datasets.Dataset:
+    def table(self) -> "Dataset":
         """Return the rows as a dataset."""
-        return datasets.Dataset.from_list(self.cells, features=FEATURES)
+        from datasets import Dataset
+
+        return Dataset.from_list(self.cells, features=features())
 
     @property
     def _title(self) -> str:

@@ -27,7 +27,7 @@ from saliency_bench.results.intervals import (
     aggregate_interval,
     difference,
 )
-from saliency_bench.results.paired_test import ALPHA, Member, Pair, SignFlips, PairTests, adjusted_p, significant
+from saliency_bench.results.paired_test import ALPHA, Member, Pair, PairTests, SignFlips, adjusted_p, significant
 from saliency_bench.results.trainings import has_few
 
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
