@@ -11,6 +11,7 @@ contradict each other are all shown.
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
@@ -171,8 +172,17 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     )
     groups = _groups(folders)
     reading = _read_ahead(root, list(chain.from_iterable(groups)), owners)
-    for group in groups:
-        _add_group(board, [(folder, next(reading)) for folder in group], owners)
+    # Most of a rank is arithmetic of numpy, during which other threads go on: the next group is read meanwhile.
+    with _threads(cores()) as ranking:
+        ranked: deque[Iterator[list[Row]]] = deque()
+        for group in groups:
+            questions = _add_group(board, [(folder, next(reading)) for folder in group], owners)
+            ranked.append(ranking.map(_ranked_rows, questions))
+            if len(ranked) > 1:
+                board.rows.extend(chain.from_iterable(ranked.popleft()))
+        board.rows.extend(chain.from_iterable(chain.from_iterable(ranked)))
+    disputed = {conflict.cell_id for conflict in board.conflicts}
+    board.rows[:] = [replace(row, conflict=True) if row.cell.cell_id in disputed else row for row in board.rows]
     board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
                                      row.folder))  # fmt: skip
     for refused in board.refused:
@@ -192,20 +202,29 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
     """Yield `read_folder` of each folder, in order; the next ones are read meanwhile."""
     coming: deque[Future[tuple[str, Checked]]] = deque()
     readers = min(cores(), 4)  # each has a child process, which does the work
-    pool = ThreadPoolExecutor(readers)
-    try:
+    with _threads(readers) as pool:
         for index in range(len(folders)):
-            for folder in folders[index + len(coming) : index + 2 * readers]:
+            for folder in folders[index + len(coming) : index + 4 * readers]:
                 coming.append(pool.submit(read_folder, root, folder, owners))
             yield coming.popleft()
-    finally:  # of Ctrl-C too, which waits for no more than what is being read
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Give so many threads; whatever ends this, such as Ctrl-C, waits for no more than what they are doing."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _add_group(board: Board, group: Iterable[tuple[str, Future[tuple[str, Checked]]]], owners: Known) -> None:
-    """Add the rows of the submissions (folder, what it holds) about one dataset and model.
+def _add_group(
+    board: Board, group: Iterable[tuple[str, Future[tuple[str, Checked]]]], owners: Known
+) -> list[list[Candidate]]:
+    """Add the submissions (folder, what it holds) about one dataset and model, and return their rows by question.
 
-    Their scores are only in memory meanwhile, so that memory does not grow with the board.
+    Their scores are in memory until these are ranked, so that memory does not grow with the board.
     """
     by_cell: dict[str, list[Candidate]] = {}
     for folder, read in group:
@@ -220,13 +239,10 @@ def _add_group(board: Board, group: Iterable[tuple[str, Future[tuple[str, Checke
         for candidate in candidates:
             _join(by_cell.setdefault(candidate.row.cell.cell_id, []), candidate)
     board.conflicts.extend(_conflicts(by_cell.values()))
-    disputed = {conflict.cell_id for conflict in board.conflicts}
     questions: dict[str, list[Candidate]] = {}
     for candidate in chain.from_iterable(by_cell.values()):
         questions.setdefault(candidate.row.question, []).append(candidate)
-    for rivals in questions.values():
-        rows = _ranked_rows(rivals)
-        board.rows.extend(replace(row, conflict=True) if row.cell.cell_id in disputed else row for row in rows)
+    return list(questions.values())
 
 
 def _candidate(

@@ -97,13 +97,13 @@ def _metric(name: str, chosen: str) -> Metric:
     return registered_metric(name, **json.loads(chosen))
 
 
-def derived_key(cell: CellResult) -> CellKey:
-    """Return a cell's key with everything that the package knows of its explainer and metric.
+def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
+    """Return a cell's key with everything that the package knows of its explainer and of its `known_metric`.
 
     The texts of others are made of name and options. If such a name is taken by an explainer or metric of the package,
     the text has the version too, so that nobody takes it for that.
     """
-    explainer, metric = known_explainer(cell), known_metric(cell)
+    explainer = known_explainer(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
     about |= {"explainer_id": hash_of(_versioned(cell)), "baseline": explainer is not None and explainer.baseline}
     about["explainer_text"] = _called(cell.explainer, cell.explainer_options, cell.explainer_version, explainer)
@@ -159,11 +159,11 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
     _check_target(result, path)
     keys, ids = [], CellIds(result.setting)
     for cell in result.cells:
-        _check_metric(cell, ids, path)
+        metric = _checked_metric(cell, ids, path)
         if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
             raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
-        _check_scores(cell, recorded.outcomes[cell.cell_id], path)
-        keys.append(derived_key(cell))
+        _check_scores(cell, metric, recorded.outcomes[cell.cell_id], path)
+        keys.append(_derived_key(cell, metric))
     rivals = max(by_metric(keys), key=len)
     if len(rivals) > MOST_METHODS:
         raise UserError(
@@ -229,13 +229,19 @@ def _text(number: float | None) -> str:
     return "none" if number is None else f"{number:.6g}"
 
 
-def _check_scores(cell: CellResult, outcome: Outcome, path: Path) -> None:
-    """Raise UserError for scores outside of their range, or that do not follow from their parts."""
+def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, path: Path) -> None:
+    """Raise UserError for scores outside of their range, or that do not follow from their parts.
+
+    Args:
+        cell: a cell of a submission.
+        metric: that is known of it.
+        outcome: what its records say.
+        path: of the records, for messages.
+    """
     where = f"{path}: cell {cell.cell_id}"
     check_range(outcome.scores, cell.limits, where)
     for name, values in outcome.parts.items():
         check_range(values, cell.limits, f"{path}: part {name} of cell {cell.cell_id}")
-    metric = known_metric(cell)
     if metric is None:
         return
     if (metric.declaration.parts is None) != (not cell.parts):
@@ -263,8 +269,8 @@ def _part_names(metric: Metric) -> list[str]:
         return []
 
 
-def _check_metric(cell: CellResult, ids: CellIds, path: Path) -> None:
-    """Raise UserError if a cell contradicts what the package knows of its metric: direction, id, range.
+def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None:
+    """Return `known_metric`. Raise UserError if a cell contradicts what is known of it: direction, id, range.
 
     Args:
         cell: a cell of a submission.
@@ -277,7 +283,7 @@ def _check_metric(cell: CellResult, ids: CellIds, path: Path) -> None:
     except UserError as error:
         raise UserError(f"{about}: {error}") from error
     if metric is None:
-        return
+        return None
     where = f"of cell {cell.cell_id} ({metric})"
     if cell.higher_is_better != metric.higher_is_better:
         raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
@@ -293,6 +299,7 @@ def _check_metric(cell: CellResult, ids: CellIds, path: Path) -> None:
             f"{about}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier version writes its "
             "summary anew when it is started again with its --out"
         )
+    return metric
 
 
 def _versioned(cell: CellKey) -> tuple[str, str, int | str]:

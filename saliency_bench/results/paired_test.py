@@ -55,7 +55,7 @@ class SignFlips:
             # Families share their signs: flip b of a pair goes with flip b of every other pair, also of other metrics,
             # which the families `across` metrics need.
             columns = [column for number in numbers for column in self.families[number].columns]
-            sums = np.ascontiguousarray(signed_sums(columns, self.seed, self.flips).T)
+            sums = signed_sums(columns, self.seed, self.flips)
             for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
                 flipped = Flipped(self.families[number], indices, sums[end - width : end], turned)
                 self.families[number].forget()
@@ -171,17 +171,19 @@ def another_cluster(totals: np.ndarray, largest: np.ndarray, least: Sequence[flo
 
 
 def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
-    """Return the sum of each of k columns (clusters,) under random signs of the clusters, (flips, k).
+    """Return the sum of each of k columns (clusters,) under random signs of the clusters, (k, flips).
 
     The columns are summable (`clusters.summable`), so that the sums are exact and equal under any number of threads.
     """
-    turned = np.zeros((flips, len(columns)))
+    turned = np.zeros((len(columns), flips))
     for start in range(0, len(columns[0]), CLUSTERS_AT_ONCE):
-        block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns], axis=1)
-        turned += _random_signs(flips, len(block), seed_of(seed, "flips", start)).astype(np.float64) @ block
+        block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns])
+        turned += block @ _random_signs(flips, block.shape[1], seed_of(seed, "flips", start)).astype(np.float64).T
     # sum s D with s = 1 - 2 b is sum D - 2 sum b D, and b is 0 or 1: half the numbers of a matrix of signs.
     plain = np.array([column.sum() for column in columns])
-    return plain - 2 * turned  # twice the part that was turned
+    turned *= -2  # twice the part that was turned
+    turned += plain[:, None]
+    return turned
 
 
 @lru_cache(4)  # at most 20 MB; a board asks for the same signs in every question

@@ -219,9 +219,11 @@ def _signs(keys: Sequence[CellKey], matched: Matched, decided: Mapping[Pair, flo
     """
     signs = {}
     for pair, p in decided.items():
-        first, second, _ = matched.pair(*pair)
-        total = 0.0 if p else float((matched.columns[first] - matched.columns[second]).sum())
-        signs[_ids(keys, pair)] = sign_of(total, p, keys[0].higher_is_better)
+        signs[_ids(keys, pair)] = 0
+        if p == 0:
+            first, second, _ = matched.pair(*pair)
+            total = float((matched.columns[first] - matched.columns[second]).sum())
+            signs[_ids(keys, pair)] = sign_of(total, p, keys[0].higher_is_better)
     matched.forget()
     return signs
 
