@@ -84,18 +84,14 @@ def checked_and_packed(folder: str) -> bytes:
 def pack(submission: Checked, **arrays: Any) -> bytes:
     """Return a submission as bytes, with further arrays; its parts, which no reader of a board needs, are left out."""
     # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
-    texts = {
+    texts: dict[str, bytes] = {
         "result": submission.result.model_dump_json().encode(),
         "cells": CELLS.dump_json(submission.cells),
         "images": json.dumps([submission.recorded.ids, submission.recorded.groups]).encode(),
     }
+    arrays |= {name: np.frombuffer(text, dtype=np.uint8) for name, text in texts.items()}
     buffer = BytesIO()
-    np.savez(
-        buffer,
-        scores=np.stack([outcome.scores for outcome in submission.recorded.outcomes.values()]),
-        **{name: np.frombuffer(text, dtype=np.uint8) for name, text in texts.items()},
-        **arrays,
-    )
+    np.savez(buffer, scores=np.stack([outcome.scores for outcome in submission.recorded.outcomes.values()]), **arrays)
     return buffer.getvalue()
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -313,7 +313,7 @@ def check_texts(content: object, place: str = "") -> None:
             check_texts(value, f"{place}.{index}")
 
 
-def _is_plain(content: object) -> bool:
+def _is_plain(content: Any) -> bool:
     """Return whether `check_texts` finds nothing, which takes less than saying where; False for some that it allows."""
     if isinstance(content, dict):
         texts = {name: content[name] for name in SEVERAL_LINES if isinstance(content.get(name), str)}

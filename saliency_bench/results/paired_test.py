@@ -215,15 +215,15 @@ class PairTests(NamedTuple):
     @classmethod
     def of(cls, flipped: Flipped, pairs: Sequence[Pair], kept: Mapping[Pair, np.ndarray] = NOTHING) -> "PairTests":
         """Return the tests of some pairs of a family; `kept`: T under every flip, of pairs that are asked for often."""
-        numbers = (
+        seen, outlasting, excess = (
             np.array([of_pair[pair] for pair in pairs])
             for of_pair in (flipped.seen, flipped.outlasting, flipped.excess)
         )
         return cls(
-            *numbers,
+            seen, outlasting, excess,
             lambda index: kept[pairs[index]] if pairs[index] in kept else flipped.plain(pairs[index]),
             lambda index, flips: flipped.again(pairs[index], flips),
-        )
+        )  # fmt: skip
 
 
 def step_down(tests: PairTests) -> np.ndarray:
@@ -368,5 +368,7 @@ def adjusted_p(
 
 def _kept_tests(kept: Sequence[tuple[tuple[float, float, float], np.ndarray, np.ndarray]]) -> PairTests:
     """Return the tests of pairs of several families, ((T, T+, their excess), T and T+ under every flip) of each."""
-    numbers = np.array([own for own, _, _ in kept]).T
-    return PairTests(*numbers, lambda index: kept[index][1], lambda index, flips: kept[index][2][flips])
+    seen, outlasting, excess = np.array([own for own, _, _ in kept]).T
+    return PairTests(
+        seen, outlasting, excess, lambda index: kept[index][1], lambda index, flips: kept[index][2][flips]
+    )  # fmt: skip

@@ -357,7 +357,7 @@ def _standings(
     in_ranks = [
         key.cell_id for key, count in zip(group, clusters, strict=True) if count >= RANKED_FROM and not has_few(key)
     ]
-    decided = [pair[::sign] for pair, sign in signs.items() if sign]  # the better first
+    decided = [(first, second) if sign > 0 else (second, first) for (first, second), sign in signs.items() if sign]
     sets = rank_sets(in_ranks, decided)
     reason = ALONE if len(group) == 1 else FEW_TRAININGS if has_few(group[0]) else TOO_FEW
     return {
