@@ -6,7 +6,7 @@ of another row is the one that it would have beside these, if it and its submitt
 else submits changes neither.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -22,6 +22,7 @@ from saliency_bench.utils.hashing import hash_of
 
 ANY = ("", "{}", 0)  # stands for any explainer in the id of a question
 Signs = Mapping[tuple[str, str], int]  # {keys of a pair: 1 if the first is significantly better, -1 if worse, else 0}
+Sides = tuple[tuple[str, ...], tuple[str, ...]]
 NOT_RUN = "the board has not run its explainer"
 
 
@@ -109,18 +110,17 @@ def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
     signs, standings = next(ranked)
     # Where nobody is beaten, all are first, and "best" would say nothing.
     several = any(other.rank and other.rank[0] > 1 for other in standings.values())
-    placed = {}
+    placed, against = {}, _against(signs, baselines)
     for entry in official:
         standing = standings[entry.key]
         best = several and standing.rank is not None and standing.rank[0] == 1 and standing.scored >= BEST_FROM
         why = "" if standing.rank else standing.unranked or ALONE
-        against = _against(entry, baselines, signs)
-        placed[entry.key] = Place(standing.rank, None, why, best and not entry.cell.baseline, *against)
+        placed[entry.key] = Place(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
     # Tests are adjusted for their number, so rows of others would widen a rank: each submitter's stand alone.
     for theirs, (signs, standings) in zip(others.values(), ranked, strict=True):
+        against = _against(signs, baselines)
         for entry in theirs:
-            against = _against(entry, baselines, signs)
-            placed[entry.key] = Place(None, standings[entry.key].rank, NOT_RUN, False, *against)
+            placed[entry.key] = Place(None, standings[entry.key].rank, NOT_RUN, False, *against(entry))
     return placed
 
 
@@ -152,18 +152,25 @@ def _sign(row: Row, other: Row) -> int:
     return sign if row.cell.higher_is_better else -sign
 
 
-def _against(entry: Candidate, baselines: Mapping[str, str], signs: Signs) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (the baselines that a row beats, those that it does not), of those that it was tested against."""
-    if entry.cell.baseline:
-        return (), ()
-    sides: dict[bool, list[str]] = {True: [], False: []}
+def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[Candidate], Sides]:
+    """Return what says of a row (the baselines that it beats, those that it does not), of those that were tested.
+
+    Args:
+        signs: of the pairs that were tested.
+        baselines: {key: the text of its explainer} of baselines.
+    """
+    sides: dict[str, dict[bool, set[str]]] = {}
     for (first, second), sign in signs.items():
-        if entry.key == first and second in baselines:
-            sides[sign > 0].append(baselines[second])
-        elif entry.key == second and first in baselines:
-            sides[sign < 0].append(baselines[first])
-    not_beaten = tuple(sorted(set(sides[False])))  # of two rows of one baseline neither may be left unbeaten
-    return tuple(sorted(set(sides[True]) - set(not_beaten))), not_beaten
+        for key, other, own_sign in ((first, second, sign), (second, first, -sign)):
+            if other in baselines and key not in baselines:
+                sides.setdefault(key, {True: set(), False: set()})[own_sign > 0].add(baselines[other])
+
+    def against(entry: Candidate) -> Sides:
+        own = sides.get(entry.key, {True: set(), False: set()})
+        # Of two rows of one baseline neither may be left unbeaten.
+        return tuple(sorted(own[True] - own[False])), tuple(sorted(own[False]))
+
+    return against
 
 
 def _standings(

@@ -71,7 +71,7 @@ class Matched:
         self._given = columns
         self.width = limits[1] - limits[0]
         self.between = [
-            len(np.unique(codes[known & ~np.isin(column, limits)]))
+            np.count_nonzero(np.bincount(codes[known & (column != limits[0]) & (column != limits[1])]))
             for column, known in zip(columns, self.known.T, strict=True)
         ]
         self.columns: list[np.ndarray] = []

@@ -140,22 +140,20 @@ def _of_differences(
     return totals, squares, largest
 
 
-def _least_of_another(family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]]) -> list[float]:
+def _least_of_another(family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]]) -> np.ndarray:
     """Return for each pair how large the difference of one more cluster is at least (`another_cluster`)."""
-    samples_by_counts: dict[int, float] = {}
-    least = []
-    for pair, (_, _, counts) in indices.items():
-        few, more = sorted(family.between[column] for column in pair)
-        if not np.isfinite(family.width) or few >= FEW_BETWEEN or more == 0:
-            least.append(0.0)
-            continue
-        if id(counts) not in samples_by_counts:  # pairs with the same samples share their counts
-            samples_by_counts[id(counts)] = float(family.width * counts.sum() / np.count_nonzero(counts))
-        least.append(samples_by_counts[id(counts)])
+    least = np.zeros(len(indices))
+    if not np.isfinite(family.width):
+        return least
+    between = np.array(family.between)[np.array(list(indices))]
+    rare = (between.min(axis=1) < FEW_BETWEEN) & (between.max(axis=1) > 0)
+    for place, (_, _, counts) in enumerate(indices.values()):
+        if rare[place]:
+            least[place] = family.width * counts.sum() / np.count_nonzero(counts)
     return least
 
 
-def another_cluster(totals: np.ndarray, largest: np.ndarray, least: Sequence[float]) -> np.ndarray:
+def another_cluster(totals: np.ndarray, largest: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Return the difference of one more cluster, which speaks against the sum of the others, of each pair.
 
     It is as large as the greatest |D|, and no smaller than `least`: where one of the two scores has hardly left the

@@ -179,7 +179,7 @@ def test_scores_that_were_never_one_may_still_be():
     assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
     p = adjusted_p([Matched([zeros, constant], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
     # -1.2 and 1 are .2 together; the other cluster alone moves the flipped sums by 1.
-    assert another_cluster(np.array([-1.2]), np.array([0.02]), [1.0]) == 1
+    assert another_cluster(np.array([-1.2]), np.array([0.02]), np.array([1.0])) == 1
     assert p == pytest.approx(0.5, abs=0.01)
     many = Matched([np.zeros(600), np.full(600, 0.02)], np.arange(600), (0.0, 1.0))
     assert adjusted_p([many], [[(0, 1)]], flips=999)[0][0, 1] == 0.001  # 11 / sqrt(1.24)
