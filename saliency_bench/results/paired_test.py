@@ -15,6 +15,7 @@ it, as loudly as any of those seen (`another_cluster`), in a test in which that 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -274,7 +275,7 @@ def significant(tests: PairTests) -> np.ndarray:
     greatest: list[np.ndarray] = []  # of the pairs up to the end of each block
     for block in blocks:
         values = tests.plain(block[0]).copy()
-        for other in [*greatest[-1:], *map(tests.plain, block[1:])]:
+        for other in chain(greatest[-1:], map(tests.plain, block[1:])):
             np.maximum(values, other, out=values)
         greatest.append(values)
     least, fewest = tests.seen * SAME, _fewest(len(greatest[-1]))
