@@ -289,7 +289,7 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
         raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
     if cell.aggregate != (is_aggregate := metric.aggregate is not None):
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
-    expected = ids.of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
+    expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
         raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {expected}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]

@@ -95,7 +95,7 @@ def question_of(cell: CellKey, ids: CellIds) -> str:
     metric = known_metric(cell)
     if metric is None:
         return hash_of(ids.identity.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
-    return ids.of(ANY, metric.identity, metric.inputs, cell.asked_for)
+    return ids.id_of(ANY, metric.identity, metric.inputs, cell.asked_for)
 
 
 def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
@@ -166,9 +166,9 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[Candidate]
                 sides.setdefault(key, {True: set(), False: set()})[own_sign > 0].add(baselines[other])
 
     def against(entry: Candidate) -> Sides:
-        own = sides.get(entry.key, {True: set(), False: set()})
+        of_row = sides.get(entry.key, {True: set(), False: set()})
         # Of two rows of one baseline neither may be left unbeaten.
-        return tuple(sorted(own[True] - own[False])), tuple(sorted(own[False]))
+        return tuple(sorted(of_row[True] - of_row[False])), tuple(sorted(of_row[False]))
 
     return against
 
@@ -189,8 +189,8 @@ def _standings(
             yield from _ranked(theirs, [range(len(theirs))], seed)
         return
     ends = np.cumsum([len(official), *map(len, others)])
-    own = range(len(official))
-    groups = [own, *([*own, *range(first, last)] for first, last in pairwise(ends.tolist()))]
+    run = range(len(official))
+    groups = [run, *([*run, *range(first, last)] for first, last in pairwise(ends.tolist()))]
     yield from _ranked([*official, *chain.from_iterable(others)], groups, seed)
 
 

@@ -67,7 +67,7 @@ class Identity(StrictModel):
         asked_for: Mapping[str, str] = NOTHING,
     ) -> str:
         """Return the id of the cell of an explainer and a metric that takes these inputs: 16 hexadecimal digits."""
-        return CellIds(self).of(explainer, metric, inputs, asked_for)
+        return CellIds(self).id_of(explainer, metric, inputs, asked_for)
 
     @property
     def target_range(self) -> TargetRange | None:
@@ -87,7 +87,7 @@ class CellIds:
         self.identity = identity
         self._common: dict[tuple[bool, bool], str] = {}
 
-    def of(
+    def id_of(
         self,
         explainer: Versioned,
         metric: Versioned,
@@ -116,4 +116,4 @@ class CellIds:
         """Yield the ids of a cell whose metric's inputs are not known: one for each thing that it may ask for."""
         groups = [[], ["groups"]] if self.identity.groups is not None else [[]]
         for inputs in product((["target"], []), ([], ["labels"]), groups):
-            yield self.of(explainer, metric, list(chain(*inputs)), asked_for)
+            yield self.id_of(explainer, metric, list(chain(*inputs)), asked_for)

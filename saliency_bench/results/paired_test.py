@@ -97,7 +97,7 @@ class Flipped:
         another = another_cluster(totals, largest, _least_of_another(family, indices))
         norms_with = np.sqrt(squares + np.array([number**2 for number in another.tolist()]))
         # A pair that differs nowhere has T = 0.
-        norms, norms_with = (np.where(one > 0, one, np.inf) for one in (norms, norms_with))
+        norms, norms_with = (np.where(numbers > 0, numbers, np.inf) for numbers in (norms, norms_with))
         # A cluster that turns the sum around leaves nothing of the difference.
         outlasting = np.where(np.abs(totals) > np.abs(another), np.abs(totals + another) / norms_with, 0.0)
         columns = ([pair[:2] for pair in indices.values()], norms.tolist(), another.tolist(), norms_with.tolist())
@@ -131,13 +131,13 @@ def _of_differences(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return of the differences D of pairs of columns (sum D, sum D^2, the greatest |D|), (pairs,) each."""
     stacked, places = np.stack(columns), np.array(pairs)
-    found: list[tuple[np.ndarray, ...]] = []
+    parts: list[tuple[np.ndarray, ...]] = []
     step = max(1, DIFFERENCES_AT_ONCE // max(stacked.shape[1], 1))
     for start in range(0, len(places), step):
         first, second = places[start : start + step].T
         sums = stacked[first] - stacked[second]
-        found.append((sums.sum(axis=1), (sums**2).sum(axis=1), np.abs(sums).max(axis=1, initial=0)))
-    totals, squares, largest = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        parts.append((sums.sum(axis=1), (sums**2).sum(axis=1), np.abs(sums).max(axis=1, initial=0)))
+    totals, squares, largest = (np.concatenate(numbers) for numbers in zip(*parts, strict=True))
     return totals, squares, largest
 
 
@@ -212,7 +212,9 @@ class PairTests(NamedTuple):
     again: Callable[[int, slice | np.ndarray], np.ndarray]
 
     @classmethod
-    def of(cls, flipped: Flipped, pairs: Sequence[Pair], kept: Mapping[Pair, np.ndarray] = NOTHING) -> "PairTests":
+    def of_family(
+        cls, flipped: Flipped, pairs: Sequence[Pair], kept: Mapping[Pair, np.ndarray] = NOTHING
+    ) -> "PairTests":
         """Return the tests of some pairs of a family; `kept`: T under every flip, of pairs that are asked for often."""
         seen, outlasting, excess = (
             np.array([of_pair[pair] for pair in pairs])
@@ -351,12 +353,12 @@ def adjusted_p(
     wanted = {member for members in across for member in members}
     kept: dict[Member, tuple[tuple[float, float, float], np.ndarray, np.ndarray]] = {}
     for number, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
-        p = step(PairTests.of(flipped, list(flipped.seen)))
+        p = step(PairTests.of_family(flipped, list(flipped.seen)))
         p_values[number] = dict(zip(flipped.seen, p.tolist(), strict=True))
         for pair in flipped.seen:
             if (number, pair) in wanted:
-                own = flipped.seen[pair], flipped.outlasting[pair], flipped.excess[pair]
-                kept[number, pair] = own, flipped.plain(pair), flipped.again(pair)
+                numbers = flipped.seen[pair], flipped.outlasting[pair], flipped.excess[pair]
+                kept[number, pair] = numbers, flipped.plain(pair), flipped.again(pair)
     for members in across:
         if tested := [member for member in members if member in kept]:
             p = step(_kept_tests([kept[member] for member in tested]))
@@ -367,7 +369,7 @@ def adjusted_p(
 
 def _kept_tests(kept: Sequence[tuple[tuple[float, float, float], np.ndarray, np.ndarray]]) -> PairTests:
     """Return the tests of pairs of several families, ((T, T+, their excess), T and T+ under every flip) of each."""
-    seen, outlasting, excess = np.array([own for own, _, _ in kept]).T
+    seen, outlasting, excess = np.array([numbers for numbers, _, _ in kept]).T
     return PairTests(
         seen, outlasting, excess, lambda index: kept[index][1], lambda index, flips: kept[index][2][flips]
     )  # fmt: skip

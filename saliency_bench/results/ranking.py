@@ -183,7 +183,7 @@ def ranked_among(
         among: dict[tuple[str, str], int] = {}
         pairs = [pair for pair in combinations(indices, 2) if flips and pair in flips.seen]
         if flips and pairs:
-            tests = PairTests.of(flips, pairs, kept)
+            tests = PairTests.of_family(flips, pairs, kept)
             for pair, p in zip(pairs, significant(tests).tolist(), strict=True):
                 among[_ids(keys, pair)] = sign_of(flips.totals[pair], p, keys[0].higher_is_better)
         yield among, _standings([keys[index] for index in indices], matched.known[:, indices], codes, among)
