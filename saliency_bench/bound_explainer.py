@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -113,6 +113,10 @@ class Explainer:
         return maps
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return self.name + options.differing(self.options, options.defaults(self.function))
 
     def _repr_html_(self) -> str:
@@ -137,7 +141,7 @@ class Explainer:
         """Return whether it is one of this package, not of another one or a function of yours."""
         return getattr(self.function, "__module__", "").startswith("saliency_bench.explainers.")
 
-    @property
+    @cached_property
     def identity(self) -> tuple[str, str, int | str]:
         """(name, options as text, version): explainers of the same identity make the same maps."""
         return self.name, options.text(self.options), self.version

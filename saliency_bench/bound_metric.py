@@ -13,6 +13,7 @@ scores judgements of people: no run computes it, and none takes it (`check_witho
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -174,6 +175,10 @@ class Metric:
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return self.name + options.differing(self.options, options.defaults(self.function))
 
     @property
@@ -202,7 +207,7 @@ class Metric:
             },
         )
 
-    @property
+    @cached_property
     def identity(self) -> tuple[str, str, int | str]:
         """Return what makes its scores: name, options and version."""
         return self.name, options.text(self.options), self.version

@@ -11,20 +11,19 @@ contradict each other are all shown.
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
 from pathlib import Path
-from typing import NamedTuple
-
-import datasets
+from typing import TYPE_CHECKING, NamedTuple
 
 from saliency_bench import displays
 from saliency_bench.analysis.differences import Conflict, conflicts
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
-from saliency_bench.leaderboard.columns import FEATURES, columns_of
+from saliency_bench.leaderboard.columns import columns_of, features
 from saliency_bench.leaderboard.copies import agree, other_names
 from saliency_bench.leaderboard.hidden import attempts_of
 from saliency_bench.leaderboard.known import (
@@ -45,10 +44,14 @@ from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import read_folder, source_at
 from saliency_bench.leaderboard.standing import Candidate, Place, hidden_places, question_of
 from saliency_bench.results.cell import CellResult
+from saliency_bench.results.identity import CellIds
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain, counted
 from saliency_bench.utils.processors import cores
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 SHOWN = 30  # cells in a notebook
 MOST_CHECKED = 100  # rows of a question that the board has not run and ranks as if they were true
@@ -105,9 +108,11 @@ class Board:
         """The rows as plain data."""
         return list(map(columns_of, self.rows))
 
-    def table(self) -> datasets.Dataset:
+    def table(self) -> "Dataset":
         """Return the rows as a dataset."""
-        return datasets.Dataset.from_list(self.cells, features=FEATURES)
+        from datasets import Dataset
+
+        return Dataset.from_list(self.cells, features=features())
 
     @property
     def _title(self) -> str:
@@ -167,8 +172,17 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     )
     groups = _groups(folders)
     reading = _read_ahead(root, list(chain.from_iterable(groups)), owners)
-    for group in groups:
-        _add_group(board, [(folder, next(reading)) for folder in group], owners)
+    # Most of a rank is arithmetic of numpy, during which other threads go on: the next group is read meanwhile.
+    with _threads(cores()) as ranking:
+        ranked: deque[Iterator[list[Row]]] = deque()
+        for group in groups:
+            questions = _add_group(board, [(folder, next(reading)) for folder in group], owners)
+            ranked.append(ranking.map(_ranked_rows, questions))
+            if len(ranked) > 1:
+                board.rows.extend(chain.from_iterable(ranked.popleft()))
+        board.rows.extend(chain.from_iterable(chain.from_iterable(ranked)))
+    disputed = {conflict.cell_id for conflict in board.conflicts}
+    board.rows[:] = [replace(row, conflict=True) if row.cell.cell_id in disputed else row for row in board.rows]
     board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
                                      row.folder))  # fmt: skip
     for refused in board.refused:
@@ -188,26 +202,36 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
     """Yield `read_folder` of each folder, in order; the next ones are read meanwhile."""
     coming: deque[Future[tuple[str, Checked]]] = deque()
     readers = min(cores(), 4)  # each has a child process, which does the work
-    pool = ThreadPoolExecutor(readers)
-    try:
+    with _threads(readers) as pool:
         for index in range(len(folders)):
-            for folder in folders[index + len(coming) : index + 2 * readers]:
+            for folder in folders[index + len(coming) : index + 4 * readers]:
                 coming.append(pool.submit(read_folder, root, folder, owners))
             yield coming.popleft()
-    finally:  # of Ctrl-C too, which waits for no more than what is being read
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Give so many threads; whatever ends this, such as Ctrl-C, waits for no more than what they are doing."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _add_group(board: Board, group: Iterable[tuple[str, Future[tuple[str, Checked]]]], owners: Known) -> None:
-    """Add the rows of the submissions (folder, what it holds) about one dataset and model.
+def _add_group(
+    board: Board, group: Iterable[tuple[str, Future[tuple[str, Checked]]]], owners: Known
+) -> list[list[Candidate]]:
+    """Add the submissions (folder, what it holds) about one dataset and model, and return their rows by question.
 
-    Their scores are only in memory meanwhile, so that memory does not grow with the board.
+    Their scores are in memory until these are ranked, so that memory does not grow with the board.
     """
     by_cell: dict[str, list[Candidate]] = {}
     for folder, read in group:
         try:
             content, submission = read.result()
-            candidates = [_candidate(cell, submission, folder, content, owners) for cell in submission.cells]
+            ids = CellIds(submission.result.setting)
+            candidates = [_candidate(cell, submission, folder, content, owners, ids) for cell in submission.cells]
         except UserError as error:
             board.refused.append(Refused(folder, str(error)))
             continue
@@ -215,15 +239,15 @@ def _add_group(board: Board, group: Iterable[tuple[str, Future[tuple[str, Checke
         for candidate in candidates:
             _join(by_cell.setdefault(candidate.row.cell.cell_id, []), candidate)
     board.conflicts.extend(_conflicts(by_cell.values()))
-    disputed = {conflict.cell_id for conflict in board.conflicts}
     questions: dict[str, list[Candidate]] = {}
     for candidate in chain.from_iterable(by_cell.values()):
         questions.setdefault(candidate.row.question, []).append(candidate)
-    for rivals in questions.values():
-        board.rows.extend(replace(row, conflict=row.cell.cell_id in disputed) for row in _ranked_rows(rivals))
+    return list(questions.values())
 
 
-def _candidate(cell: CellResult, submission: Checked, folder: str, content: str, owners: Known) -> Candidate:
+def _candidate(
+    cell: CellResult, submission: Checked, folder: str, content: str, owners: Known, ids: CellIds
+) -> Candidate:
     """Return the row of a cell of the submission in a folder, before it is ranked.
 
     Args:
@@ -232,6 +256,7 @@ def _candidate(cell: CellResult, submission: Checked, folder: str, content: str,
         folder: of the submission, as `Result.folder`, which is a hash of all its cells.
         content: the hash of its files.
         owners: what the board's owner knows.
+        ids: of the settings of the submission.
     """
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
@@ -244,7 +269,7 @@ def _candidate(cell: CellResult, submission: Checked, folder: str, content: str,
         attempts = len(attempts_of(owners.statuses.values(), result.submitter, setting.fingerprint))
         cell = cell.model_copy(update=again.score.model_dump() | {"left_out": {}})
     row = Row(
-        cell=cell, result=result, question=question_of(cell, setting), status=status, why=why, recomputed=again,
+        cell=cell, result=result, question=question_of(cell, ids), status=status, why=why, recomputed=again,
         suspicions=suspicions, attempts=attempts,
         dataset=dataset.id if dataset else result.dataset.id,
         model=model.id if model else result.model.id,
@@ -334,14 +359,16 @@ def _ranked_rows(rivals: Sequence[Candidate]) -> list[Row]:
         places |= cached_places(ranked, ranked[0].submission.result.setting.seed)
     rows = []
     for candidate in rivals:
-        row = replace(candidate.row, same_as=tuple(other_names(candidate, rivals)))
+        row, names = candidate.row, tuple(other_names(candidate, rivals))
         if (place := places.get(candidate.key)) is None:
             why = TOO_MANY if row.status in (SCORED, CHECKED) and row.n else row.why or "it has no value"
-            rows.append(replace(row, unranked=why, not_comparable=_not_comparable(candidate, rivals)))
+            row = replace(row, same_as=names, unranked=why, not_comparable=_not_comparable(candidate, rivals))
         else:
-            row = replace(row, rank=place.rank, rank_if_true=place.if_true)
-            row = replace(row, beats=place.beats, not_beaten=place.not_beaten)
-            rows.append(replace(row, unranked=row.why or place.why, best=place.best))
+            row = replace(
+                row, same_as=names, rank=place.rank, rank_if_true=place.if_true, beats=place.beats,
+                not_beaten=place.not_beaten, unranked=row.why or place.why, best=place.best,
+            )  # fmt: skip
+        rows.append(row)
     return rows
 
 

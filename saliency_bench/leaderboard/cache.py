@@ -26,7 +26,7 @@ from saliency_bench.leaderboard.checks import Checked, read_checked
 from saliency_bench.leaderboard.recorded import Recorded
 from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.standing import Candidate, Place, places
-from saliency_bench.results.cell import as_json, read_cells
+from saliency_bench.results.cell import CELLS
 from saliency_bench.results.summary import Outcome
 from saliency_bench.utils.bounded import bounded
 from saliency_bench.utils.files import read_bytes
@@ -34,7 +34,8 @@ from saliency_bench.utils.storage import cache_folder
 
 PLACES = TypeAdapter(dict[str, Place])
 LARGEST = 2**28  # bytes of a submission that is kept
-MOST_KEPT = 2**31  # bytes of all
+MOST_KEPT = 2**31  # bytes of all, and at most a hundredth more
+_written = [MOST_KEPT]  # bytes of each file since the oldest were last removed: with the first they are
 
 
 def read_cached(content: str, folder: Path) -> Checked:
@@ -56,7 +57,10 @@ def _keep(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
         temporary.replace(path)
-        _forget_oldest(path.parent)
+        _written.append(len(content))
+        if sum(_written) > MOST_KEPT / 100:  # not after each of thousands of files
+            _written.clear()
+            _forget_oldest(path.parent)
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
 
@@ -79,29 +83,29 @@ def checked_and_packed(folder: str) -> bytes:
 
 def pack(submission: Checked, **arrays: Any) -> bytes:
     """Return a submission as bytes, with further arrays; its parts, which no reader of a board needs, are left out."""
-    about = {
-        "result": submission.result.model_dump(mode="json"),
-        "cells": as_json(submission.cells),
-        "ids": submission.recorded.ids,
-        "groups": submission.recorded.groups,
-    }
-    scores = np.stack([outcome.scores for outcome in submission.recorded.outcomes.values()])
-    buffer = BytesIO()
     # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
-    np.savez(buffer, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), scores=scores, **arrays)
+    texts: dict[str, bytes] = {
+        "result": submission.result.model_dump_json().encode(),
+        "cells": CELLS.dump_json(submission.cells),
+        "images": json.dumps([submission.recorded.ids, submission.recorded.groups]).encode(),
+    }
+    arrays |= {name: np.frombuffer(text, dtype=np.uint8) for name, text in texts.items()}
+    buffer = BytesIO()
+    np.savez(buffer, scores=np.stack([outcome.scores for outcome in submission.recorded.outcomes.values()]), **arrays)
     return buffer.getvalue()
 
 
 def unpack(packed: bytes) -> Checked:
     """Return a submission that `pack` has packed. Raise whatever damaged bytes make the decoder raise."""
     with np.load(BytesIO(packed), allow_pickle=False) as arrays:
-        about, scores = json.loads(arrays["about"].tobytes()), arrays["scores"]
-    result, cells = Result.model_validate_json(json.dumps(about["result"])), read_cells(about["cells"])
+        result, cells, images = (arrays[name].tobytes() for name in ("result", "cells", "images"))
+        scores = arrays["scores"]
+    (ids, groups), checked_cells = json.loads(images), CELLS.validate_json(cells)
     outcomes = {
         cell.cell_id: Outcome(cell_scores, {}, Counter(cell.left_out), Counter(cell.marked))
-        for cell, cell_scores in zip(cells, scores, strict=True)
+        for cell, cell_scores in zip(checked_cells, scores, strict=True)
     }
-    return Checked(result, cells, Recorded(about["ids"], about["groups"], outcomes))
+    return Checked(Result.model_validate_json(result), checked_cells, Recorded(ids, groups, outcomes))
 
 
 def _folder() -> Path:

@@ -22,9 +22,9 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.leaderboard.recorded import Recorded, read_recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 from saliency_bench.results.cell import CellKey, CellResult, PartResult, bounds, by_metric, with_version
-from saliency_bench.results.identity import Identity
+from saliency_bench.results.identity import CellIds, Identity
 from saliency_bench.results.intervals import check_range
-from saliency_bench.results.ranking import aggregate_of, compare
+from saliency_bench.results.ranking import aggregate_of, ranked
 from saliency_bench.results.summary import Outcome, numbers_of, result_of
 from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.target_weights import TargetRange
@@ -51,11 +51,10 @@ def known_explainer(cell: CellKey) -> Explainer | None:
     if cell.explainer not in _names("explainers"):
         return None
     try:
-        explainer = _explainer(cell.explainer, json.dumps(cell.explainer_options, sort_keys=True))
+        explainer = _explainer(cell.explainer, chosen := json.dumps(cell.explainer_options, sort_keys=True))
     except UserError:  # other options, or an optional library that is not installed
         return None
-    is_same = options.text(explainer.options) == _text_of(cell.explainer_options)
-    return explainer if is_same and explainer.version == cell.explainer_version else None
+    return explainer if explainer.identity[1:] == (chosen, cell.explainer_version) else None
 
 
 def known_metric(cell: CellKey) -> Metric | None:
@@ -67,13 +66,12 @@ def known_metric(cell: CellKey) -> Metric | None:
     if cell.metric not in _names("metrics"):
         return None
     try:
-        metric = _metric(cell.metric, json.dumps(cell.metric_options, sort_keys=True))
+        metric = _metric(cell.metric, chosen := json.dumps(cell.metric_options, sort_keys=True))
     except UserError as error:
         if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
             return None
         raise UserError(f"metric_options of cell {cell.cell_id}: {error}") from error
-    is_same = options.text(metric.options) == _text_of(cell.metric_options)
-    return metric if is_same and metric.version == cell.metric_version else None
+    return metric if metric.identity[1:] == (chosen, cell.metric_version) else None
 
 
 def needs_masks(metric: Metric) -> bool:
@@ -99,13 +97,13 @@ def _metric(name: str, chosen: str) -> Metric:
     return registered_metric(name, **json.loads(chosen))
 
 
-def derived_key(cell: CellResult) -> CellKey:
-    """Return a cell's key with everything that the package knows of its explainer and metric.
+def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
+    """Return a cell's key with everything that the package knows of its explainer and of its `known_metric`.
 
     The texts of others are made of name and options. If such a name is taken by an explainer or metric of the package,
     the text has the version too, so that nobody takes it for that.
     """
-    explainer, metric = known_explainer(cell), known_metric(cell)
+    explainer = known_explainer(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
     about |= {"explainer_id": hash_of(_versioned(cell)), "baseline": explainer is not None and explainer.baseline}
     about["explainer_text"] = _called(cell.explainer, cell.explainer_options, cell.explainer_version, explainer)
@@ -159,13 +157,13 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
     """
     seed = result.setting.seed
     _check_target(result, path)
-    keys = []
+    keys, ids = [], CellIds(result.setting)
     for cell in result.cells:
-        _check_metric(cell, result.setting, path)
+        metric = _checked_metric(cell, ids, path)
         if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
             raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
-        _check_scores(cell, recorded.outcomes[cell.cell_id], path)
-        keys.append(derived_key(cell))
+        _check_scores(cell, metric, recorded.outcomes[cell.cell_id], path)
+        keys.append(_derived_key(cell, metric))
     rivals = max(by_metric(keys), key=len)
     if len(rivals) > MOST_METHODS:
         raise UserError(
@@ -173,7 +171,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
             f"at most {MOST_METHODS}"
         )
     parts = {key.cell_id: recorded.outcomes[key.cell_id].columns for key in keys if key.aggregate}
-    _, standings = compare(keys, recorded.values, recorded.codes, seed, parts)
+    standings = ranked(keys, recorded.values, recorded.codes, seed, parts)
     # `numbers_of` drops the parts once they are summarised; `result_of` and readers of the records need them.
     all_parts = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
     numbers = {
@@ -231,13 +229,19 @@ def _text(number: float | None) -> str:
     return "none" if number is None else f"{number:.6g}"
 
 
-def _check_scores(cell: CellResult, outcome: Outcome, path: Path) -> None:
-    """Raise UserError for scores outside of their range, or that do not follow from their parts."""
+def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, path: Path) -> None:
+    """Raise UserError for scores outside of their range, or that do not follow from their parts.
+
+    Args:
+        cell: a cell of a submission.
+        metric: that is known of it.
+        outcome: what its records say.
+        path: of the records, for messages.
+    """
     where = f"{path}: cell {cell.cell_id}"
     check_range(outcome.scores, cell.limits, where)
     for name, values in outcome.parts.items():
         check_range(values, cell.limits, f"{path}: part {name} of cell {cell.cell_id}")
-    metric = known_metric(cell)
     if metric is None:
         return
     if (metric.declaration.parts is None) != (not cell.parts):
@@ -265,30 +269,37 @@ def _part_names(metric: Metric) -> list[str]:
         return []
 
 
-def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
-    """Raise UserError if a cell contradicts what the package knows of its metric: direction, id, range."""
+def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None:
+    """Return `known_metric`. Raise UserError if a cell contradicts what is known of it: direction, id, range.
+
+    Args:
+        cell: a cell of a submission.
+        ids: of the settings of the submission.
+        path: of the records, for messages.
+    """
     about = path.with_name(RESULT)
     try:
         metric = known_metric(cell)
     except UserError as error:
         raise UserError(f"{about}: {error}") from error
     if metric is None:
-        return
+        return None
     where = f"of cell {cell.cell_id} ({metric})"
     if cell.higher_is_better != metric.higher_is_better:
         raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
     if cell.aggregate != (is_aggregate := metric.aggregate is not None):
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
-    expected = setting.cell_id(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
+    expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
         raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {expected}")
-    ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]
+    ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(
             f"{about}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier version writes its "
             "summary anew when it is started again with its --out"
         )
+    return metric
 
 
 def _versioned(cell: CellKey) -> tuple[str, str, int | str]:

@@ -1,15 +1,17 @@
 """The columns of a board's table, in their order: the type of each, and how it follows from a row."""
 
 from collections.abc import Callable
-from typing import Any, Final
-
-import datasets
+from typing import TYPE_CHECKING, Any, Final
 
 from saliency_bench.leaderboard.row import Row
 from saliency_bench.results.cell import rank_text
 
-TEXT, NUMBER, COUNT, FLAG = (datasets.Value(kind) for kind in ("string", "float64", "int64", "bool"))
-Column = tuple[Any, Callable[[Row], Any]]
+if TYPE_CHECKING:
+    import datasets
+
+TEXT, NUMBER, COUNT, FLAG = "string", "float64", "int64", "bool"
+TEXTS = "texts"  # a list of them
+Column = tuple[str, Callable[[Row], Any]]
 
 # Types are stated, because those of a column without a single value could not be told from the rows.
 COLUMNS: Final[dict[str, Column]] = {
@@ -30,9 +32,9 @@ COLUMNS: Final[dict[str, Column]] = {
     "rank_if_true": (TEXT, lambda row: rank_text(row.rank_if_true)),
     "not_comparable": (TEXT, lambda row: row.not_comparable),
     "own_method": (FLAG, lambda row: row.own_method),
-    "submitters": (datasets.List(TEXT), lambda row: list(row.submitters)),
+    "submitters": (TEXTS, lambda row: list(row.submitters)),
     "conflict": (FLAG, lambda row: row.conflict),
-    "same_as": (datasets.List(TEXT), lambda row: list(row.same_as)),
+    "same_as": (TEXTS, lambda row: list(row.same_as)),
     "baseline": (FLAG, lambda row: row.cell.baseline),
     "higher_is_better": (FLAG, lambda row: row.cell.higher_is_better),
     "clusters": (COUNT, lambda row: row.cell.clusters),
@@ -54,7 +56,15 @@ COLUMNS: Final[dict[str, Column]] = {
     "seed": (COUNT, lambda row: row.result.setting.seed),
     "source": (TEXT, lambda row: row.folder),
 }
-FEATURES: Final = datasets.Features({name: kind for name, (kind, _) in COLUMNS.items()})
+
+
+def features() -> "datasets.Features":
+    """Return the type of each column."""
+    import datasets  # takes long to import, and a board that is only shown needs it not
+
+    kinds = {kind: datasets.Value(kind) for kind in (TEXT, NUMBER, COUNT, FLAG)}
+    kinds[TEXTS] = datasets.List(kinds[TEXT])
+    return datasets.Features({name: kinds[kind] for name, (kind, _) in COLUMNS.items()})
 
 
 def columns_of(row: Row) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from saliency_bench.analysis.differences import same
+from saliency_bench.analysis.differences import NEGLIGIBLE, TOLERANCE, same
 from saliency_bench.leaderboard.checks import Checked, known_explainer
 from saliency_bench.leaderboard.standing import ScoredCell, question_of
+from saliency_bench.results.identity import CellIds
 
 
 def covers(other: ScoredCell, cell: ScoredCell) -> bool:
@@ -37,12 +38,14 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
     cell = method.cell
     if cell.value is None or known_explainer(cell) is not None or _is_constant(method.scores):
         return []
+    near = 2 * max(TOLERANCE * abs(cell.value), NEGLIGIBLE)  # all that are `same`, and some more
     return sorted(
         f"{other.cell.explainer_text} by {other.submission.result.submitter}"
         for other in others
-        if other.cell.explainer_id != cell.explainer_id
-        and other.cell.value is not None
-        and same(cell.value, other.cell.value)  # the means first: comparing all samples takes time
+        if other.cell.value is not None
+        and other.cell.explainer_id != cell.explainer_id
+        and abs(cell.value - other.cell.value) <= near  # the means first: comparing all samples takes time
+        and same(cell.value, other.cell.value)
         and agree(method, other)
     )
 
@@ -60,10 +63,12 @@ def notes(submission: Checked, published: Iterable[Checked]) -> list[str]:
                          f"{other.result.submitter}")  # fmt: skip
     by_question: dict[str, list[ScoredCell]] = {}
     for other in published:
+        ids = CellIds(other.result.setting)
         for cell in other.cells:
-            by_question.setdefault(question_of(cell, other.result.setting), []).append(ScoredCell(other, cell))
+            by_question.setdefault(question_of(cell, ids), []).append(ScoredCell(other, cell))
+    ids = CellIds(submission.result.setting)
     for cell in submission.cells:
-        rivals = by_question.get(question_of(cell, submission.result.setting), ())
+        rivals = by_question.get(question_of(cell, ids), ())
         lines += [f"{cell.explainer_text} has the scores of {name} on all samples by {cell.metric_text}"
                   for name in other_names(ScoredCell(submission, cell), rivals)]  # fmt: skip
     return lines

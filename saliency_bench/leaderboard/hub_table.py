@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from huggingface_hub import CommitOperationAdd, HfApi
 
 from saliency_bench.leaderboard.board import Board, load_results
-from saliency_bench.leaderboard.columns import FEATURES
+from saliency_bench.leaderboard.columns import COLUMNS, features
 
 ROWS = "board/rows.parquet"
 NO_RESULT = "no result: this row only shows the columns"
@@ -20,9 +20,9 @@ NO_RESULT = "no result: this row only shows the columns"
 def table_of(board: Board | None) -> bytes:
     """Return the rows of a board as Parquet; without a board, one that only shows the columns."""
     # The Hub and `datasets` show no table without a row.
-    rows = [dict.fromkeys(FEATURES) | {"explainer": NO_RESULT}] if board is None else board.cells
+    rows = [dict.fromkeys(COLUMNS) | {"explainer": NO_RESULT}] if board is None else board.cells
     with BytesIO() as buffer:
-        pq.write_table(pa.Table.from_pylist(rows, schema=FEATURES.arrow_schema), buffer)
+        pq.write_table(pa.Table.from_pylist(rows, schema=features().arrow_schema), buffer)
         return buffer.getvalue()
 
 

@@ -14,9 +14,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from saliency_bench.data.fingerprints import fingerprint
-from saliency_bench.data.loading import find
-from saliency_bench.engine.reading import group_names, sample_ids
 from saliency_bench.errors import one_line
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Day
 from saliency_bench.results.cell import Count, Hash, StrictModel, Text, field_line
@@ -221,6 +218,11 @@ def known_dataset(name: Any, split: str = "test") -> KnownDataset:
     Raises:
         UserError: The dataset cannot be loaded.
     """
+    # Of a board that only shows, and of the children that read for it, these would be half a second each.
+    from saliency_bench.data.fingerprints import fingerprint
+    from saliency_bench.data.loading import find
+    from saliency_bench.engine.reading import group_names, sample_ids
+
     source = find(name)
     rows, split = source.load_usual(split)
     samples = list(zip(sample_ids(rows), group_names(rows), strict=True))

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -101,19 +100,73 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
         slots = [(cell.cell_id, part) for cell in result.cells for part in (None, *cell.parts)]
         if len(table) > (most := result.dataset.used * len(slots)):
             raise ValueError(f"it has {len(table):,} rows, more than its cells can have ({most:,})")
-        frame = table.to_pandas(strings_to_categorical=True)
-        _check_names(result, frame)
-        images = _images(frame)
-        values = iter(_by_slot(slots, frame, len(images)))
+        rows = _Rows(table)
+        _check_names(result, rows)
+        images = _Images(rows)
+        values = iter(_by_slot(slots, rows, images))
         outcomes = {}
         for cell in result.cells:  # in the order of the slots
             score, parts = next(values), {part: next(values) for part in cell.parts}
             outcomes[cell.cell_id] = Outcome(score, parts, Counter(), Counter())
-        _count_reasons(outcomes, frame)
+        _count_reasons(outcomes, rows)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    groups = images["group"].astype(object).where(images["group"].notna(), None)
-    return Recorded(images["image_id"].to_list(), groups.to_list(), outcomes)
+    return Recorded(images.ids, images.groups, outcomes)
+
+
+class _Rows:
+    """The rows of records as numbers, because Python looks at each text once and at no row.
+
+    Attributes:
+        values: (rows,), NaN for null.
+        texts: {column: its different texts}.
+        codes: {column: (rows,) the place of each row's text among these, -1 for null}.
+    """
+
+    def __init__(self, table: pa.Table):
+        """Raise ValueError for a column whose dictionary holds a text twice, or null."""
+        self.values = table["value"].to_numpy()
+        self.texts: dict[str, list[str]] = {}
+        self.codes: dict[str, np.ndarray] = {}
+        for name in TEXTS:
+            column = table[name]
+            encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+            whole = encoded.unify_dictionaries().combine_chunks()
+            self.texts[name] = whole.dictionary.to_pylist()
+            self.codes[name] = pc.fill_null(whole.indices, -1).to_numpy(zero_copy_only=False)
+            if len(set(self.texts[name]) - {None}) < len(self.texts[name]):
+                raise ValueError(f"column {name} has a dictionary that holds a text twice, or null")
+
+    def text(self, name: str, row: int) -> str | None:
+        """Return the text of a row, None for null."""
+        code = self.codes[name][row]
+        return None if code < 0 else self.texts[name][code]
+
+
+class _Images:
+    """The images of records, in the order in which they come first.
+
+    Attributes:
+        ids: of the images.
+        groups: of these images, None where an image is in no group.
+        places: (rows,) the place of each row's image among these.
+    """
+
+    def __init__(self, rows: _Rows):
+        """Raise ValueError if an image has two groups."""
+        codes, groups = rows.codes["image_id"], rows.codes["group"]
+        present, first_rows, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        order = np.argsort(first_rows)
+        first_rows = first_rows[order]
+        self.places = np.argsort(order)[inverse]
+        other = groups != groups[first_rows][self.places]
+        if other.any():
+            place = self.places[other].min()
+            second = np.flatnonzero(other & (self.places == place))[0]
+            pair = " and ".join(str(rows.text("group", row)) for row in (first_rows[place], second))
+            raise ValueError(f"image {rows.text('image_id', first_rows[place])} has two groups, {pair}")
+        self.ids = [rows.texts["image_id"][code] for code in present[order].tolist()]
+        self.groups = [rows.text("group", row) for row in first_rows.tolist()]
 
 
 def _check_schema(schema: pa.Schema) -> None:
@@ -155,7 +208,7 @@ def _texts(column: pa.ChunkedArray) -> pa.Array:
     return pc.unique(column)
 
 
-def _check_names(result: Result, frame: pd.DataFrame) -> None:
+def _check_names(result: Result, rows: _Rows) -> None:
     """Raise ValueError for rows of an unknown cell, or of another dataset, model, explainer or metric than theirs."""
     common = {
         "dataset": recorded_name(result.dataset.id, result.dataset.fingerprint),
@@ -172,60 +225,65 @@ def _check_names(result: Result, frame: pd.DataFrame) -> None:
         }
         for cell in result.cells
     }
-    present = frame[["cell_id", *next(iter(names.values()))]].drop_duplicates()
-    for row in present.to_dict("records"):  # one per cell, until the first that contradicts it
-        if (expected := names.get(cell_id := row.pop("cell_id"))) is None:
-            raise ValueError(f"cell_id {cell_id} is not in {RESULT}")
-        for column, text in expected.items():
-            if row[column] != text:
-                raise ValueError(f"{column} of cell {cell_id} must be {text}, not {row[column]}")
+    cells, known = rows.codes["cell_id"], rows.texts["cell_id"]
+    wrong = np.array([cell_id not in names for cell_id in known], dtype=bool)[cells]
+    for column in next(iter(names.values())):
+        codes = {text: code for code, text in enumerate(rows.texts[column])}
+        expected = [codes.get(names[cell_id][column], -2) if cell_id in names else -2 for cell_id in known]
+        wrong |= rows.codes[column] != np.array(expected, dtype=np.int64)[cells]
+    if not wrong.any():
+        return
+    row = int(np.argmax(wrong))  # the first that contradicts its cell
+    cell_id = known[cells[row]]
+    if cell_id not in names:
+        raise ValueError(f"cell_id {cell_id} is not in {RESULT}")
+    for column, text in names[cell_id].items():
+        if (stated := rows.text(column, row)) != text:
+            shown = "nan" if stated is None else stated
+            raise ValueError(f"{column} of cell {cell_id} must be {text}, not {shown}")
 
 
-def _images(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return each image with its group, in the order in which they come. Raise ValueError if one has two groups."""
-    images = frame[["image_id", "group"]].drop_duplicates()
-    if (twice := images["image_id"].duplicated(keep=False)).any():
-        several = images[twice].astype(object).where(images[twice].notna(), None)
-        image_id = several["image_id"].iloc[0]
-        first, second, *_ = several["group"][several["image_id"] == image_id]
-        raise ValueError(f"image {image_id} has two groups, {first} and {second}")
-    return images
-
-
-def _by_slot(slots: list[tuple[str, str | None]], frame: pd.DataFrame, images: int) -> np.ndarray:
+def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Images) -> np.ndarray:
     """Return the values (slots, images) of each score (part None) and part, NaN where there is none.
 
     Raises:
         ValueError: A row is missing, comes twice, or is of no slot.
     """
-    if frame.duplicated(["cell_id", "part", "image_id"]).any():
-        raise ValueError("image_id occurs twice in a cell")
-    if len(frame) != len(slots) * images:
-        raise ValueError(
-            f"it has {len(frame):,} rows for {len(slots):,} scores and parts of scores; each must have a row for each "
-            f"of the same images ({images:,})"
-        )
     # A number for each pair of cell and part, 0 being no part, so that Python looks at each pair once.
-    cells, parts = frame["cell_id"].cat, frame["part"].cat
-    width = len(parts.categories) + 1
-    pairs, inverse = np.unique(cells.codes.astype(np.int64) * width + parts.codes + 1, return_inverse=True)
+    cells, parts = rows.texts["cell_id"], rows.texts["part"]
+    width, count = len(parts) + 1, len(images.ids)
+    pairs, inverse = np.unique(
+        rows.codes["cell_id"].astype(np.int64) * width + rows.codes["part"] + 1, return_inverse=True
+    )
+    places = inverse * count + images.places
+    if len(np.unique(places)) < len(places):
+        raise ValueError("image_id occurs twice in a cell")
+    if len(places) != len(slots) * count:
+        raise ValueError(
+            f"it has {len(places):,} rows for {len(slots):,} scores and parts of scores; each must have a row for each "
+            f"of the same images ({count:,})"
+        )
     numbers, number_of_pair = {slot: number for number, slot in enumerate(slots)}, []
     for cell_code, part_code in zip(*np.divmod(pairs, width), strict=True):
-        slot = cells.categories[cell_code], parts.categories[part_code - 1] if part_code else None
+        slot = cells[cell_code], parts[part_code - 1] if part_code else None
         if slot not in numbers:
             raise ValueError(f"part {slot[1]} of cell {slot[0]} is not in both {RESULT} and the records")
         number_of_pair.append(numbers[slot])
     # As many rows as places, and no place twice: each place has its row.
-    values = np.full((len(slots), images), np.nan)
-    values[np.array(number_of_pair)[inverse], pd.factorize(frame["image_id"])[0]] = frame["value"]
+    values = np.full((len(slots), count), np.nan)
+    values[np.array(number_of_pair, dtype=np.intp)[inverse], images.places] = rows.values
     return values
 
 
-def _count_reasons(outcomes: dict[str, Outcome], frame: pd.DataFrame) -> None:
+def _count_reasons(outcomes: dict[str, Outcome], rows: _Rows) -> None:
     """Count why images of a cell have no score, or a marked one, as `records.counted_reasons`."""
-    scores = frame[frame["part"].isna()]
-    times = scores.groupby(["cell_id", scores["value"].notna(), "reason"], observed=True).size()
-    for (cell_id, has_value, reason), count in times.items():
+    reasons, scores = rows.texts["reason"], (rows.codes["part"] < 0) & (rows.codes["reason"] >= 0)
+    cells = rows.codes["cell_id"][scores].astype(np.int64) * 2 + np.isfinite(rows.values[scores])
+    of_cells, times = np.unique(cells * max(len(reasons), 1) + rows.codes["reason"][scores], return_counts=True)
+    for (of_cell, code), count in zip(
+        zip(*np.divmod(of_cells, max(len(reasons), 1)), strict=True), times.tolist(), strict=True
+    ):
+        cell_id, has_value, reason = rows.texts["cell_id"][of_cell // 2], of_cell % 2 == 1, reasons[code]
         outcome = outcomes[cell_id]
         if has_value or has_parts_only(reason):
             outcome.marks.update({mark: count * n for mark, n in Counter(reason.split(MARKS)).items()})

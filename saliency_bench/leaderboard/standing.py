@@ -6,8 +6,9 @@ of another row is the one that it would have beside these, if it and its submitt
 else submits changes neither.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -15,11 +16,13 @@ from saliency_bench.leaderboard.checks import Checked, known_metric
 from saliency_bench.leaderboard.known import RUN
 from saliency_bench.leaderboard.row import Row
 from saliency_bench.results.cell import BEST_FROM, CellKey, CellResult, RankSet
-from saliency_bench.results.identity import Identity
-from saliency_bench.results.ranking import ALONE, UNRANKED, Contrast, Standing, compare
+from saliency_bench.results.identity import CellIds
+from saliency_bench.results.ranking import ALONE, UNRANKED, Standing, ranked_among
 from saliency_bench.utils.hashing import hash_of
 
 ANY = ("", "{}", 0)  # stands for any explainer in the id of a question
+Signs = Mapping[tuple[str, str], int]  # {keys of a pair: 1 if the first is significantly better, -1 if worse, else 0}
+Sides = tuple[tuple[str, ...], tuple[str, ...]]
 NOT_RUN = "the board has not run its explainer"
 
 
@@ -82,35 +85,42 @@ class Place:
     not_beaten: tuple[str, ...] = ()
 
 
-def question_of(cell: CellKey, setting: Identity) -> str:
-    """Return what rows share that can be compared: a hash of everything but the explainer."""
+def question_of(cell: CellKey, ids: CellIds) -> str:
+    """Return what rows share that can be compared: a hash of everything but the explainer.
+
+    Args:
+        cell: the cell of a row.
+        ids: of the settings of its submission.
+    """
     metric = known_metric(cell)
     if metric is None:
-        return hash_of(setting.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
-    return setting.cell_id(ANY, metric.identity, metric.inputs, cell.asked_for)
+        return hash_of(ids.identity.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
+    return ids.id_of(ANY, metric.identity, metric.inputs, cell.asked_for)
 
 
 def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
     """Return {key: its place} of the rows of a question, all of which cover the same samples."""
     official = [entry for entry in entries if entry.official]
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
-    contrasts, ranked = _standings(official, seed)
+    others: dict[str, list[Candidate]] = {}
+    for entry in entries:
+        if not entry.official:
+            others.setdefault(entry.submitter, []).append(entry)
+    ranked = _standings(official, list(others.values()), seed)
+    signs, standings = next(ranked)
     # Where nobody is beaten, all are first, and "best" would say nothing.
-    several = any(other.rank and other.rank[0] > 1 for other in ranked.values())
-    placed = {}
+    several = any(other.rank and other.rank[0] > 1 for other in standings.values())
+    placed, against = {}, _against(signs, baselines)
     for entry in official:
-        standing = ranked[entry.key]
+        standing = standings[entry.key]
         best = several and standing.rank is not None and standing.rank[0] == 1 and standing.scored >= BEST_FROM
         why = "" if standing.rank else standing.unranked or ALONE
-        against = _against(entry, baselines, contrasts)
-        placed[entry.key] = Place(standing.rank, None, why, best and not entry.cell.baseline, *against)
+        placed[entry.key] = Place(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
     # Tests are adjusted for their number, so rows of others would widen a rank: each submitter's stand alone.
-    for submitter in dict.fromkeys(entry.submitter for entry in entries if not entry.official):
-        theirs = [entry for entry in entries if not entry.official and entry.submitter == submitter]
-        contrasts, possible = _standings([*official, *theirs], seed)
+    for theirs, (signs, standings) in zip(others.values(), ranked, strict=True):
+        against = _against(signs, baselines)
         for entry in theirs:
-            against = _against(entry, baselines, contrasts)
-            placed[entry.key] = Place(None, possible[entry.key].rank, NOT_RUN, False, *against)
+            placed[entry.key] = Place(None, standings[entry.key].rank, NOT_RUN, False, *against(entry))
     return placed
 
 
@@ -142,42 +152,60 @@ def _sign(row: Row, other: Row) -> int:
     return sign if row.cell.higher_is_better else -sign
 
 
-def _against(
-    entry: Candidate, baselines: Mapping[str, str], contrasts: Sequence[Contrast]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (the baselines that a row beats, those that it does not), of those that it was tested against."""
-    if entry.cell.baseline:
-        return (), ()
-    sides: dict[bool, list[str]] = {True: [], False: []}
-    for contrast in contrasts:
-        if entry.key in contrast.cells and contrast.p is not None:
-            turned = contrast.seen_from(entry.key)
-            if turned.cells[1] in baselines:
-                sides[turned.sign(entry.cell.higher_is_better) > 0].append(baselines[turned.cells[1]])
-    not_beaten = tuple(sorted(set(sides[False])))  # of two rows of one baseline neither may be left unbeaten
-    return tuple(sorted(set(sides[True]) - set(not_beaten))), not_beaten
+def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[Candidate], Sides]:
+    """Return what says of a row (the baselines that it beats, those that it does not), of those that were tested.
+
+    Args:
+        signs: of the pairs that were tested.
+        baselines: {key: the text of its explainer} of baselines.
+    """
+    sides: dict[str, dict[bool, set[str]]] = {}
+    for (first, second), sign in signs.items():
+        for key, other, own_sign in ((first, second, sign), (second, first, -sign)):
+            if other in baselines and key not in baselines:
+                sides.setdefault(key, {True: set(), False: set()})[own_sign > 0].add(baselines[other])
+
+    def against(entry: Candidate) -> Sides:
+        of_row = sides.get(entry.key, {True: set(), False: set()})
+        # Of two rows of one baseline neither may be left unbeaten.
+        return tuple(sorted(of_row[True] - of_row[False])), tuple(sorted(of_row[False]))
+
+    return against
 
 
-def _standings(entries: Sequence[Candidate], seed: int) -> tuple[list[Contrast], Mapping[str, Standing]]:
-    """Return (each pair that was compared, {key: its standing})."""
-    if not entries:
-        return [], {}
+def _standings(
+    official: Sequence[Candidate], others: Sequence[Sequence[Candidate]], seed: int
+) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
+    """Yield (the sign of each pair that was tested, {key: its standing}): of official rows, then of these and others.
+
+    Args:
+        official: rows that the board has run.
+        others: the rows of a submitter each.
+        seed: of the sign flips.
+    """
+    if not official:  # each of the others begins with a row of its own, which says what scores are within
+        yield {}, {}
+        for theirs in others:
+            yield from _ranked(theirs, [range(len(theirs))], seed)
+        return
+    ends = np.cumsum([len(official), *map(len, others)])
+    run = range(len(official))
+    groups = [run, *([*run, *range(first, last)] for first, last in pairwise(ends.tolist()))]
+    yield from _ranked([*official, *chain.from_iterable(others)], groups, seed)
+
+
+def _ranked(
+    entries: Sequence[Candidate], groups: Sequence[Sequence[int]], seed: int
+) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
+    """Yield (the sign of each pair that was tested, {key: its standing}) of each group of entries."""
     question, first = entries[0].cell, entries[0].submission.recorded
     scores = {}
     for entry in entries:
         scores[entry.key] = column = np.full(len(first.ids), np.nan)
         column[first.positions(entry.submission.recorded.ids)] = entry.scores
-    # Texts may differ between submissions; rivals are those with the same text and version of the metric.
-    keys = [
-        entry.cell.model_copy(
-            update={
-                "cell_id": entry.key,
-                "metric_text": question.metric_text,
-                "metric_version": question.metric_version,
-            }
-        )
-        for entry in entries
-    ]
+    keys = [entry.cell.model_copy(update={"cell_id": entry.key}) for entry in entries]
     if question.aggregate:
-        return [], {key.cell_id: Standing(None, UNRANKED, 1.0) for key in keys}
-    return compare(keys, scores, first.codes, seed)
+        for group in groups:
+            yield {}, {keys[index].cell_id: Standing(None, UNRANKED, 1.0) for index in group}
+        return
+    yield from ranked_among(keys, scores, first.codes, seed, groups)

@@ -26,7 +26,7 @@ from saliency_bench.results import records
 from saliency_bench.results.cell import as_json
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_maps, public_name, public_spec
-from saliency_bench.results.ranking import compare
+from saliency_bench.results.ranking import ranked
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.utils.bounded import ReaderDiedError, bounded
 from saliency_bench.utils.files import write_json
@@ -90,9 +90,9 @@ class Submission:
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
         result = self.result.only(cells)
         recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
-        _, standings = compare(result.cells, recorded.values, recorded.codes, result.setting.seed)
-        ranked = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in result.cells]
-        return Submission(result.model_copy(update={"cells": ranked}), rows, recorded, self.where)
+        standings = ranked(result.cells, recorded.values, recorded.codes, result.setting.seed)
+        cells_in_order = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in result.cells]
+        return Submission(result.model_copy(update={"cells": cells_in_order}), rows, recorded, self.where)
 
     @property
     def checked(self) -> Checked:

@@ -71,7 +71,7 @@ class Matched:
         self._given = columns
         self.width = limits[1] - limits[0]
         self.between = [
-            len(np.unique(codes[known & ~np.isin(column, limits)]))
+            np.count_nonzero(np.bincount(codes[known & (column != limits[0]) & (column != limits[1])]))
             for column, known in zip(columns, self.known.T, strict=True)
         ]
         self.columns: list[np.ndarray] = []
@@ -82,17 +82,27 @@ class Matched:
             patterns.setdefault(np.packbits(mask).tobytes(), index) for index, mask in enumerate(self.known.T)
         ]
         self._common: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
+        self._pairs: dict[tuple[int, int], tuple[int, int, np.ndarray]] = {}
 
     def pair(self, first: int, second: int) -> tuple[int, int, np.ndarray]:
         """Return (the indices in `columns` of both on their common samples, how many of these each cluster has)."""
+        if (first, second) not in self._pairs:
+            key, common = self._samples(first, second)
+            self._pairs[first, second] = (
+                self._index(first, key, common), self._index(second, key, common), self.counts(first, second)
+            )  # fmt: skip
+        return self._pairs[first, second]
+
+    def counts(self, first: int, second: int) -> np.ndarray:
+        """Return how many common samples of two columns each cluster has, the same array for all with the same ones."""
         key, common = self._samples(first, second)
         if key not in self._counts:
             self._counts[key] = sums_by_cluster(common.astype(float), self.codes, self.clusters)
-        return self._index(first, key, common), self._index(second, key, common), self._counts[key]
+        return self._counts[key]
 
     def forget(self) -> None:
         """Drop the sums of pairs, which outgrow the scores where columns miss different samples."""
-        self.columns, self._indices, self._counts, self._common = [], {}, {}, {}
+        self.columns, self._indices, self._counts, self._common, self._pairs = [], {}, {}, {}, {}
 
     def _samples(self, first: int, second: int) -> tuple[bytes, np.ndarray]:
         """Return the common samples of two columns, with a key under which they are cached."""

@@ -1,6 +1,6 @@
 """What a cell's id is made of: one table, used by a run, by its `run.json` and by the check of a submission."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, product
 from typing import Literal
 
@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from saliency_bench.bound_metric import OF_TARGET
 from saliency_bench.results.cell import Hash, StrictModel, Text
 from saliency_bench.target_weights import TargetRange
-from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.hashing import canonical, hash_of_text
 
 Versioned = tuple[str, str, int | str]  # name, options as canonical JSON, version
 NOTHING: Mapping[str, str] = {}
@@ -67,14 +67,7 @@ class Identity(StrictModel):
         asked_for: Mapping[str, str] = NOTHING,
     ) -> str:
         """Return the id of the cell of an explainer and a metric that takes these inputs: 16 hexadecimal digits."""
-        of_target = bool(OF_TARGET & set(inputs))
-        of_labels = "labels" in inputs or (of_target and self.target == "label")
-        left_out = {"groups"} | {name for name, usual in LATER.items() if getattr(self, name) == usual}
-        left_out |= set() if of_target else {"target"}
-        left_out |= set() if of_labels else {"labels", "label_column"}
-        common = self.model_dump(mode="json", exclude=left_out)
-        more = [self.groups] if "groups" in inputs else []
-        return hash_of(common, explainer, metric, *more, *([dict(asked_for)] if asked_for else []))
+        return CellIds(self).id_of(explainer, metric, inputs, asked_for)
 
     @property
     def target_range(self) -> TargetRange | None:
@@ -85,9 +78,42 @@ class Identity(StrictModel):
         counts = {"predicted": (1, 0), "predicted-by": (1, 0), "contrast:second": (1, 1)}.get(rule)
         return None if counts is None else TargetRange.of_classes(*counts, self.activation)
 
-    def cell_ids(self, explainer: Versioned, metric: Versioned, asked_for: Mapping[str, str] = NOTHING) -> list[str]:
-        """Return the ids of a cell whose metric's inputs are not known: one for each thing that it may ask for."""
-        groups = [[], ["groups"]] if self.groups is not None else [[]]
-        combinations = product((["target"], []), ([], ["labels"]), groups)
-        ids = (self.cell_id(explainer, metric, list(chain(*inputs)), asked_for) for inputs in combinations)
-        return list(dict.fromkeys(ids))
+
+class CellIds:
+    """The ids of the cells of one identity, whose entries are written once for all of them."""
+
+    def __init__(self, identity: Identity):
+        """Take the identity that all these cells have."""
+        self.identity = identity
+        self._common: dict[tuple[bool, bool], str] = {}
+
+    def id_of(
+        self,
+        explainer: Versioned,
+        metric: Versioned,
+        inputs: Collection[str] = (),
+        asked_for: Mapping[str, str] = NOTHING,
+    ) -> str:
+        """Return `Identity.cell_id`."""
+        of_target = bool(OF_TARGET & set(inputs))
+        of_labels = "labels" in inputs or (of_target and self.identity.target == "label")
+        common = self._common.get((of_target, of_labels)) or self._written(of_target, of_labels)
+        more = [self.identity.groups] if "groups" in inputs else []
+        rest = canonical([explainer, metric, *more, *([dict(asked_for)] if asked_for else [])])
+        return hash_of_text(f"[{common}, {rest[1:]}")  # as `hash_of` all of them
+
+    def _written(self, of_target: bool, of_labels: bool) -> str:
+        """Return the entries of the identity that count for a metric, as canonical JSON."""
+        left_out = {"groups"} | {name for name, usual in LATER.items() if getattr(self.identity, name) == usual}
+        left_out |= set() if of_target else {"target"}
+        left_out |= set() if of_labels else {"labels", "label_column"}
+        self._common[of_target, of_labels] = text = canonical(self.identity.model_dump(mode="json", exclude=left_out))
+        return text
+
+    def possible(
+        self, explainer: Versioned, metric: Versioned, asked_for: Mapping[str, str] = NOTHING
+    ) -> Iterator[str]:
+        """Yield the ids of a cell whose metric's inputs are not known: one for each thing that it may ask for."""
+        groups = [[], ["groups"]] if self.identity.groups is not None else [[]]
+        for inputs in product((["target"], []), ([], ["labels"]), groups):
+            yield self.id_of(explainer, metric, list(chain(*inputs)), asked_for)

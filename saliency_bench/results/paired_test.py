@@ -14,6 +14,9 @@ it, as loudly as any of those seen (`another_cluster`), in a test in which that 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +28,11 @@ FLIPS = 9999
 FEW_BETWEEN = 10  # clusters whose scores show how large those of a rare event are
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
+DIFFERENCES_AT_ONCE = 2**18  # of cluster sums of pairs, which take 8 bytes each, three times
+BLOCKS = 8  # of pairs in order of T, at whose ends the greatest are kept
+ALL = slice(None)
+NOTHING: Mapping[tuple[int, int], np.ndarray] = {}
+ROUNDING = 1e-6  # of a sum of T, many times what it may be
 SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
 
 Pair = tuple[int, int]  # two columns of a family
@@ -37,8 +45,8 @@ class SignFlips:
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
 
-    def families_in_turn(self) -> Iterator[tuple[int, dict[Pair, float], "Flipped"]]:
-        """Yield (index, {pair: T}, the T of every flip) of each family that has pairs."""
+    def families_in_turn(self) -> Iterator[tuple[int, "Flipped"]]:
+        """Yield (index, its T) of each family that has pairs."""
         turned = 1.0 - 2.0 * _random_signs(self.flips, 1, seed_of(self.seed, "flips", "another"))[:, 0]
         for numbers in self._together():
             indices_by_family = [
@@ -48,11 +56,11 @@ class SignFlips:
             # Families share their signs: flip b of a pair goes with flip b of every other pair, also of other metrics,
             # which the families `across` metrics need.
             columns = [column for number in numbers for column in self.families[number].columns]
-            sums = np.ascontiguousarray(signed_sums(columns, self.seed, self.flips).T)
+            sums = signed_sums(columns, self.seed, self.flips)
             for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
                 flipped = Flipped(self.families[number], indices, sums[end - width : end], turned)
                 self.families[number].forget()
-                yield number, flipped.seen, flipped
+                yield number, flipped
 
     def _together(self) -> Iterator[list[int]]:
         """Yield indices of families whose columns are flipped in one go, bounded in memory."""
@@ -74,108 +82,252 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip."""
+    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip.
+
+    `totals` has sum D, `excess` by how much T+ of a flip may be greater than its T.
+    """
 
     def __init__(
         self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray, turned: np.ndarray
     ):
         """Take the sums of columns under each flip (k, B), and whether one more cluster is turned (B,), 1 or -1."""
-        self._places = {pair: columns[:2] for pair, columns in indices.items()}
-        self._sums, self._turned = sums, turned
-        self._norms: dict[Pair, float] = {}
-        self._another: dict[Pair, tuple[float, float]] = {}  # its difference, and the norm with it
-        self.seen: dict[Pair, float] = {}
-        self.outlasting: dict[Pair, float] = {}
-        for pair, (first, second, counts) in indices.items():
-            sums_of_pair = family.columns[first] - family.columns[second]
-            norm = float(np.sqrt((sums_of_pair**2).sum()))
-            self._norms[pair] = norm
-            self.seen[pair] = float(abs(sums_of_pair.sum()) / norm) if norm else 0.0
-            may_be = 0.0
-            between = sorted(family.between[column] for column in pair)
-            if np.isfinite(family.width) and between[0] < FEW_BETWEEN and between[1] > 0:
-                may_be = family.width * counts.sum() / np.count_nonzero(counts)
-            another, total = another_cluster(sums_of_pair, may_be), float(sums_of_pair.sum())
-            norm_with = float(np.sqrt((sums_of_pair**2).sum() + another**2))
-            self._another[pair] = another, norm_with
-            # A cluster that turns the sum around leaves nothing of the difference.
-            self.outlasting[pair] = abs(total + another) / norm_with if abs(total) > abs(another) else 0.0
+        self.sums, self.turned = sums, turned
+        totals, squares, largest = _of_differences(family.columns, [columns[:2] for columns in indices.values()])
+        norms = np.sqrt(squares)
+        another = another_cluster(totals, largest, _least_of_another(family, indices))
+        norms_with = np.sqrt(squares + np.array([number**2 for number in another.tolist()]))
+        # A pair that differs nowhere has T = 0.
+        norms, norms_with = (np.where(numbers > 0, numbers, np.inf) for numbers in (norms, norms_with))
+        # A cluster that turns the sum around leaves nothing of the difference.
+        outlasting = np.where(np.abs(totals) > np.abs(another), np.abs(totals + another) / norms_with, 0.0)
+        columns = ([pair[:2] for pair in indices.values()], norms.tolist(), another.tolist(), norms_with.tolist())
+        self.of_pair = dict(zip(indices, zip(*columns, strict=True), strict=True))
+        self.totals, self.seen, self.outlasting, self.excess = (
+            dict(zip(indices, numbers.tolist(), strict=True))
+            for numbers in (totals, np.abs(totals) / norms, outlasting, np.abs(another) / norms_with)
+        )
 
-    def under_flips(self, pair: Pair) -> np.ndarray:
-        """Return |sum of signed differences| / norm of a pair under every flip, without and with another cluster.
+    def plain(self, pair: Pair) -> np.ndarray:
+        """Return T, |sum of signed differences| / norm, of a pair under every flip, (B,)."""
+        # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own.
+        (first, second), norm, _, _ = self.of_pair[pair]
+        values = self.sums[first] - self.sums[second]
+        np.abs(values, out=values)
+        values /= norm
+        return values
 
-        (2, flips).
-        """
-        # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own; a pair
-        # that differs nowhere has T = 0.
-        first, second = self._places[pair]
-        another, norm_with = self._another[pair]
-        differences = self._sums[first] - self._sums[second]
-        flipped_t = np.stack([differences / (self._norms[pair] or np.inf),
-                          (differences + self._turned * another) / (norm_with or np.inf)])  # fmt: skip
-        return np.abs(flipped_t, out=flipped_t)
+    def again(self, pair: Pair, flips: slice | np.ndarray = ALL) -> np.ndarray:
+        """Return T+, T with another cluster, of a pair under these flips."""
+        (first, second), _, another, norm_with = self.of_pair[pair]
+        values = self.turned[flips] * another
+        values += self.sums[first][flips] - self.sums[second][flips]
+        np.abs(values, out=values)
+        values /= norm_with
+        return values
 
 
-def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
-    """Return the difference of one more cluster, which speaks against the sum of the others.
+def _of_differences(
+    columns: Sequence[np.ndarray], pairs: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return of the differences D of pairs of columns (sum D, sum D^2, the greatest |D|), (pairs,) each."""
+    stacked, places = np.stack(columns), np.array(pairs)
+    parts: list[tuple[np.ndarray, ...]] = []
+    step = max(1, DIFFERENCES_AT_ONCE // max(stacked.shape[1], 1))
+    for start in range(0, len(places), step):
+        first, second = places[start : start + step].T
+        sums = stacked[first] - stacked[second]
+        parts.append((sums.sum(axis=1), (sums**2).sum(axis=1), np.abs(sums).max(axis=1, initial=0)))
+    totals, squares, largest = (np.concatenate(numbers) for numbers in zip(*parts, strict=True))
+    return totals, squares, largest
 
-    It is as large as the greatest |D|, and no smaller than `may_be`: where one of the two scores has hardly left the
+
+def _least_of_another(family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]]) -> np.ndarray:
+    """Return for each pair how large the difference of one more cluster is at least (`another_cluster`)."""
+    least = np.zeros(len(indices))
+    if not np.isfinite(family.width):
+        return least
+    between = np.array(family.between)[np.array(list(indices))]
+    rare = (between.min(axis=1) < FEW_BETWEEN) & (between.max(axis=1) > 0)
+    for place, (_, _, counts) in enumerate(indices.values()):
+        if rare[place]:
+            least[place] = family.width * counts.sum() / np.count_nonzero(counts)
+    return least
+
+
+def another_cluster(totals: np.ndarray, largest: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Return the difference of one more cluster, which speaks against the sum of the others, of each pair.
+
+    It is as large as the greatest |D|, and no smaller than `least`: where one of the two scores has hardly left the
     ends of its range, and not both are 0/1 scores, a cluster as wide as the range, since few events among few samples
     do not show how many there are, nor how large.
 
     Args:
-        sums: (C,) D.
-        may_be: the least.
+        totals: (pairs,) sum D.
+        largest: (pairs,) the greatest |D|.
+        least: (pairs,).
     """
-    largest = max(float(np.abs(sums).max(initial=0)), may_be)
-    return -largest if sums.sum() > 0 else largest
+    return np.where(totals > 0, -1, 1) * np.maximum(largest, least)
 
 
 def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
-    """Return the sum of each of k columns (clusters,) under random signs of the clusters, (flips, k).
+    """Return the sum of each of k columns (clusters,) under random signs of the clusters, (k, flips).
 
     The columns are summable (`clusters.summable`), so that the sums are exact and equal under any number of threads.
     """
-    turned = np.zeros((flips, len(columns)))
+    turned = np.zeros((len(columns), flips))
     for start in range(0, len(columns[0]), CLUSTERS_AT_ONCE):
-        block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns], axis=1)
-        turned += _random_signs(flips, len(block), seed_of(seed, "flips", start)).astype(np.float64) @ block
+        block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns])
+        turned += block @ _random_signs(flips, block.shape[1], seed_of(seed, "flips", start)).astype(np.float64).T
     # sum s D with s = 1 - 2 b is sum D - 2 sum b D, and b is 0 or 1: half the numbers of a matrix of signs.
     plain = np.array([column.sum() for column in columns])
-    return plain - 2 * turned  # twice the part that was turned
+    turned *= -2  # twice the part that was turned
+    turned += plain[:, None]
+    return turned
 
 
+@lru_cache(4)  # at most 20 MB; a board asks for the same signs in every question
 def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
     """Return 0 or 1 at random, (rows, count)."""
     words = random_bits(seed, rows * -(-count // 64)).astype("<u8").view(np.uint8).reshape(rows, -1)
-    return np.unpackbits(words, axis=1, count=count)
+    signs = np.unpackbits(words, axis=1, count=count)
+    signs.flags.writeable = False
+    return signs
 
 
-def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
+class PairTests(NamedTuple):
+    """The T of some pairs, of one family or several, and under every flip.
+
+    Attributes:
+        seen: (pairs,) T.
+        outlasting: (pairs,) T+, T with another cluster.
+        excess: (pairs,) by how much T+ of a flip may be greater than its T.
+        plain: the number of a pair -> its T under every flip, (B,).
+        again: the number of a pair, and flips -> its T+ under these flips.
+    """
+
+    seen: np.ndarray
+    outlasting: np.ndarray
+    excess: np.ndarray
+    plain: Callable[[int], np.ndarray]
+    again: Callable[[int, slice | np.ndarray], np.ndarray]
+
+    @classmethod
+    def of_family(
+        cls, flipped: Flipped, pairs: Sequence[Pair], kept: Mapping[Pair, np.ndarray] = NOTHING
+    ) -> "PairTests":
+        """Return the tests of some pairs of a family; `kept`: T under every flip, of pairs that are asked for often."""
+        seen, outlasting, excess = (
+            np.array([of_pair[pair] for pair in pairs])
+            for of_pair in (flipped.seen, flipped.outlasting, flipped.excess)
+        )
+        return cls(
+            seen, outlasting, excess,
+            lambda index: kept[pairs[index]] if pairs[index] in kept else flipped.plain(pairs[index]),
+            lambda index, flips: flipped.again(pairs[index], flips),
+        )  # fmt: skip
+
+
+def step_down(tests: PairTests) -> np.ndarray:
     """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
 
     p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
 
     A pair whose p is below `ALPHA` must also outlast another cluster: p+, made of T+ in the same way and halved, as
     its direction is known, takes the place of p where it is not below `ALPHA`.
-
-    Args:
-        seen: (pairs,) T.
-        outlasting: (pairs,) T+, T with another cluster.
-        flipped: the number of a pair -> its T and T+ under every flip, (2, flips).
     """
-    order = np.argsort(-seen, kind="stable")
-    reached = np.zeros((2, len(seen)), dtype=int)
-    greatest = np.zeros((2, 1))
-    for pair in order[::-1]:  # from the least T up: the greatest among this pair and those of lesser T
-        greatest = np.maximum(greatest, flipped(pair))
-        for counts, largest, values in zip(reached, greatest, (seen, outlasting), strict=True):
-            counts[pair] = np.count_nonzero(largest >= values[pair] * SAME)
+    order = np.argsort(-tests.seen, kind="stable")
+    reached, flips = _reached(order[::-1], tests.seen, tests.plain)
+    reached_again, _ = _reached(order[::-1], tests.outlasting, lambda index: tests.again(index, ALL))
     # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
-    alone, again = (1 + reached) / (1 + greatest.shape[1])
-    stepped = np.empty(len(seen))
+    alone, again = ((1 + counts) / (1 + flips) for counts in (reached, reached_again))
+    stepped = np.empty(len(order))
     stepped[order] = np.maximum.accumulate(alone[order])
     return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
+
+
+def _reached(
+    pairs: np.ndarray, seen: np.ndarray, flipped: Callable[[int], np.ndarray], greatest: np.ndarray | None = None
+) -> tuple[np.ndarray, int]:
+    """Return (how many flips reach T of each of these pairs, (all pairs,); the number of flips).
+
+    Args:
+        pairs: from the least T up.
+        seen: (all pairs,) T.
+        flipped: the number of a pair -> T under every flip.
+        greatest: T under every flip among the pairs before these; None if there are none.
+    """
+    reached = np.zeros(len(seen), dtype=int)
+    least = seen * SAME
+    for pair in pairs:  # the greatest among this pair and those of lesser T
+        values = flipped(pair)
+        greatest = values if greatest is None else np.maximum(greatest, values)
+        reached[pair] = np.count_nonzero(greatest >= least[pair])
+    return reached, 0 if greatest is None else len(greatest)
+
+
+def significant(tests: PairTests) -> np.ndarray:
+    """Return 0 where the p of `step_down` is below `ALPHA`, else 1, in a third of its time.
+
+    The greatest T among more pairs is reached by no fewer flips, among fewer pairs by no more, so that the greatest of
+    a few numbers of pairs decide most of them. Only for what they leave open are flips counted. T+ is asked only of
+    pairs, and under flips, for which T says too little.
+    """
+    order = np.argsort(-tests.seen, kind="stable")[::-1]
+    blocks = [block for block in np.array_split(order, BLOCKS) if len(block)]
+    greatest: list[np.ndarray] = []  # of the pairs up to the end of each block
+    for block in blocks:
+        values = tests.plain(block[0]).copy()
+        for other in chain(greatest[-1:], map(tests.plain, block[1:])):
+            np.maximum(values, other, out=values)
+        greatest.append(values)
+    least, fewest = tests.seen * SAME, _fewest(len(greatest[-1]))
+    if fewest == 0:  # too few flips for any p below `ALPHA`
+        return np.ones(len(order))
+    kept: list[np.ndarray] = []  # pairs with p below `ALPHA`
+    for index in range(len(blocks) - 1, -1, -1):  # from the greatest T down
+        block, before = blocks[index], greatest[index - 1] if index else None
+        below = _critical(greatest[index], fewest) < least[block]
+        may_be = least[block] > (0 if before is None else _critical(before, fewest))
+        if (below != may_be).any():
+            below = _reached(block, tests.seen, tests.plain, before)[0][block] < fewest
+        first = len(block) - int(np.cumprod(below[::-1]).sum())  # a lesser T never has a smaller p
+        kept.append(block[first:])
+        if first:
+            break
+    p = np.ones(len(order))
+    p[np.concatenate(kept)] = 0
+    p[_not_outlasting(tests, order, p == 0, greatest[-1])] = 1
+    return p
+
+
+def _not_outlasting(tests: PairTests, order: np.ndarray, below: np.ndarray, greatest: np.ndarray) -> np.ndarray:
+    """Return the pairs whose p is below `ALPHA` and whose p+ is not.
+
+    Args:
+        tests: of all pairs.
+        order: of the pairs, from the least T up.
+        below: (pairs,) whether p is below `ALPHA`.
+        greatest: (B,) the greatest T of all pairs under each flip.
+    """
+    least, fewest = tests.outlasting * SAME, _fewest(len(greatest), 2 * ALPHA)
+    may_be = greatest + (tests.excess.max() + ROUNDING)  # no T+ of the flip is greater
+    left_open = below & (least <= _critical(may_be, fewest))
+    if not left_open.any():
+        return np.flatnonzero(left_open)
+    flips = np.flatnonzero(may_be >= least[left_open].min())
+    last = int(np.flatnonzero(left_open[order])[-1])
+    reached, _ = _reached(order[: last + 1], tests.outlasting, lambda index: tests.again(index, flips))
+    return np.flatnonzero(left_open & (reached >= fewest))
+
+
+def _fewest(flips: int, alpha: float = ALPHA) -> int:
+    """Return by how many of the flips T must be reached for p not to be below `alpha`."""
+    return int(np.count_nonzero((1 + np.arange(flips + 1)) / (1 + flips) < alpha))
+
+
+def _critical(greatest: np.ndarray, fewest: int) -> float:
+    """Return the greatest T that so many flips reach, of the greatest T (B,) under each."""
+    return float(np.partition(greatest, len(greatest) - fewest)[len(greatest) - fewest])
 
 
 def adjusted_p(
@@ -184,6 +336,7 @@ def adjusted_p(
     across: Sequence[Sequence[Member]] = (),
     seed: int = 0,
     flips: int = FLIPS,
+    step: Callable[[PairTests], np.ndarray] = step_down,
 ) -> list[dict[Pair, float]]:
     """Return {pair: adjusted p} of each family of pairs, such as the explainers of a metric.
 
@@ -194,25 +347,29 @@ def adjusted_p(
             has the greater of its p-values, so that a statement about it holds in both families.
         seed: of the flips.
         flips: how many, B.
+        step: makes p of tests: `step_down`, or `significant` where only `ALPHA` counts.
     """
     p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}
-    kept: dict[Member, tuple[float, float, np.ndarray]] = {}
-    for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
-        family_pairs = list(seen)
-        seen_t, outlasting = (
-            np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting)
-        )
-        p = step_down(seen_t, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
-        p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
-        for pair in family_pairs:
+    kept: dict[Member, tuple[tuple[float, float, float], np.ndarray, np.ndarray]] = {}
+    for number, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
+        p = step(PairTests.of_family(flipped, list(flipped.seen)))
+        p_values[number] = dict(zip(flipped.seen, p.tolist(), strict=True))
+        for pair in flipped.seen:
             if (number, pair) in wanted:
-                kept[number, pair] = seen[pair], flipped.outlasting[pair], flipped.under_flips(pair)
+                numbers = flipped.seen[pair], flipped.outlasting[pair], flipped.excess[pair]
+                kept[number, pair] = numbers, flipped.plain(pair), flipped.again(pair)
     for members in across:
-        tested = [member for member in members if member in kept]
-        if tested:
-            seen_t, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
-            p = step_down(seen_t, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
+        if tested := [member for member in members if member in kept]:
+            p = step(_kept_tests([kept[member] for member in tested]))
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values
+
+
+def _kept_tests(kept: Sequence[tuple[tuple[float, float, float], np.ndarray, np.ndarray]]) -> PairTests:
+    """Return the tests of pairs of several families, ((T, T+, their excess), T and T+ under every flip) of each."""
+    seen, outlasting, excess = np.array([numbers for numbers, _, _ in kept]).T
+    return PairTests(
+        seen, outlasting, excess, lambda index: kept[index][1], lambda index, flips: kept[index][2][flips]
+    )  # fmt: skip

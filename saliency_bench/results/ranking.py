@@ -6,9 +6,10 @@ explainers and metrics as well, so that "beats random on ..." may list several. 
 the means of its parts has differences with intervals, and neither test nor rank.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations, islice
 from typing import Annotated
 
 import numpy as np
@@ -26,10 +27,11 @@ from saliency_bench.results.intervals import (
     aggregate_interval,
     difference,
 )
-from saliency_bench.results.paired_test import ALPHA, Member, Pair, adjusted_p
+from saliency_bench.results.paired_test import ALPHA, Member, Pair, PairTests, SignFlips, adjusted_p, significant
 from saliency_bench.results.trainings import has_few
 
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
+KEPT_FLIPS = 256  # pairs whose T under every flip are kept to be used again, 80 kB each
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"
 ALONE = "nothing to rank against"
@@ -124,9 +126,106 @@ def compare(
     contrasts, standings = _tested([group for group in by_metric(keys) if not group[0].aggregate], scores, codes, seed)
     for group in aggregates:
         contrasts += _of_aggregates(group, parts or {}, codes, seed)
-        shares = _shares_of_aggregates(group, parts or {})
-        standings |= {key.cell_id: Standing(None, UNRANKED, share) for key, share in zip(group, shares, strict=True)}
+        standings |= _standings_of_aggregates(group, parts or {})
     return contrasts, standings
+
+
+def ranked(
+    keys: Sequence[CellKey],
+    scores: Mapping[str, np.ndarray],
+    codes: np.ndarray,
+    seed: int,
+    parts: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, Standing]:
+    """Return the standings of `compare` alone, which need no interval of a difference and no p-value."""
+    rivals = [group for group in by_metric(keys) if not group[0].aggregate]
+    matched = [Matched([scores[key.cell_id] for key in group], codes, group[0].limits) for group in rivals]
+    tested = [
+        _with_enough(group, pairs, combinations(range(len(group)), 2))
+        for group, pairs in zip(rivals, matched, strict=True)
+    ]
+    decided = adjusted_p(matched, tested, _against_baselines(rivals, tested), seed, step=significant)
+    standings: dict[str, Standing] = {}
+    for group, pairs, p in zip(rivals, matched, decided, strict=True):
+        standings |= _standings(group, pairs.known, codes, _signs(group, pairs, p))
+    for group in by_metric(keys):
+        if group[0].aggregate:
+            standings |= _standings_of_aggregates(group, parts or {})
+    return standings
+
+
+def ranked_among(
+    keys: Sequence[CellKey],
+    scores: Mapping[str, np.ndarray],
+    codes: np.ndarray,
+    seed: int,
+    chosen: Sequence[Sequence[int]],
+) -> Iterator[tuple[dict[tuple[str, str], int], dict[str, Standing]]]:
+    """Yield `ranked` of some explainers of one metric at a time, as if there were no others.
+
+    Args:
+        keys: the cells of all explainers.
+        scores: as of `compare`.
+        codes: as of `compare`.
+        seed: of the sign flips.
+        chosen: indices of keys each time, from the lowest up; the first key is always one of them.
+
+    Yields:
+        ({cell ids of a pair that was tested: 1 if the first is significantly better, -1 if worse, else 0}, standings).
+    """
+    matched = Matched([scores[key.cell_id] for key in keys], codes, keys[0].limits)
+    times = Counter(chain.from_iterable(combinations(indices, 2) for indices in chosen))
+    tested = _with_enough(keys, matched, times)
+    flips = next((flipped for _, flipped in SignFlips([matched], [tested], seed).families_in_turn()), None)
+    repeated = islice((pair for pair in tested if times[pair] > 1), KEPT_FLIPS)
+    kept = {pair: flips.plain(pair) for pair in repeated} if flips else {}
+    for indices in chosen:
+        among: dict[tuple[str, str], int] = {}
+        pairs = [pair for pair in combinations(indices, 2) if flips and pair in flips.seen]
+        if flips and pairs:
+            tests = PairTests.of_family(flips, pairs, kept)
+            for pair, p in zip(pairs, significant(tests).tolist(), strict=True):
+                among[_ids(keys, pair)] = sign_of(flips.totals[pair], p, keys[0].higher_is_better)
+        yield among, _standings([keys[index] for index in indices], matched.known[:, indices], codes, among)
+
+
+def _ids(keys: Sequence[CellKey], pair: Pair) -> tuple[str, str]:
+    """Return the cell ids of a pair."""
+    return keys[pair[0]].cell_id, keys[pair[1]].cell_id
+
+
+def _with_enough(group: Sequence[CellKey], matched: Matched, pairs: Iterable[Pair]) -> list[Pair]:
+    """Return the pairs that can be tested: those with enough clusters, of a metric with enough trainings."""
+    if has_few(group[0]):
+        return []
+    enough: dict[int, bool] = {}
+    kept = []
+    for pair in pairs:
+        if id(counts := matched.counts(*pair)) not in enough:  # pairs with the same samples share their counts
+            enough[id(counts)] = effective_clusters(counts) >= RANKED_FROM
+        if enough[id(counts)]:
+            kept.append(pair)
+    matched.forget()
+    return kept
+
+
+def _signs(keys: Sequence[CellKey], matched: Matched, decided: Mapping[Pair, float]) -> dict[tuple[str, str], int]:
+    """Return {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}.
+
+    Args:
+        keys: the cells of a metric.
+        matched: their scores.
+        decided: {pair: 0 where the difference is significant, else 1}.
+    """
+    signs = {}
+    for pair, p in decided.items():
+        signs[_ids(keys, pair)] = 0
+        if p == 0:
+            first, second, _ = matched.pair(*pair)
+            total = float((matched.columns[first] - matched.columns[second]).sum())
+            signs[_ids(keys, pair)] = sign_of(total, p, keys[0].higher_is_better)
+    matched.forget()
+    return signs
 
 
 def aggregate_of(key: CellKey) -> Aggregate | None:
@@ -148,11 +247,13 @@ def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int, ta
     return Estimate.alone(np.nan, np.bincount(codes[np.isfinite(parts).any(axis=1)]))
 
 
-def _shares_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> list[float]:
-    """Return each explainer's share of scored samples from its parts, or from earlier results."""
+def _standings_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> dict[str, Standing]:
+    """Return the standings of a metric that is not ranked: shares of scored samples, from parts or earlier results."""
     if all(key.cell_id in parts for key in group):
-        return scored_shares([np.isfinite(parts[key.cell_id]).any(axis=1) for key in group])
-    return [key.scored if isinstance(key, CellResult) else 0.0 for key in group]
+        shares = scored_shares([np.isfinite(parts[key.cell_id]).any(axis=1) for key in group])
+    else:
+        shares = [key.scored if isinstance(key, CellResult) else 0.0 for key in group]
+    return {key.cell_id: Standing(None, UNRANKED, share) for key, share in zip(group, shares, strict=True)}
 
 
 def _of_aggregates(
@@ -189,7 +290,8 @@ def _tested(
             _contrast(group, pair, estimate, p.get(pair)) for pair, estimate in estimates_of_pairs.items() if estimate.n
         ]
         contrasts += metric
-        standings |= _standings(group, pairs, metric)
+        signs = {contrast.cells: contrast.sign(group[0].higher_is_better) for contrast in metric}
+        standings |= _standings(group, pairs.known, codes, signs)
     return contrasts, standings
 
 
@@ -239,18 +341,24 @@ def sign_of(difference: float, p: float | None, higher_is_better: bool) -> int:
     return 1 if (difference > 0) == higher_is_better else -1
 
 
-def _standings(group: Sequence[CellKey], matched: Matched, contrasts: Iterable[Contrast]) -> dict[str, Standing]:
-    """Return {cell id: its standing} of the cells of one metric."""
-    clusters = [effective_clusters(np.bincount(matched.codes[scored])) for scored in matched.known.T]
-    shares = scored_shares(list(matched.known.T))
-    ranked = [
+def _standings(
+    group: Sequence[CellKey], known: np.ndarray, codes: np.ndarray, signs: Mapping[tuple[str, str], int]
+) -> dict[str, Standing]:
+    """Return {cell id: its standing} of the cells of one metric.
+
+    Args:
+        group: the cells.
+        known: (n, k), which samples have a score.
+        codes: (n,) the cluster of each sample.
+        signs: {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}.
+    """
+    clusters = [effective_clusters(np.bincount(codes[scored])) for scored in known.T]
+    shares = scored_shares(list(known.T))
+    in_ranks = [
         key.cell_id for key, count in zip(group, clusters, strict=True) if count >= RANKED_FROM and not has_few(key)
     ]
-    decided = []
-    for contrast in contrasts:
-        if sign := contrast.sign(group[0].higher_is_better):
-            decided.append(contrast.cells if sign > 0 else contrast.cells[::-1])
-    sets = rank_sets(ranked, decided)
+    decided = [(first, second) if sign > 0 else (second, first) for (first, second), sign in signs.items() if sign]
+    sets = rank_sets(in_ranks, decided)
     reason = ALONE if len(group) == 1 else FEW_TRAININGS if has_few(group[0]) else TOO_FEW
     return {
         key.cell_id: Standing(sets.get(key.cell_id), None if key.cell_id in sets else reason, share)

@@ -17,7 +17,16 @@ SETTLED = 2.0  # seconds since its last change after which a file cannot change 
 
 def hash_of(*parts: object) -> str:
     """Return a hash of the parts' canonical JSON, 16 hexadecimal digits."""
-    text = json.dumps(parts, sort_keys=True, default=str)
+    return hash_of_text(canonical(parts))
+
+
+def canonical(content: object) -> str:
+    """Return canonical JSON."""
+    return json.dumps(content, sort_keys=True, default=str)
+
+
+def hash_of_text(text: str) -> str:
+    """Return a hash of a text, 16 hexadecimal digits."""
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 

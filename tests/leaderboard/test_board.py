@@ -3,6 +3,10 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +15,11 @@ import pytest
 from submissions import IDS, know, submission, vouch, write
 
 import saliency_bench as sb
+from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import board as board_module
-from saliency_bench.leaderboard import cache, checks
+from saliency_bench.leaderboard import cache, checks, schema
 from saliency_bench.leaderboard.hub_table import NO_RESULT, table_of
+from saliency_bench.leaderboard.recorded import recorded
 from saliency_bench.leaderboard.standing import places
 from saliency_bench.results.intervals import interval
 from saliency_bench.utils.storage import cache_folder
@@ -431,3 +437,48 @@ def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatc
         ("gradcam", (1, 1), None), ("random", (2, 2), None), ("rise", None, (1, 1))
     ]  # fmt: skip
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "is_refused"),
+    [
+        ({"note": "two\nlines", "cells": [{"name": "plain", "n": 1.5, "none": None}]}, False),
+        ({"note": "a line\nand \u202eanother"}, True),
+        ({"note": "x\n" * 6000}, True),
+        ({"note": {"deep": "two\nlines"}}, True),
+        ({"cells": [[{"name": "two\nlines"}]]}, True),
+        ({"cells": {"\x1b": 1}}, True),
+        ({"cells": [dict.fromkeys(map(str, range(1001)), 0)]}, True),
+        (dict.fromkeys(map(str, range(1000)), 0), False),
+        (dict.fromkeys(map(str, range(1001)), 0), True),
+        (["x" * 10_001], True),
+    ],
+)
+def test_a_text_that_cannot_be_shown_is_found_with_and_without_its_place(content, is_refused):
+    assert schema._is_plain(content) != is_refused
+    with (
+        pytest.raises(ValueError, match=r"cannot be printed|has [\d,]+ (characters|names)")
+        if is_refused
+        else nullcontext()
+    ):
+        schema.check_texts(content)
+
+
+@pytest.mark.slow
+def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path):
+    know(tmp_path)
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    code = (
+        "import sys, saliency_bench as sb; board = sb.load_results(sys.argv[1]); assert len(board.rows) == 2;"
+        "assert not {'datasets', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
+
+
+def test_a_dictionary_that_holds_a_text_twice_is_refused():
+    """Two numbers for one text would be two groups, or two images."""
+    own = submission({"gradcam": GOOD})
+    labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
+    table = own.records.set_column(own.records.column_names.index("label"), "label", labels)
+    with pytest.raises(UserError, match="column label has a dictionary that holds a text twice"):
+        recorded(own.result, table, Path("records.parquet"))

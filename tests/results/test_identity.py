@@ -7,7 +7,7 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.python_objects import describe
-from saliency_bench.results.identity import Identity
+from saliency_bench.results.identity import CellIds, Identity
 from saliency_bench.spec import RunSpec
 
 EXPLAINER = ("rise", '{"masks": 20, "p": 0.5}', 1)
@@ -57,8 +57,8 @@ def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
     ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
     assert len(set(ids)) == len(asked)
     assert ids[0] == HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING)
-    assert all(own in HAND_MADE.cell_ids(EXPLAINER, METRIC, one) for own, one in zip(ids, asked, strict=True))
-    assert not set(HAND_MADE.cell_ids(EXPLAINER, METRIC, asked[1])) & {*ids[:1], *ids[2:]}
+    assert all(own in CellIds(HAND_MADE).possible(EXPLAINER, METRIC, one) for own, one in zip(ids, asked, strict=True))
+    assert not set(CellIds(HAND_MADE).possible(EXPLAINER, METRIC, asked[1])) & {*ids[:1], *ids[2:]}
 
 
 def test_labels_count_where_the_target_is_the_label_or_the_metric_asks_for_them():
@@ -92,7 +92,9 @@ def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
     for identity in (HAND_MADE, HAND_MADE.model_copy(update={"groups": None, "target": "predicted"})):
         needs = [(), ("target",), ("target", "labels"), ("labels",)]
         needs += [(*one, "groups") for one in needs] if identity.groups else []
-        assert set(identity.cell_ids(EXPLAINER, METRIC)) == {identity.cell_id(EXPLAINER, METRIC, one) for one in needs}
+        assert set(CellIds(identity).possible(EXPLAINER, METRIC)) == {
+            identity.cell_id(EXPLAINER, METRIC, one) for one in needs
+        }
 
 
 # Of each setting of a run but its dataset, model, explainers and metrics: whether another value makes another cell.

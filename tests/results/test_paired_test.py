@@ -14,7 +14,7 @@ from scipy import stats
 
 from saliency_bench.results import paired_test
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.paired_test import adjusted_p, another_cluster, step_down
+from saliency_bench.results.paired_test import PairTests, adjusted_p, another_cluster, significant, step_down
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -104,7 +104,10 @@ def test_step_down_by_hand():
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
 
     def p_of_rows(seen, rows):
-        return step_down(np.array(seen), np.array(seen), lambda pair: np.stack([rows[:, pair]] * 2))
+        seen = np.array(seen)
+        return step_down(
+            PairTests(seen, seen, np.zeros(3), lambda pair: rows[:, pair], lambda pair, flips: rows[flips, pair])
+        )
 
     p = p_of_rows([2.0, 3.0, 1.0], flipped)
     # 3: rows 1 and 3 reach it. 2, of T 2 and 1: rows 1 and 3. 1, alone: row 1, raised to the greatest before it.
@@ -118,10 +121,39 @@ def test_step_down_by_hand():
 def test_another_cluster_decides_where_chance_reaches_the_difference_that_is_left():
     """T 3 of one pair, which 39 flips never reach; with another cluster it is 1, which one in two does."""
     flipped = np.stack([np.full(39, 0.5), np.where(np.arange(39) % 2, 2.0, 0.5)])
-    # (1 + 19) / 40, halved
-    assert step_down(np.array([3.0]), np.array([1.0]), lambda pair: flipped).tolist() == [0.25]
-    # Above all flips: what is reported is p itself.
-    assert step_down(np.array([3.0]), np.array([2.5]), lambda pair: flipped).tolist() == [1 / 40]
+
+    def p_of_pair(outlasting):
+        seen = np.array([3.0])
+        return step_down(
+            PairTests(seen, np.array([outlasting]), seen, lambda _: flipped[0], lambda _, flips: flipped[1, flips])
+        ).tolist()
+
+    assert p_of_pair(1.0) == [0.25]  # (1 + 19) / 40, halved
+    assert p_of_pair(2.5) == [1 / 40]  # above all flips: what is reported is p itself
+
+
+@pytest.mark.parametrize("kind", ["numbers", "hits", "gaps"])
+@pytest.mark.parametrize("flips", [9, 25, 999])
+def test_what_is_significant_is_what_has_a_small_p(kind, flips):
+    """A board asks only which side of .05 a p is on, and looks at fewer flips for that."""
+    decided = set()
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(rng.choice([0.1, 0.3, 0.5]) * np.arange(6) * rng.random(), 1, (60, 6))
+        x = (x > 0.3).astype(float) if kind == "hits" else np.round(x, 1)
+        x[rng.random(x.shape) < 0.05 * (kind == "gaps")] = np.nan
+        pairs = [list(combinations(range(6), 2))] * 2
+        across = [[(number, (0, other)) for number in (0, 1) for other in range(1, 6)]]
+        limits = (0.0, 1.0) if kind == "hits" else (-np.inf, np.inf)
+
+        def p_by(step, x=x, pairs=pairs, across=across, limits=limits, seed=seed):
+            families = [Matched(list(columns.T), np.arange(60), limits) for columns in (x, x[:, ::-1])]
+            return adjusted_p(families, pairs, across, seed, flips, step)
+
+        for exact, decision in zip(p_by(step_down), p_by(significant), strict=True):
+            assert decision == {pair: float(p >= 0.05) for pair, p in exact.items()}
+            decided |= set(decision.values())
+    assert decided == ({1.0} if flips == 9 else {0.0, 1.0})
 
 
 def test_no_difference_has_p_one_also_beside_large_ones():
@@ -147,7 +179,7 @@ def test_scores_that_were_never_one_may_still_be():
     assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
     p = adjusted_p([Matched([zeros, constant], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
     # -1.2 and 1 are .2 together; the other cluster alone moves the flipped sums by 1.
-    assert another_cluster(np.full(60, -0.02), 1.0) == 1
+    assert another_cluster(np.array([-1.2]), np.array([0.02]), np.array([1.0])) == 1
     assert p == pytest.approx(0.5, abs=0.01)
     many = Matched([np.zeros(600), np.full(600, 0.02)], np.arange(600), (0.0, 1.0))
     assert adjusted_p([many], [[(0, 1)]], flips=999)[0][0, 1] == 0.001  # 11 / sqrt(1.24)
