@@ -15,7 +15,6 @@ it, as loudly as any of those seen (`another_cluster`), in a test in which that 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +28,6 @@ FEW_BETWEEN = 10  # clusters whose scores show how large those of a rare event a
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
 DIFFERENCES_AT_ONCE = 2**18  # of cluster sums of pairs, which take 8 bytes each, three times
-BLOCKS = 8  # of pairs in order of T, at whose ends the greatest are kept
-ALL = slice(None)
-NOTHING: Mapping[tuple[int, int], np.ndarray] = {}
-ROUNDING = 1e-6  # of a sum of T, many times what it may be
 SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
 
 Pair = tuple[int, int]  # two columns of a family
@@ -84,7 +79,7 @@ class SignFlips:
 class Flipped:
     """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip.
 
-    `totals` has sum D, `excess` by how much T+ of a flip may be greater than its T.
+    `totals` has sum D.
     """
 
     def __init__(
@@ -102,9 +97,9 @@ class Flipped:
         outlasting = np.where(np.abs(totals) > np.abs(another), np.abs(totals + another) / norms_with, 0.0)
         columns = ([pair[:2] for pair in indices.values()], norms.tolist(), another.tolist(), norms_with.tolist())
         self.of_pair = dict(zip(indices, zip(*columns, strict=True), strict=True))
-        self.totals, self.seen, self.outlasting, self.excess = (
+        self.totals, self.seen, self.outlasting = (
             dict(zip(indices, numbers.tolist(), strict=True))
-            for numbers in (totals, np.abs(totals) / norms, outlasting, np.abs(another) / norms_with)
+            for numbers in (totals, np.abs(totals) / norms, outlasting)
         )
 
     def plain(self, pair: Pair) -> np.ndarray:
@@ -116,11 +111,11 @@ class Flipped:
         values /= norm
         return values
 
-    def again(self, pair: Pair, flips: slice | np.ndarray = ALL) -> np.ndarray:
-        """Return T+, T with another cluster, of a pair under these flips."""
+    def again(self, pair: Pair) -> np.ndarray:
+        """Return T+, T with another cluster, of a pair under every flip, (B,)."""
         (first, second), _, another, norm_with = self.of_pair[pair]
-        values = self.turned[flips] * another
-        values += self.sums[first][flips] - self.sums[second][flips]
+        values = self.turned * another
+        values += self.sums[first] - self.sums[second]
         np.abs(values, out=values)
         values /= norm_with
         return values
@@ -200,31 +195,21 @@ class PairTests(NamedTuple):
     Attributes:
         seen: (pairs,) T.
         outlasting: (pairs,) T+, T with another cluster.
-        excess: (pairs,) by how much T+ of a flip may be greater than its T.
         plain: the number of a pair -> its T under every flip, (B,).
-        again: the number of a pair, and flips -> its T+ under these flips.
+        again: the number of a pair -> its T+ under every flip, (B,).
     """
 
     seen: np.ndarray
     outlasting: np.ndarray
-    excess: np.ndarray
     plain: Callable[[int], np.ndarray]
-    again: Callable[[int, slice | np.ndarray], np.ndarray]
+    again: Callable[[int], np.ndarray]
 
     @classmethod
-    def of_family(
-        cls, flipped: Flipped, pairs: Sequence[Pair], kept: Mapping[Pair, np.ndarray] = NOTHING
-    ) -> "PairTests":
-        """Return the tests of some pairs of a family; `kept`: T under every flip, of pairs that are asked for often."""
-        seen, outlasting, excess = (
-            np.array([of_pair[pair] for pair in pairs])
-            for of_pair in (flipped.seen, flipped.outlasting, flipped.excess)
-        )
-        return cls(
-            seen, outlasting, excess,
-            lambda index: kept[pairs[index]] if pairs[index] in kept else flipped.plain(pairs[index]),
-            lambda index, flips: flipped.again(pairs[index], flips),
-        )  # fmt: skip
+    def of_family(cls, flipped: Flipped, pairs: Sequence[Pair]) -> "PairTests":
+        """Return the tests of some pairs of a family."""
+        by_pair = flipped.seen, flipped.outlasting
+        seen, outlasting = (np.array([numbers[pair] for pair in pairs]) for numbers in by_pair)
+        return cls(seen, outlasting, lambda i: flipped.plain(pairs[i]), lambda i: flipped.again(pairs[i]))
 
 
 def step_down(tests: PairTests) -> np.ndarray:
@@ -237,7 +222,7 @@ def step_down(tests: PairTests) -> np.ndarray:
     """
     order = np.argsort(-tests.seen, kind="stable")
     reached, flips = _reached(order[::-1], tests.seen, tests.plain)
-    reached_again, _ = _reached(order[::-1], tests.outlasting, lambda index: tests.again(index, ALL))
+    reached_again, _ = _reached(order[::-1], tests.outlasting, tests.again)
     # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
     alone, again = ((1 + counts) / (1 + flips) for counts in (reached, reached_again))
     stepped = np.empty(len(order))
@@ -245,18 +230,15 @@ def step_down(tests: PairTests) -> np.ndarray:
     return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
 
 
-def _reached(
-    pairs: np.ndarray, seen: np.ndarray, flipped: Callable[[int], np.ndarray], greatest: np.ndarray | None = None
-) -> tuple[np.ndarray, int]:
+def _reached(pairs: np.ndarray, seen: np.ndarray, flipped: Callable[[int], np.ndarray]) -> tuple[np.ndarray, int]:
     """Return (how many flips reach T of each of these pairs, (all pairs,); the number of flips).
 
     Args:
         pairs: from the least T up.
         seen: (all pairs,) T.
         flipped: the number of a pair -> T under every flip.
-        greatest: T under every flip among the pairs before these; None if there are none.
     """
-    reached = np.zeros(len(seen), dtype=int)
+    reached, greatest = np.zeros(len(seen), dtype=int), None
     least = seen * SAME
     for pair in pairs:  # the greatest among this pair and those of lesser T
         values = flipped(pair)
@@ -265,78 +247,12 @@ def _reached(
     return reached, 0 if greatest is None else len(greatest)
 
 
-def significant(tests: PairTests) -> np.ndarray:
-    """Return 0 where the p of `step_down` is below `ALPHA`, else 1, in a third of its time.
-
-    The greatest T among more pairs is reached by no fewer flips, among fewer pairs by no more, so that the greatest of
-    a few numbers of pairs decide most of them. Only for what they leave open are flips counted. T+ is asked only of
-    pairs, and under flips, for which T says too little.
-    """
-    order = np.argsort(-tests.seen, kind="stable")[::-1]
-    blocks = [block for block in np.array_split(order, BLOCKS) if len(block)]
-    greatest: list[np.ndarray] = []  # of the pairs up to the end of each block
-    for block in blocks:
-        values = tests.plain(block[0]).copy()
-        for other in chain(greatest[-1:], map(tests.plain, block[1:])):
-            np.maximum(values, other, out=values)
-        greatest.append(values)
-    least, fewest = tests.seen * SAME, _fewest(len(greatest[-1]))
-    if fewest == 0:  # too few flips for any p below `ALPHA`
-        return np.ones(len(order))
-    kept: list[np.ndarray] = []  # pairs with p below `ALPHA`
-    for index in range(len(blocks) - 1, -1, -1):  # from the greatest T down
-        block, before = blocks[index], greatest[index - 1] if index else None
-        below = _critical(greatest[index], fewest) < least[block]
-        may_be = least[block] > (0 if before is None else _critical(before, fewest))
-        if (below != may_be).any():
-            below = _reached(block, tests.seen, tests.plain, before)[0][block] < fewest
-        first = len(block) - int(np.cumprod(below[::-1]).sum())  # a lesser T never has a smaller p
-        kept.append(block[first:])
-        if first:
-            break
-    p = np.ones(len(order))
-    p[np.concatenate(kept)] = 0
-    p[_not_outlasting(tests, order, p == 0, greatest[-1])] = 1
-    return p
-
-
-def _not_outlasting(tests: PairTests, order: np.ndarray, below: np.ndarray, greatest: np.ndarray) -> np.ndarray:
-    """Return the pairs whose p is below `ALPHA` and whose p+ is not.
-
-    Args:
-        tests: of all pairs.
-        order: of the pairs, from the least T up.
-        below: (pairs,) whether p is below `ALPHA`.
-        greatest: (B,) the greatest T of all pairs under each flip.
-    """
-    least, fewest = tests.outlasting * SAME, _fewest(len(greatest), 2 * ALPHA)
-    may_be = greatest + (tests.excess.max() + ROUNDING)  # no T+ of the flip is greater
-    left_open = below & (least <= _critical(may_be, fewest))
-    if not left_open.any():
-        return np.flatnonzero(left_open)
-    flips = np.flatnonzero(may_be >= least[left_open].min())
-    last = int(np.flatnonzero(left_open[order])[-1])
-    reached, _ = _reached(order[: last + 1], tests.outlasting, lambda index: tests.again(index, flips))
-    return np.flatnonzero(left_open & (reached >= fewest))
-
-
-def _fewest(flips: int, alpha: float = ALPHA) -> int:
-    """Return by how many of the flips T must be reached for p not to be below `alpha`."""
-    return int(np.count_nonzero((1 + np.arange(flips + 1)) / (1 + flips) < alpha))
-
-
-def _critical(greatest: np.ndarray, fewest: int) -> float:
-    """Return the greatest T that so many flips reach, of the greatest T (B,) under each."""
-    return float(np.partition(greatest, len(greatest) - fewest)[len(greatest) - fewest])
-
-
 def adjusted_p(
     families: Sequence[Matched],
     pairs: Sequence[Sequence[Pair]],
     across: Sequence[Sequence[Member]] = (),
     seed: int = 0,
     flips: int = FLIPS,
-    step: Callable[[PairTests], np.ndarray] = step_down,
 ) -> list[dict[Pair, float]]:
     """Return {pair: adjusted p} of each family of pairs, such as the explainers of a metric.
 
@@ -347,29 +263,26 @@ def adjusted_p(
             has the greater of its p-values, so that a statement about it holds in both families.
         seed: of the flips.
         flips: how many, B.
-        step: makes p of tests: `step_down`, or `significant` where only `ALPHA` counts.
     """
     p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}
-    kept: dict[Member, tuple[tuple[float, float, float], np.ndarray, np.ndarray]] = {}
+    kept: dict[Member, tuple[float, float, np.ndarray, np.ndarray]] = {}
     for number, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
-        p = step(PairTests.of_family(flipped, list(flipped.seen)))
+        p = step_down(PairTests.of_family(flipped, list(flipped.seen)))
         p_values[number] = dict(zip(flipped.seen, p.tolist(), strict=True))
         for pair in flipped.seen:
             if (number, pair) in wanted:
-                numbers = flipped.seen[pair], flipped.outlasting[pair], flipped.excess[pair]
-                kept[number, pair] = numbers, flipped.plain(pair), flipped.again(pair)
+                numbers = flipped.seen[pair], flipped.outlasting[pair]
+                kept[number, pair] = *numbers, flipped.plain(pair), flipped.again(pair)
     for members in across:
         if tested := [member for member in members if member in kept]:
-            p = step(_kept_tests([kept[member] for member in tested]))
+            p = step_down(_kept_tests([kept[member] for member in tested]))
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values
 
 
-def _kept_tests(kept: Sequence[tuple[tuple[float, float, float], np.ndarray, np.ndarray]]) -> PairTests:
-    """Return the tests of pairs of several families, ((T, T+, their excess), T and T+ under every flip) of each."""
-    seen, outlasting, excess = np.array([numbers for numbers, _, _ in kept]).T
-    return PairTests(
-        seen, outlasting, excess, lambda index: kept[index][1], lambda index, flips: kept[index][2][flips]
-    )  # fmt: skip
+def _kept_tests(kept: Sequence[tuple[float, float, np.ndarray, np.ndarray]]) -> PairTests:
+    """Return the tests of pairs of several families, (T, T+, T under every flip, T+ under every flip) of each."""
+    seen, outlasting = (np.array(numbers) for numbers in list(zip(*kept, strict=True))[:2])
+    return PairTests(seen, outlasting, lambda index: kept[index][2], lambda index: kept[index][3])

@@ -6,10 +6,9 @@ explainers and metrics as well, so that "beats random on ..." may list several. 
 the means of its parts has differences with intervals, and neither test nor rank.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, islice
+from itertools import chain, combinations
 from typing import Annotated
 
 import numpy as np
@@ -27,11 +26,10 @@ from saliency_bench.results.intervals import (
     aggregate_interval,
     difference,
 )
-from saliency_bench.results.paired_test import ALPHA, Member, Pair, PairTests, SignFlips, adjusted_p, significant
+from saliency_bench.results.paired_test import ALPHA, Member, Pair, PairTests, SignFlips, adjusted_p, step_down
 from saliency_bench.results.trainings import has_few
 
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
-KEPT_FLIPS = 256  # pairs whose T under every flip are kept to be used again, 80 kB each
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"
 ALONE = "nothing to rank against"
@@ -144,9 +142,9 @@ def ranked(
         _with_enough(group, pairs, combinations(range(len(group)), 2))
         for group, pairs in zip(rivals, matched, strict=True)
     ]
-    decided = adjusted_p(matched, tested, _against_baselines(rivals, tested), seed, step=significant)
+    adjusted = adjusted_p(matched, tested, _against_baselines(rivals, tested), seed)
     standings: dict[str, Standing] = {}
-    for group, pairs, p in zip(rivals, matched, decided, strict=True):
+    for group, pairs, p in zip(rivals, matched, adjusted, strict=True):
         standings |= _standings(group, pairs.known, codes, _signs(group, pairs, p))
     for group in by_metric(keys):
         if group[0].aggregate:
@@ -174,17 +172,15 @@ def ranked_among(
         ({cell ids of a pair that was tested: 1 if the first is significantly better, -1 if worse, else 0}, standings).
     """
     matched = Matched([scores[key.cell_id] for key in keys], codes, keys[0].limits)
-    times = Counter(chain.from_iterable(combinations(indices, 2) for indices in chosen))
-    tested = _with_enough(keys, matched, times)
+    wanted = dict.fromkeys(chain.from_iterable(combinations(indices, 2) for indices in chosen))
+    tested = _with_enough(keys, matched, wanted)
     flips = next((flipped for _, flipped in SignFlips([matched], [tested], seed).families_in_turn()), None)
-    repeated = islice((pair for pair in tested if times[pair] > 1), KEPT_FLIPS)
-    kept = {pair: flips.plain(pair) for pair in repeated} if flips else {}
     for indices in chosen:
         among: dict[tuple[str, str], int] = {}
         pairs = [pair for pair in combinations(indices, 2) if flips and pair in flips.seen]
         if flips and pairs:
-            tests = PairTests.of_family(flips, pairs, kept)
-            for pair, p in zip(pairs, significant(tests).tolist(), strict=True):
+            p_values = step_down(PairTests.of_family(flips, pairs))
+            for pair, p in zip(pairs, p_values.tolist(), strict=True):
                 among[_ids(keys, pair)] = sign_of(flips.totals[pair], p, keys[0].higher_is_better)
         yield among, _standings([keys[index] for index in indices], matched.known[:, indices], codes, among)
 
@@ -209,21 +205,19 @@ def _with_enough(group: Sequence[CellKey], matched: Matched, pairs: Iterable[Pai
     return kept
 
 
-def _signs(keys: Sequence[CellKey], matched: Matched, decided: Mapping[Pair, float]) -> dict[tuple[str, str], int]:
+def _signs(keys: Sequence[CellKey], matched: Matched, adjusted: Mapping[Pair, float]) -> dict[tuple[str, str], int]:
     """Return {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}.
 
     Args:
         keys: the cells of a metric.
         matched: their scores.
-        decided: {pair: 0 where the difference is significant, else 1}.
+        adjusted: {pair: its adjusted p}.
     """
     signs = {}
-    for pair, p in decided.items():
-        signs[_ids(keys, pair)] = 0
-        if p == 0:
-            first, second, _ = matched.pair(*pair)
-            total = float((matched.columns[first] - matched.columns[second]).sum())
-            signs[_ids(keys, pair)] = sign_of(total, p, keys[0].higher_is_better)
+    for pair, p in adjusted.items():
+        first, second, _ = matched.pair(*pair)
+        total = float((matched.columns[first] - matched.columns[second]).sum())
+        signs[_ids(keys, pair)] = sign_of(total, p, keys[0].higher_is_better)
     matched.forget()
     return signs
 
