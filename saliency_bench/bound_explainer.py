@@ -139,7 +139,7 @@ class Explainer:
     @property
     def is_bundled(self) -> bool:
         """Return whether it is one of this package, not of another one or a function of yours."""
-        return getattr(self.function, "__module__", "").startswith("saliency_bench.explainers.")
+        return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
