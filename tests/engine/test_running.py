@@ -563,9 +563,10 @@ def test_a_start_that_failed_before_any_score_keeps_no_folder(shapes, resnet, tm
     def refused(*_):
         raise UserError("cannot run compiled here")
 
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="cannot run compiled here"):
+    with monkeypatch.context() as patch:
         patch.setattr("saliency_bench.classifiers.fast_forward._compile", refused)
-        go(tmp_path / "run", shapes, resnet, compile=True)
+        with pytest.raises(UserError, match="cannot run compiled here"):
+            go(tmp_path / "run", shapes, resnet, compile=True)
     assert list(tmp_path.glob("run/predictions/*"))
     again, never = (go(tmp_path / name, shapes, resnet) for name in ("run", "other"))
     assert (again.folder / "records.parquet").read_bytes() == (never.folder / "records.parquet").read_bytes()
