@@ -143,7 +143,8 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
     try:
         fused, why = _checked_copy(classifier, _probe(images), precision)
     except Exception as error:  # one that cannot be recorded or copied is used as it is, and raises its own errors
-        fused, why = None, f"{type(error).__name__}: {one_line(error, 200)}"
+        message = str(error).strip().partition("\n\n")[0]  # torch.compile appends hints for developers
+        fused, why = None, f"{type(error).__name__}: {one_line(message, 200)}"
         classifier.halved += is_out_of_memory(error)  # which changes last bits; the part says so
     finally:
         classifier.passes, classifier.precision = passes, precision

@@ -81,9 +81,9 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
     Python objects may stand in the place of names: an explainer, or any function (classifier, images, target) -> maps;
     a metric, or a function such as f(maps, masks), of which `sb.metric` says what its scores mean; a model object or
     what `load_classifier` gives, which stays as it is; a dict as label map or groups.
-    `precision` and `channels_last` are part of a cell's identity; limit, batch_size, strict, device and out are not.
-    Where `limit` cuts the last chunk, `forward_passes` of the summary count all of it, and the scores its first samples
-    only. `summary["faults"]` counts what was left out because it failed.
+    `precision`, `channels_last` and `compile` are part of a cell's identity; limit, batch_size, strict, device and out
+    are not. Where `limit` cuts the last chunk, `forward_passes` of the summary count all of it, and the scores its
+    first samples only. `summary["faults"]` counts what was left out because it failed.
 
     Started again with the same `out`, it computes what is missing.
 
