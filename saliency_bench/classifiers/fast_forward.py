@@ -19,7 +19,7 @@ is used depends on the network and the image size, never on the images: equal ch
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled: on an H100 in bf16 ResNet-18 then
 takes 0.66 of the time and ResNet-50 0.58, on a CPU ResNet-18 0.76 to 0.89. Compiling takes up to 20 seconds for each
-image size on a GPU, and minutes on a CPU. What cannot be compiled whole is refused.
+image size on a GPU, and more on a CPU. What cannot be compiled whole is refused.
 
 Making a copy costs as much as a few passes, so a classifier keeps its last one, until anything differs that it was made
 of: image size, precision, layout, a weight (by the sum of its bits, as writing to `.data` leaves no other trace), or a
@@ -149,7 +149,7 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
     finally:
         classifier.passes, classifier.precision = passes, precision
     if why and classifier.compiled:
-        raise UserError(f"{classifier.id} cannot run compiled here ({why}); leave out --compile")
+        raise UserError(f"{classifier.id} cannot run compiled here ({why}); leave out --compile, with another --out")
     if why:
         log.info("%s runs as it is, without a faster copy: %s", classifier.id, why)
     return fused

@@ -15,8 +15,3 @@ PART = re.compile(rf"[0-9]{{6,}}-[0-9a-f]{{{DIGITS}}}\.parquet")
 def has_parts(out: Path) -> bool:
     """Return whether a folder has part files of a run, by their names."""
     return any(PART.fullmatch(path.name) for path in (*out.glob("predictions/*"), *out.glob("chunks/*")))
-
-
-def has_scores(out: Path) -> bool:
-    """Return whether a run has written scores to a folder."""
-    return (out / "summary.json").exists() or any(PART.fullmatch(path.name) for path in out.glob("chunks/*"))

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from saliency_bench.errors import UserError
 from saliency_bench.registry import is_named
 from saliency_bench.results import MANIFEST as MANIFEST
-from saliency_bench.results import has_parts, has_scores
+from saliency_bench.results import has_parts
 from saliency_bench.results.cell import CellKey, StrictModel, field_line
 from saliency_bench.results.identity import PARTNERS, Identity
 from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, one_after_the_other, variable
@@ -74,7 +74,7 @@ class Manifest(BaseModel):
         Cells whose samples had other partners, as with another limit, are left out: they cannot be compared.
 
         Raises:
-            UserError: The earlier start was a run of something else, which is named, and has scores.
+            UserError: The earlier start was a run of something else, which is named.
         """
         if earlier is None:
             return self
@@ -88,8 +88,6 @@ class Manifest(BaseModel):
         differing += ["other model"] if earlier.other and self.other != earlier.other else []
         before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
-        if differing and not has_scores(Path(self.spec.out)):
-            return self  # the earlier start failed first, as with a network that cannot be compiled
         if differing:
             raise UserError(f"{self.spec.out} holds a run with another {differing[0]}; choose another --out")
         objects = dict.fromkeys((*earlier.objects, *self.objects))

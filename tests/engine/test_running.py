@@ -557,23 +557,6 @@ def test_a_folder_that_holds_something_else_is_refused(done, shapes, resnet, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_start_that_failed_before_any_score_keeps_no_folder(shapes, resnet, tmp_path, monkeypatch):
-    """As with a network that cannot be compiled, where the advice is to leave out --compile."""
-
-    def refused(*_):
-        raise UserError("cannot run compiled here")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("saliency_bench.classifiers.fast_forward._compile", refused)
-        with pytest.raises(UserError, match="cannot run compiled here"):
-            go(tmp_path / "run", shapes, resnet, compile=True)
-    assert list(tmp_path.glob("run/predictions/*"))
-    again, never = (go(tmp_path / name, shapes, resnet) for name in ("run", "other"))
-    assert (again.folder / "records.parquet").read_bytes() == (never.folder / "records.parquet").read_bytes()
-    with pytest.raises(UserError, match="another precision, memory layout or compilation"):
-        go(tmp_path / "run", shapes, resnet, compile=True)
-
-
 def scaled(factor):
     def own(classifier, images, target):
         return factor * images.mean(dim=1)
