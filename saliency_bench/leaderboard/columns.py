@@ -60,7 +60,7 @@ COLUMNS: Final[dict[str, Column]] = {
 
 def features() -> "datasets.Features":
     """Return the type of each column."""
-    import datasets  # takes long to import, and a board that is only shown needs it not
+    import datasets  # takes long to import, and a board that is only shown does not need it
 
     kinds = {kind: datasets.Value(kind) for kind in (TEXT, NUMBER, COUNT, FLAG)}
     kinds[TEXTS] = datasets.List(kinds[TEXT])

@@ -239,7 +239,7 @@ def _check_names(result: Result, rows: _Rows) -> None:
         raise ValueError(f"cell_id {cell_id} is not in {RESULT}")
     for column, text in names[cell_id].items():
         if (stated := rows.text(column, row)) != text:
-            shown = "nan" if stated is None else stated
+            shown = "null" if stated is None else stated
             raise ValueError(f"{column} of cell {cell_id} must be {text}, not {shown}")
 
 

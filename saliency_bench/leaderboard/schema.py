@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -269,9 +269,7 @@ def read_result(path: Path) -> Result:
         # At most so many values: each follows one of these signs. Parsing first would make an object of each.
         if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
             raise ValueError(f"it holds {values:,} values, of which at most {MOST_VALUES:,} are read")
-        content = parse_json(text, unique=True)
-        if not _is_plain(content):
-            check_texts(content)
+        check_texts(parse_json(text, unique=True))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
     return validated(text, path)
@@ -311,28 +309,6 @@ def check_texts(content: object, place: str = "") -> None:
     elif isinstance(content, list):
         for index, value in enumerate(content):
             check_texts(value, f"{place}.{index}")
-
-
-def _is_plain(content: Any) -> bool:
-    """Return whether `check_texts` finds nothing, which takes less than saying where; False for some that it allows."""
-    if isinstance(content, dict):
-        texts = {name: content[name] for name in SEVERAL_LINES if isinstance(content.get(name), str)}
-        content = content | {name: text.splitlines() for name, text in texts.items() if len(text) <= LONGEST_TEXT}
-    rest = [content]
-    while rest:
-        item = rest.pop()
-        kind = type(item)  # as `json` makes them
-        if kind is str:
-            if len(item) > LONGEST_TEXT or not item.isprintable():
-                return False
-        elif kind is dict:
-            if len(item) > MOST_NAMES:
-                return False
-            rest += item
-            rest += item.values()
-        elif kind is list:
-            rest += item
-    return True
 
 
 def _slug(name: str) -> str:
