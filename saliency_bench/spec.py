@@ -254,7 +254,7 @@ class RunSpec(BaseModel):
 
     @property
     def computing(self) -> dict[str, Any]:
-        """The settings of the arithmetic, as `load_classifier` takes them."""
+        """Return the settings of the arithmetic, as `load_classifier` takes them."""
         return {"precision": self.precision, "channels_last": self.channels_last, "compile": self.compile}
 
     def command(self, verb: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:

@@ -61,7 +61,7 @@ def load_classifier(
         precision: "fp32" (default), "bf16", or on a GPU "fp16" or "tf32".
         channels_last: Memory layout.
         compile: Whether methods that only look at outputs use a network that torch.compile has compiled, which takes
-            seconds for each image size and a compiler (Triton on a GPU, else g++ or another for C++).
+            seconds for each image size and needs a compiler (Triton on a GPU, else g++ or another for C++).
         activation: "softmax", or "sigmoid" for multi-label and single-logit heads; by default what the checkpoint's
             config says, and a softmax for any other model object (`classifier.assumed` is then true).
         logits: Function that takes the logits (B, K) from what the module returns, where that is more:
