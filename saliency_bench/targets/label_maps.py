@@ -20,7 +20,7 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
         classes: Number of the model's classes.
         label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
             members has the sum of their logits as target. A class that the model does not have is null or []. One that
-            it has under the same name needs no entry, nor, with a single logit, the class that it speaks against,
+            it has under the same name needs no entry in a map of this dataset's names alone, nor, with a single logit, the class that it speaks against,
             which has no class of the model.
 
     Returns:
@@ -78,7 +78,9 @@ def is_unnamed(labels: Sequence[str]) -> bool:
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
     """Return the model's classes for each class of the dataset by a label map."""
     called = Counter(map(_plain, model or []))
-    alike = {name: name for name in dataset if called[_plain(name)] == 1 and classes > 1}
+    # A map with another name may have a slip of the pen, and then means a class that it seems to leave out.
+    fills = classes > 1 and set(label_map) <= set(dataset)
+    alike = {name: name for name in dataset if fills and called[_plain(name)] == 1}
     known = alike | label_map
     if not set(dataset) & set(label_map) or (classes > 1 and set(dataset) - set(known)):
         missing = [name for name in dataset if name not in known] or dataset
