@@ -20,8 +20,8 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
         classes: Number of the model's classes.
         label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
             members has the sum of their logits as target. A class that the model does not have is null or []. One that
-            it has under the same name needs no entry in a map of this dataset's names alone, nor, with a single logit, the class that it speaks against,
-            which has no class of the model.
+            it has under the same name needs no entry, where all names of the map are the dataset's; nor, with a single
+            logit, the class that it speaks against, which has no class of the model.
 
     Returns:
         The model's classes for each class of the dataset.
