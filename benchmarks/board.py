@@ -33,13 +33,14 @@ def make(root: Path, datasets: int, people: int) -> None:
         scene = f"saliency-bench/data-{number}", f"{number:064x}", f"{number:032x}"
         boards.know(root, scene, ids)
         for person in range(people):
-            own = [f"method-{person}-{index}@1" for index in range(EXPLAINERS)]
-            names = [*boards.METHODS, "gae", "lime", "iia"] if person == 0 else own
+            submitted = [f"method-{person}-{index}@1" for index in range(EXPLAINERS)]
+            names = [*boards.METHODS, "gae", "lime", "iia"] if person == 0 else submitted
             scores = boards.scores_of(names[:EXPLAINERS], boards.METRICS, number * people + person, SAMPLES)
             # One image is as hard for everybody, and some methods are better than others.
             levels = np.random.default_rng(person).uniform(-0.2, 0.2, len(scores))
             better = {
-                name: np.clip(one + level, 0, 1) for (name, one), level in zip(scores.items(), levels, strict=True)
+                name: np.clip(column + level, 0, 1)
+                for (name, column), level in zip(scores.items(), levels, strict=True)
             }
             folder = boards.put(
                 root, pytest.MonkeyPatch(), scene, scores if person == 0 else better, f"person-{person}", ids=ids
@@ -61,7 +62,7 @@ def opened(root: Path, cache: Path) -> tuple[int, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="a new one, or one made before")
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where the board is, or is made")
     parser.add_argument("--datasets", type=int, default=14, metavar="N", help="default: 14")
     parser.add_argument("--people", type=int, default=7, metavar="N", help="who submit on each; default: 7")
     args = parser.parse_args()

@@ -95,8 +95,10 @@ def main() -> None:
         classes = classifier.eval()(images[:1]).shape[1]
     labels = torch.arange(args.batch, device=images.device) % classes
     print(f"{args.model}, {args.batch} images of {args.size}, {args.threads} threads, {args.rounds} rounds")
-    place = f"{processor()}, {'with' if has_bf16() else 'no'} bf16" if args.device == "cpu" else classifier.arithmetic
-    print(f"{device_name(args.device)}, {place}; torch {torch.__version__}\n")
+    arithmetic = (
+        f"{processor()}, {'with' if has_bf16() else 'no'} bf16" if args.device == "cpu" else classifier.arithmetic
+    )
+    print(f"{device_name(args.device)}, {arithmetic}; torch {torch.__version__}\n")
     print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'asked':>5}  / others, MB")
     names = args.explainers or list_explainers()
     if args.together:
@@ -138,11 +140,11 @@ def classifier_of(name: str, size: int, device: str):
 def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, str, str | None]:
     """Passes for one image, what autograd is asked for ("images", "layer" or "outputs"), and the layer."""
     found: set[str] = set()
-    one = images[:1], targets.one_hot(labels[:1], classes).to(images.device)
-    explainer(classifier, *one)  # what is found out once about a network
+    first = images[:1], targets.one_hot(labels[:1], classes).to(images.device)
+    explainer(classifier, *first)  # what is found out once about a network
     before = classifier.passes
     with watched(found, images):
-        explainer(classifier, *one)
+        explainer(classifier, *first)
     kind = "images" if "images" in found else "layer" if found else "outputs"
     layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
     return classifier.passes - before, kind, layer

@@ -215,9 +215,9 @@ def retraining(folder: Path, rows: DatasetDict, args) -> str:
         made.append(new_classifier(*given))
         return made[-1]
 
-    def measured(setup, splits, pictures, place: Path, task: networks.Task, advance) -> None:
+    def measured(setup, splits, pictures, folder_of_task: Path, task: networks.Task, advance) -> None:
         def ours() -> dict:
-            retrain(setup, splits, pictures, place, task, advance)
+            retrain(setup, splits, pictures, folder_of_task, task, advance)
             return made[-1].model.state_dict()
 
         if task.explainer is None:

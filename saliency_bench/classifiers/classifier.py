@@ -321,7 +321,7 @@ class Classifier(nn.Module):
 
     @property
     def arithmetic(self) -> str:
-        """What it computes in, for results: precision, type of weights if it is another, memory layout, compilation."""
+        """Return what it computes in, for results: precision, other type of weights, memory layout, compilation."""
         names = {torch.float32: "fp32"} | {value: key for key, value in DTYPES.items()}
         weights = names.get(self.dtype, str(self.dtype).removeprefix("torch."))
         parts = [self.precision] if weights == "fp32" else [f"{weights} weights"]

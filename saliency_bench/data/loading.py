@@ -163,8 +163,8 @@ class Found:
         Raises:
             UserError: It is one split, which would be loaded as each of them; or as in `load`.
         """
-        place = self.folder
-        is_one = place is not None and (place.is_file() or (place / SAVED).is_file())
+        folder = self.folder
+        is_one = folder is not None and (folder.is_file() or (folder / SAVED).is_file())
         if is_one or isinstance(self.rows, Dataset):
             raise UserError(
                 f"{self.text} is one split, and training needs {', '.join(splits)}; give a folder or a DatasetDict"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from saliency_bench import displays
 from saliency_bench.analysis.differences import Conflict, conflicts
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.cache import cached_places
+from saliency_bench.leaderboard.cache import cached_places, forget_oldest
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
 from saliency_bench.leaderboard.columns import columns_of, features
 from saliency_bench.leaderboard.copies import agree, other_names
@@ -185,6 +185,7 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     board.rows[:] = [replace(row, conflict=True) if row.cell.cell_id in disputed else row for row in board.rows]
     board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
                                      row.folder))  # fmt: skip
+    forget_oldest()
     for refused in board.refused:
         complain(f"left out: {refused.line}")
     return board

@@ -34,8 +34,7 @@ from saliency_bench.utils.storage import cache_folder
 
 PLACES = TypeAdapter(dict[str, Place])
 LARGEST = 2**28  # bytes of a submission that is kept
-MOST_KEPT = 2**31  # bytes of all, and at most a hundredth more
-_written = [MOST_KEPT]  # bytes of each file since the oldest were last removed: with the first they are
+MOST_KEPT = 2**31  # bytes of all that is kept from one board to the next
 
 
 def read_cached(content: str, folder: Path) -> Checked:
@@ -51,29 +50,26 @@ def read_cached(content: str, folder: Path) -> Checked:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a file, and remove the oldest ones beside it. Nothing waits for the disk: what is lost is made again."""
+    """Write a file. Nothing waits for the disk: what is lost is made again."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
     with suppress(OSError):  # the disk is full or read-only
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
         temporary.replace(path)
-        _written.append(len(content))
-        if sum(_written) > MOST_KEPT / 100:  # not after each of thousands of files
-            _written.clear()
-            _forget_oldest(path.parent)
     with suppress(OSError):
         temporary.unlink(missing_ok=True)
 
 
-def _forget_oldest(folder: Path) -> None:
-    """Remove the oldest files of a folder until at most `MOST_KEPT` bytes are left."""
-    files = sorted(((status := path.stat()).st_mtime, status.st_size, path) for path in folder.iterdir())
-    total = sum(size for _, size, _ in files)
-    for _, size, path in files:
-        if total <= MOST_KEPT:
-            break
-        path.unlink(missing_ok=True)
-        total -= size
+def forget_oldest() -> None:
+    """Remove the oldest files until at most `MOST_KEPT` bytes are left."""
+    with suppress(OSError):  # there is none yet, or another process removes them, too
+        files = sorted(((status := path.stat()).st_mtime, status.st_size, path) for path in _folder().iterdir())
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= MOST_KEPT:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
 
 
 def checked_and_packed(folder: str) -> bytes:

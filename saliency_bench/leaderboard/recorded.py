@@ -161,10 +161,10 @@ class _Images:
         self.places = np.argsort(order)[inverse]
         other = groups != groups[first_rows][self.places]
         if other.any():
-            place = self.places[other].min()
-            second = np.flatnonzero(other & (self.places == place))[0]
-            pair = " and ".join(str(rows.text("group", row)) for row in (first_rows[place], second))
-            raise ValueError(f"image {rows.text('image_id', first_rows[place])} has two groups, {pair}")
+            image = self.places[other].min()
+            second = np.flatnonzero(other & (self.places == image))[0]
+            pair = " and ".join(str(rows.text("group", row)) for row in (first_rows[image], second))
+            raise ValueError(f"image {rows.text('image_id', first_rows[image])} has two groups, {pair}")
         self.ids = [rows.texts["image_id"][code] for code in present[order].tolist()]
         self.groups = [rows.text("group", row) for row in first_rows.tolist()]
 

@@ -82,16 +82,11 @@ class Matched:
             patterns.setdefault(np.packbits(mask).tobytes(), index) for index, mask in enumerate(self.known.T)
         ]
         self._common: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
-        self._pairs: dict[tuple[int, int], tuple[int, int, np.ndarray]] = {}
 
     def pair(self, first: int, second: int) -> tuple[int, int, np.ndarray]:
         """Return (the indices in `columns` of both on their common samples, how many of these each cluster has)."""
-        if (first, second) not in self._pairs:
-            key, common = self._samples(first, second)
-            self._pairs[first, second] = (
-                self._index(first, key, common), self._index(second, key, common), self.counts(first, second)
-            )  # fmt: skip
-        return self._pairs[first, second]
+        key, common = self._samples(first, second)
+        return self._index(first, key, common), self._index(second, key, common), self.counts(first, second)
 
     def counts(self, first: int, second: int) -> np.ndarray:
         """Return how many common samples of two columns each cluster has, the same array for all with the same ones."""
@@ -102,7 +97,7 @@ class Matched:
 
     def forget(self) -> None:
         """Drop the sums of pairs, which outgrow the scores where columns miss different samples."""
-        self.columns, self._indices, self._counts, self._common, self._pairs = [], {}, {}, {}, {}
+        self.columns, self._indices, self._counts, self._common = [], {}, {}, {}
 
     def _samples(self, first: int, second: int) -> tuple[bytes, np.ndarray]:
         """Return the common samples of two columns, with a key under which they are cached."""

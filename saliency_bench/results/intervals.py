@@ -15,7 +15,6 @@ Not included: the explainer's seed, the model's training, the choice of datasets
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -281,19 +280,10 @@ def _drawn(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
     """Yield blocks (some draws, clusters) of how often each draw with replacement has each cluster."""
     block = max(1, INDICES_AT_ONCE // clusters)
     for start in range(0, draws, block):
-        draw = _draw_again if draws <= block else _draw
-        yield draw(clusters, min(block, draws - start), seed_of(seed, "bootstrap", clusters, start))
-
-
-def _draw(clusters: int, count: int, seed: int) -> np.ndarray:
-    """Return how often each draw has each cluster, (count, clusters)."""
-    drawn = (random_bits(seed, count * clusters) % np.uint64(clusters)).astype(np.intp).reshape(count, clusters)
-    weights = np.stack([np.bincount(indices, minlength=clusters) for indices in drawn]).astype(float)
-    weights.flags.writeable = False
-    return weights
-
-
-_draw_again = lru_cache(2)(_draw)  # of all draws at once, at most 32 MiB: the metrics of a run draw the same clusters
+        count = min(block, draws - start)
+        bits = random_bits(seed_of(seed, "bootstrap", clusters, start), count * clusters)
+        drawn = (bits % np.uint64(clusters)).astype(np.intp).reshape(count, clusters)
+        yield np.stack([np.bincount(indices, minlength=clusters) for indices in drawn]).astype(float)
 
 
 def cluster_bootstrap(

@@ -14,8 +14,6 @@ it, as loudly as any of those seen (`another_cluster`), in a test in which that 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +25,6 @@ FLIPS = 9999
 FEW_BETWEEN = 10  # clusters whose scores show how large those of a rare event are
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
-DIFFERENCES_AT_ONCE = 2**18  # of cluster sums of pairs, which take 8 bytes each, three times
 SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
 
 Pair = tuple[int, int]  # two columns of a family
@@ -40,8 +37,8 @@ class SignFlips:
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
 
-    def families_in_turn(self) -> Iterator[tuple[int, "Flipped"]]:
-        """Yield (index, its T) of each family that has pairs."""
+    def families_in_turn(self) -> Iterator[tuple[int, dict[Pair, float], "Flipped"]]:
+        """Yield (index, {pair: T}, the T of every flip) of each family that has pairs."""
         turned = 1.0 - 2.0 * _random_signs(self.flips, 1, seed_of(self.seed, "flips", "another"))[:, 0]
         for numbers in self._together():
             indices_by_family = [
@@ -51,11 +48,11 @@ class SignFlips:
             # Families share their signs: flip b of a pair goes with flip b of every other pair, also of other metrics,
             # which the families `across` metrics need.
             columns = [column for number in numbers for column in self.families[number].columns]
-            sums = signed_sums(columns, self.seed, self.flips)
+            sums = np.ascontiguousarray(signed_sums(columns, self.seed, self.flips).T)
             for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
                 flipped = Flipped(self.families[number], indices, sums[end - width : end], turned)
                 self.families[number].forget()
-                yield number, flipped
+                yield number, flipped.seen, flipped
 
     def _together(self) -> Iterator[list[int]]:
         """Yield indices of families whose columns are flipped in one go, bounded in memory."""
@@ -77,174 +74,110 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip.
-
-    `totals` has sum D.
-    """
+    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip."""
 
     def __init__(
         self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray, turned: np.ndarray
     ):
         """Take the sums of columns under each flip (k, B), and whether one more cluster is turned (B,), 1 or -1."""
-        self.sums, self.turned = sums, turned
-        totals, squares, largest = _of_differences(family.columns, [columns[:2] for columns in indices.values()])
-        norms = np.sqrt(squares)
-        another = another_cluster(totals, largest, _least_of_another(family, indices))
-        norms_with = np.sqrt(squares + np.array([number**2 for number in another.tolist()]))
-        # A pair that differs nowhere has T = 0.
-        norms, norms_with = (np.where(numbers > 0, numbers, np.inf) for numbers in (norms, norms_with))
-        # A cluster that turns the sum around leaves nothing of the difference.
-        outlasting = np.where(np.abs(totals) > np.abs(another), np.abs(totals + another) / norms_with, 0.0)
-        columns = ([pair[:2] for pair in indices.values()], norms.tolist(), another.tolist(), norms_with.tolist())
-        self.of_pair = dict(zip(indices, zip(*columns, strict=True), strict=True))
-        self.totals, self.seen, self.outlasting = (
-            dict(zip(indices, numbers.tolist(), strict=True))
-            for numbers in (totals, np.abs(totals) / norms, outlasting)
-        )
+        self._places = {pair: columns[:2] for pair, columns in indices.items()}
+        self._sums, self._turned = sums, turned
+        self._norms: dict[Pair, float] = {}
+        self._another: dict[Pair, tuple[float, float]] = {}  # its difference, and the norm with it
+        self.seen: dict[Pair, float] = {}
+        self.outlasting: dict[Pair, float] = {}
+        self.totals: dict[Pair, float] = {}
+        for pair, (first, second, counts) in indices.items():
+            sums_of_pair = family.columns[first] - family.columns[second]
+            norm = float(np.sqrt((sums_of_pair**2).sum()))
+            self._norms[pair] = norm
+            self.seen[pair] = float(abs(sums_of_pair.sum()) / norm) if norm else 0.0
+            may_be = 0.0
+            between = sorted(family.between[column] for column in pair)
+            if np.isfinite(family.width) and between[0] < FEW_BETWEEN and between[1] > 0:
+                may_be = family.width * counts.sum() / np.count_nonzero(counts)
+            another, total = another_cluster(sums_of_pair, may_be), float(sums_of_pair.sum())
+            norm_with = float(np.sqrt((sums_of_pair**2).sum() + another**2))
+            self._another[pair] = another, norm_with
+            # A cluster that turns the sum around leaves nothing of the difference.
+            self.totals[pair] = total
+            self.outlasting[pair] = abs(total + another) / norm_with if abs(total) > abs(another) else 0.0
 
-    def plain(self, pair: Pair) -> np.ndarray:
-        """Return T, |sum of signed differences| / norm, of a pair under every flip, (B,)."""
-        # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own.
-        (first, second), norm, _, _ = self.of_pair[pair]
-        values = self.sums[first] - self.sums[second]
-        np.abs(values, out=values)
-        values /= norm
-        return values
+    def under_flips(self, pair: Pair) -> np.ndarray:
+        """Return |sum of signed differences| / norm of a pair under every flip, without and with another cluster.
 
-    def again(self, pair: Pair) -> np.ndarray:
-        """Return T+, T with another cluster, of a pair under every flip, (B,)."""
-        (first, second), _, another, norm_with = self.of_pair[pair]
-        values = self.turned * another
-        values += self.sums[first] - self.sums[second]
-        np.abs(values, out=values)
-        values /= norm_with
-        return values
-
-
-def _of_differences(
-    columns: Sequence[np.ndarray], pairs: Sequence[tuple[int, int]]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return of the differences D of pairs of columns (sum D, sum D^2, the greatest |D|), (pairs,) each."""
-    stacked, places = np.stack(columns), np.array(pairs)
-    parts: list[tuple[np.ndarray, ...]] = []
-    step = max(1, DIFFERENCES_AT_ONCE // max(stacked.shape[1], 1))
-    for start in range(0, len(places), step):
-        first, second = places[start : start + step].T
-        sums = stacked[first] - stacked[second]
-        parts.append((sums.sum(axis=1), (sums**2).sum(axis=1), np.abs(sums).max(axis=1, initial=0)))
-    totals, squares, largest = (np.concatenate(numbers) for numbers in zip(*parts, strict=True))
-    return totals, squares, largest
+        (2, flips).
+        """
+        # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own; a pair
+        # that differs nowhere has T = 0.
+        first, second = self._places[pair]
+        another, norm_with = self._another[pair]
+        differences = self._sums[first] - self._sums[second]
+        flipped_t = np.stack([differences / (self._norms[pair] or np.inf),
+                          (differences + self._turned * another) / (norm_with or np.inf)])  # fmt: skip
+        return np.abs(flipped_t, out=flipped_t)
 
 
-def _least_of_another(family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]]) -> np.ndarray:
-    """Return for each pair how large the difference of one more cluster is at least (`another_cluster`)."""
-    least = np.zeros(len(indices))
-    if not np.isfinite(family.width):
-        return least
-    between = np.array(family.between)[np.array(list(indices))]
-    rare = (between.min(axis=1) < FEW_BETWEEN) & (between.max(axis=1) > 0)
-    for place, (_, _, counts) in enumerate(indices.values()):
-        if rare[place]:
-            least[place] = family.width * counts.sum() / np.count_nonzero(counts)
-    return least
+def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
+    """Return the difference of one more cluster, which speaks against the sum of the others.
 
-
-def another_cluster(totals: np.ndarray, largest: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Return the difference of one more cluster, which speaks against the sum of the others, of each pair.
-
-    It is as large as the greatest |D|, and no smaller than `least`: where one of the two scores has hardly left the
+    It is as large as the greatest |D|, and no smaller than `may_be`: where one of the two scores has hardly left the
     ends of its range, and not both are 0/1 scores, a cluster as wide as the range, since few events among few samples
     do not show how many there are, nor how large.
 
     Args:
-        totals: (pairs,) sum D.
-        largest: (pairs,) the greatest |D|.
-        least: (pairs,).
+        sums: (C,) D.
+        may_be: the least.
     """
-    return np.where(totals > 0, -1, 1) * np.maximum(largest, least)
+    largest = max(float(np.abs(sums).max(initial=0)), may_be)
+    return -largest if sums.sum() > 0 else largest
 
 
 def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
-    """Return the sum of each of k columns (clusters,) under random signs of the clusters, (k, flips).
+    """Return the sum of each of k columns (clusters,) under random signs of the clusters, (flips, k).
 
     The columns are summable (`clusters.summable`), so that the sums are exact and equal under any number of threads.
     """
-    turned = np.zeros((len(columns), flips))
+    turned = np.zeros((flips, len(columns)))
     for start in range(0, len(columns[0]), CLUSTERS_AT_ONCE):
-        block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns])
-        turned += block @ _random_signs(flips, block.shape[1], seed_of(seed, "flips", start)).astype(np.float64).T
+        block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns], axis=1)
+        turned += _random_signs(flips, len(block), seed_of(seed, "flips", start)).astype(np.float64) @ block
     # sum s D with s = 1 - 2 b is sum D - 2 sum b D, and b is 0 or 1: half the numbers of a matrix of signs.
     plain = np.array([column.sum() for column in columns])
-    turned *= -2  # twice the part that was turned
-    turned += plain[:, None]
-    return turned
+    return plain - 2 * turned  # twice the part that was turned
 
 
-@lru_cache(4)  # at most 20 MB; a board asks for the same signs in every question
 def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
     """Return 0 or 1 at random, (rows, count)."""
     words = random_bits(seed, rows * -(-count // 64)).astype("<u8").view(np.uint8).reshape(rows, -1)
-    signs = np.unpackbits(words, axis=1, count=count)
-    signs.flags.writeable = False
-    return signs
+    return np.unpackbits(words, axis=1, count=count)
 
 
-class PairTests(NamedTuple):
-    """The T of some pairs, of one family or several, and under every flip.
-
-    Attributes:
-        seen: (pairs,) T.
-        outlasting: (pairs,) T+, T with another cluster.
-        plain: the number of a pair -> its T under every flip, (B,).
-        again: the number of a pair -> its T+ under every flip, (B,).
-    """
-
-    seen: np.ndarray
-    outlasting: np.ndarray
-    plain: Callable[[int], np.ndarray]
-    again: Callable[[int], np.ndarray]
-
-    @classmethod
-    def of_family(cls, flipped: Flipped, pairs: Sequence[Pair]) -> "PairTests":
-        """Return the tests of some pairs of a family."""
-        by_pair = flipped.seen, flipped.outlasting
-        seen, outlasting = (np.array([numbers[pair] for pair in pairs]) for numbers in by_pair)
-        return cls(seen, outlasting, lambda i: flipped.plain(pairs[i]), lambda i: flipped.again(pairs[i]))
-
-
-def step_down(tests: PairTests) -> np.ndarray:
+def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
     """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
 
     p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
 
     A pair whose p is below `ALPHA` must also outlast another cluster: p+, made of T+ in the same way and halved, as
     its direction is known, takes the place of p where it is not below `ALPHA`.
-    """
-    order = np.argsort(-tests.seen, kind="stable")
-    reached, flips = _reached(order[::-1], tests.seen, tests.plain)
-    reached_again, _ = _reached(order[::-1], tests.outlasting, tests.again)
-    # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
-    alone, again = ((1 + counts) / (1 + flips) for counts in (reached, reached_again))
-    stepped = np.empty(len(order))
-    stepped[order] = np.maximum.accumulate(alone[order])
-    return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
-
-
-def _reached(pairs: np.ndarray, seen: np.ndarray, flipped: Callable[[int], np.ndarray]) -> tuple[np.ndarray, int]:
-    """Return (how many flips reach T of each of these pairs, (all pairs,); the number of flips).
 
     Args:
-        pairs: from the least T up.
-        seen: (all pairs,) T.
-        flipped: the number of a pair -> T under every flip.
+        seen: (pairs,) T.
+        outlasting: (pairs,) T+, T with another cluster.
+        flipped: the number of a pair -> its T and T+ under every flip, (2, flips).
     """
-    reached, greatest = np.zeros(len(seen), dtype=int), None
-    least = seen * SAME
-    for pair in pairs:  # the greatest among this pair and those of lesser T
-        values = flipped(pair)
-        greatest = values if greatest is None else np.maximum(greatest, values)
-        reached[pair] = np.count_nonzero(greatest >= least[pair])
-    return reached, 0 if greatest is None else len(greatest)
+    order = np.argsort(-seen, kind="stable")
+    reached = np.zeros((2, len(seen)), dtype=int)
+    greatest = np.zeros((2, 1))
+    for pair in order[::-1]:  # from the least T up: the greatest among this pair and those of lesser T
+        greatest = np.maximum(greatest, flipped(pair))
+        for counts, largest, values in zip(reached, greatest, (seen, outlasting), strict=True):
+            counts[pair] = np.count_nonzero(largest >= values[pair] * SAME)
+    # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
+    alone, again = (1 + reached) / (1 + greatest.shape[1])
+    stepped = np.empty(len(seen))
+    stepped[order] = np.maximum.accumulate(alone[order])
+    return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
 
 
 def adjusted_p(
@@ -266,23 +199,22 @@ def adjusted_p(
     """
     p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}
-    kept: dict[Member, tuple[float, float, np.ndarray, np.ndarray]] = {}
-    for number, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
-        p = step_down(PairTests.of_family(flipped, list(flipped.seen)))
-        p_values[number] = dict(zip(flipped.seen, p.tolist(), strict=True))
-        for pair in flipped.seen:
+    kept: dict[Member, tuple[float, float, np.ndarray]] = {}
+    for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
+        family_pairs = list(seen)
+        seen_t, outlasting = (
+            np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting)
+        )
+        p = step_down(seen_t, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
+        p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
+        for pair in family_pairs:
             if (number, pair) in wanted:
-                numbers = flipped.seen[pair], flipped.outlasting[pair]
-                kept[number, pair] = *numbers, flipped.plain(pair), flipped.again(pair)
+                kept[number, pair] = seen[pair], flipped.outlasting[pair], flipped.under_flips(pair)
     for members in across:
-        if tested := [member for member in members if member in kept]:
-            p = step_down(_kept_tests([kept[member] for member in tested]))
+        tested = [member for member in members if member in kept]
+        if tested:
+            seen_t, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
+            p = step_down(seen_t, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values
-
-
-def _kept_tests(kept: Sequence[tuple[float, float, np.ndarray, np.ndarray]]) -> PairTests:
-    """Return the tests of pairs of several families, (T, T+, T under every flip, T+ under every flip) of each."""
-    seen, outlasting = (np.array(numbers) for numbers in list(zip(*kept, strict=True))[:2])
-    return PairTests(seen, outlasting, lambda index: kept[index][2], lambda index: kept[index][3])

@@ -26,7 +26,7 @@ from saliency_bench.results.intervals import (
     aggregate_interval,
     difference,
 )
-from saliency_bench.results.paired_test import ALPHA, Member, Pair, PairTests, SignFlips, adjusted_p, step_down
+from saliency_bench.results.paired_test import ALPHA, Member, Pair, SignFlips, adjusted_p, step_down
 from saliency_bench.results.trainings import has_few
 
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
@@ -174,12 +174,13 @@ def ranked_among(
     matched = Matched([scores[key.cell_id] for key in keys], codes, keys[0].limits)
     wanted = dict.fromkeys(chain.from_iterable(combinations(indices, 2) for indices in chosen))
     tested = _with_enough(keys, matched, wanted)
-    flips = next((flipped for _, flipped in SignFlips([matched], [tested], seed).families_in_turn()), None)
+    flips = next((flipped for _, _, flipped in SignFlips([matched], [tested], seed).families_in_turn()), None)
     for indices in chosen:
         among: dict[tuple[str, str], int] = {}
-        pairs = [pair for pair in combinations(indices, 2) if flips and pair in flips.seen]
-        if flips and pairs:
-            p_values = step_down(PairTests.of_family(flips, pairs))
+        if flips and (pairs := [pair for pair in combinations(indices, 2) if pair in flips.seen]):
+            by_pair = flips.seen, flips.outlasting
+            seen, outlasting = (np.array([numbers[pair] for pair in pairs]) for numbers in by_pair)
+            p_values = step_down(seen, outlasting, lambda index: flips.under_flips(pairs[index]))
             for pair, p in zip(pairs, p_values.tolist(), strict=True):
                 among[_ids(keys, pair)] = sign_of(flips.totals[pair], p, keys[0].higher_is_better)
         yield among, _standings([keys[index] for index in indices], matched.known[:, indices], codes, among)

@@ -78,7 +78,7 @@ def is_unnamed(labels: Sequence[str]) -> bool:
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
     """Return the model's classes for each class of the dataset by a label map."""
     called = Counter(map(_plain, model or []))
-    # A map with another name may have a slip of the pen, and then means a class that it seems to leave out.
+    # A name that the dataset lacks may be misspelt, and then means a class that the map seems to leave out.
     fills = classes > 1 and set(label_map) <= set(dataset)
     alike = {name: name for name in dataset if fills and called[_plain(name)] == 1}
     known = alike | label_map

@@ -265,7 +265,7 @@ def test_another_process_finds_what_was_remembered(tmp_path):
         "fingerprints._of_rows = lambda *args: print('computed') or whole(*args)\n"
         "fingerprints.fingerprint(datasets.load_from_disk(sys.argv[1]))"
     )
-    said = [
+    printed = [
         subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "saved")],
             env=os.environ | {"PYTHONHASHSEED": str(seed)},
@@ -275,7 +275,7 @@ def test_another_process_finds_what_was_remembered(tmp_path):
         ).stdout
         for seed in (0, 3, 0)  # in Python 3.11, the columns come in another order with 3
     ]
-    assert said == ["computed\n", "", ""]
+    assert printed == ["computed\n", "", ""]
 
 
 def test_fingerprint_of_a_file_that_has_just_changed_is_not_remembered(tmp_path, monkeypatch):

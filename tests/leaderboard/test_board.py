@@ -476,8 +476,8 @@ def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path
 
 def test_a_dictionary_that_holds_a_text_twice_is_refused():
     """Two numbers for one text would be two groups, or two images."""
-    own = submission({"gradcam": GOOD})
+    doubled = submission({"gradcam": GOOD})
     labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
-    table = own.records.set_column(own.records.column_names.index("label"), "label", labels)
+    table = doubled.records.set_column(doubled.records.column_names.index("label"), "label", labels)
     with pytest.raises(UserError, match="column label has a dictionary that holds a text twice"):
-        recorded(own.result, table, Path("records.parquet"))
+        recorded(doubled.result, table, Path("records.parquet"))

@@ -166,7 +166,7 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
 
 
 def test_a_restart_makes_no_further_links_once_they_were_printed(capsys, monkeypatch):
-    """Before that, an invitation that is left out would open the study to everybody."""
+    """Keep an option that has printed nothing yet: without its invitations, the study would be open to everybody."""
     words = ["annotate", "--dataset", "d", "--store", "s", "--owner", "--invite", "3", "--port=1"]
     module = registry.load("push_scripts", "annotate")
     printed = []

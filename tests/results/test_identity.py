@@ -57,8 +57,12 @@ def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
     ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
     assert len(set(ids)) == len(asked)
     assert ids[0] == HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING)
-    assert all(own in CellIds(HAND_MADE).possible(EXPLAINER, METRIC, one) for own, one in zip(ids, asked, strict=True))
-    assert not set(CellIds(HAND_MADE).possible(EXPLAINER, METRIC, asked[1])) & {*ids[:1], *ids[2:]}
+    of_identity = CellIds(HAND_MADE)
+    assert all(
+        cell_id in of_identity.possible(EXPLAINER, METRIC, asked_for)
+        for cell_id, asked_for in zip(ids, asked, strict=True)
+    )
+    assert not set(of_identity.possible(EXPLAINER, METRIC, asked[1])) & {*ids[:1], *ids[2:]}
 
 
 def test_labels_count_where_the_target_is_the_label_or_the_metric_asks_for_them():

@@ -14,7 +14,7 @@ from scipy import stats
 
 from saliency_bench.results import paired_test
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.paired_test import PairTests, adjusted_p, another_cluster, step_down
+from saliency_bench.results.paired_test import adjusted_p, another_cluster, step_down
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -104,8 +104,7 @@ def test_step_down_by_hand():
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
 
     def p_of_rows(seen, rows):
-        seen = np.array(seen)
-        return step_down(PairTests(seen, seen, lambda pair: rows[:, pair], lambda pair: rows[:, pair]))
+        return step_down(np.array(seen), np.array(seen), lambda pair: np.stack([rows[:, pair]] * 2))
 
     p = p_of_rows([2.0, 3.0, 1.0], flipped)
     # 3: rows 1 and 3 reach it. 2, of T 2 and 1: rows 1 and 3. 1, alone: row 1, raised to the greatest before it.
@@ -119,13 +118,10 @@ def test_step_down_by_hand():
 def test_another_cluster_decides_where_chance_reaches_the_difference_that_is_left():
     """T 3 of one pair, which 39 flips never reach; with another cluster it is 1, which one in two does."""
     flipped = np.stack([np.full(39, 0.5), np.where(np.arange(39) % 2, 2.0, 0.5)])
-
-    def p_of_pair(outlasting):
-        seen = np.array([3.0])
-        return step_down(PairTests(seen, np.array([outlasting]), lambda _: flipped[0], lambda _: flipped[1])).tolist()
-
-    assert p_of_pair(1.0) == [0.25]  # (1 + 19) / 40, halved
-    assert p_of_pair(2.5) == [1 / 40]  # above all flips: what is reported is p itself
+    # (1 + 19) / 40, halved
+    assert step_down(np.array([3.0]), np.array([1.0]), lambda pair: flipped).tolist() == [0.25]
+    # Above all flips: what is reported is p itself.
+    assert step_down(np.array([3.0]), np.array([2.5]), lambda pair: flipped).tolist() == [1 / 40]
 
 
 def test_no_difference_has_p_one_also_beside_large_ones():
@@ -151,7 +147,7 @@ def test_scores_that_were_never_one_may_still_be():
     assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
     p = adjusted_p([Matched([zeros, constant], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
     # -1.2 and 1 are .2 together; the other cluster alone moves the flipped sums by 1.
-    assert another_cluster(np.array([-1.2]), np.array([0.02]), np.array([1.0])) == 1
+    assert another_cluster(np.full(60, -0.02), 1.0) == 1
     assert p == pytest.approx(0.5, abs=0.01)
     many = Matched([np.zeros(600), np.full(600, 0.02)], np.arange(600), (0.0, 1.0))
     assert adjusted_p([many], [[(0, 1)]], flips=999)[0][0, 1] == 0.001  # 11 / sqrt(1.24)

@@ -166,7 +166,7 @@ def test_the_speed_of_peekaboom_is_of_judgements_that_count(tmp_path):
 
 
 def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
-    """Of three people, the owner has left one out, and one fails the attention check, whom results leave out."""
+    """Leave two of three people out: one whom the owner excludes, and one who fails the attention check."""
     images = run_images(6)
     settings = assess_protocol.configuration(images, read_questions(), raters=3, per_person=2, checks=1)
     store = Store(tmp_path / "study.db")
@@ -174,9 +174,10 @@ def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
     people = {assess.study.join().name: rating for rating in (1, 1, 5)}
     for person, rating in people.items():
         while maps := assess.state(person)["maps"]:
-            for place in (one["place"] for one in maps):
+            for shown in maps:
                 ratings = dict.fromkeys(read_questions()["questions"], rating)
-                assess.save(person, {"place": place, "ratings": ratings, "request": f"a random request {place}"})
+                request = f"a random request {shown['place']}"
+                assess.save(person, {"place": shown["place"], "ratings": ratings, "request": request})
     act(assess.study, "exclude", "a request", next(iter(people)))
     owner = {"X-Key": assess.study.join(role="owner").key}
     seen = TestClient(create_assess(assess)).get("/api/overview", headers=owner).json()

@@ -242,7 +242,7 @@ def test_a_class_of_the_same_name_needs_no_entry_in_a_label_map():
     assert match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": 1, "boxer": []}) == [[], [1]], "the map counts"
     with pytest.raises(UserError, match="no entry for crane"):
         match(["boxer", "crane"], model, 4, {"boxer": "boxer"})
-    with pytest.raises(UserError, match="no entry for boxer"):  # it may be meant by the slip of the pen
+    with pytest.raises(UserError, match="no entry for boxer"):  # which the misspelt name may mean
         match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": 1, "boxr": 2})
     with pytest.raises(UserError, match="no entry for boxer"):  # that of another dataset
         match(["boxer"], model, 4, {"cat": 1})

@@ -55,9 +55,8 @@ def rated(study: Study) -> Rated:
         if explainer is None:
             checks.setdefault(answer.person, []).append(max(ratings.values()) <= lowest)
         elif image in images:
-            place = answer.payload["place"]
-            about = (image, explainer, answer.person, place, answer.seconds, answer.created)
-            rows.append(dict(zip(ABOUT, about, strict=True)) | ratings)
+            values = image, explainer, answer.person, answer.payload["place"], answer.seconds, answer.created
+            rows.append(dict(zip(ABOUT, values, strict=True)) | ratings)
     return Rated(pd.DataFrame(rows, columns=[*ABOUT, *study.configuration["questions"]]), checks)
 
 
