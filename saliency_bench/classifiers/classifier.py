@@ -3,34 +3,41 @@
 import copy
 import re
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.geometry import Frame, Geometry
-from saliency_bench.classifiers.networks import Select, grey, logits_in, structure_of
+from saliency_bench.classifiers.networks import UNSTABLE, Select, grey, logits_in, structure_of
 from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.target_weights import ACTIVATIONS
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.devices import arithmetic
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.source_code import code_hash
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
 LONGEST_LINE = 110  # characters of what a classifier prints
+TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # sizes of images, for a network of which none is known
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = ("fp32", "tf32", *DTYPES)
 # Words of the RuntimeErrors by which torch rejects a size; transformers, timm and torchvision raise other types.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
 TOKENS = "Expected tensor for argument #1 'indices'"  # words by which an embedding rejects pixels
+
+# {network: what its passes change}, for the next classifier of the same network: a cache is filled only once.
+_written_before: WeakKeyDictionary[nn.Module, frozenset[str]] = WeakKeyDictionary()
 
 
 def check_finite(model: nn.Module, name: str) -> None:
@@ -106,8 +113,9 @@ class Classifier(nn.Module):
         self.layer = layer
         self.channels = channels
         self.logits = logits
-        # In the place of a hash of code that cannot be hashed; it stays for as long as this classifier lives.
-        self._unhashable = secrets.token_hex(8) if logits is not None and code_hash(logits).unhashable else ""
+        # In the place of the hash of what cannot be hashed; it stays for as long as this classifier lives.
+        self._token = secrets.token_hex(8)
+        self._written: frozenset[str] | None = None  # see `_written_by_a_pass`
         self.activate(activation or _known_activation(model))
         self.precision = "fp32"
         self.channels_last = _is_channels_last(model)
@@ -342,15 +350,41 @@ class Classifier(nn.Module):
 
     @property
     def digest(self) -> str:
-        """Hash of weights, normalisation, structure and the code of `logits`, as they are now."""
+        """Hash of weights, normalisation, structure (`structure_of`) and the code of `logits`, as they are now.
+
+        What a forward pass itself changes, such as a counter or features that are kept, does not count.
+        """
         hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
-        hasher.update(structure_of(self.model).encode())
+        structure = structure_of(self.model)
+        written = self._written_by_a_pass(structure)
+        for name, content in sorted(structure.items()):
+            if name not in written:
+                hasher.update(f"{name} {self._token if content == UNSTABLE else content}\n".encode())
         if self.logits is not None:
-            hasher.update((self._unhashable or code_hash(self.logits).version).encode())
+            version = code_hash(self.logits)
+            hasher.update((self._token if version.unhashable else version.version).encode())
         for name, value in sorted(self.state_dict().items()):
             hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             hasher.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return hasher.hexdigest()
+
+    def _written_by_a_pass(self, structure: Mapping[str, str]) -> frozenset[str]:
+        """Return the entries of a network's structure that a forward pass changes; found by one pass, once."""
+        if self._written is None:
+            self._written, before = _written_before.get(self.model, frozenset()), self._gives_logits
+            with untouched(self), self.uncounted(), torch.no_grad():
+                for height, width in [self.geometry.frame] if self.geometry.frame else TRIED:
+                    with suppress(Exception):  # networks may raise anything for a size that they do not take
+                        self(torch.zeros(1, 3, height, width, device=self.device))
+                        break
+            self._gives_logits = before
+            after = structure_of(self.model)
+            names = structure.keys() | after.keys()
+            self._written |= {name for name in names if structure.get(name) != after.get(name)}
+            _written_before[self.model] = self._written
+            if unstable := sorted(name for name in names - self._written if structure[name] == UNSTABLE):
+                complain(f"{self.id}: {unstable[0].strip()} cannot be hashed, so that every start computes anew")
+        return self._written
 
     def prepare(self, rows: Any, columns: Sequence[str] = ()) -> Batch:
         """Return a Batch of rows in the prepared frame; EXIF orientation is applied.

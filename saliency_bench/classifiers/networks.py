@@ -1,23 +1,48 @@
 """Inspect networks: the logits among their outputs, whether they take one channel or three, and their structure."""
 
 import io
-import json
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from saliency_bench.classifiers.content import ContentHasher, UnhashableError
 from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.types import Images
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.source_code import class_code, own_code
+from saliency_bench.utils.source_code import is_library
 
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+UNSTABLE = "unstable"
+# Entries of a config of transformers that vary between equal networks.
+VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_commit_hash")
+# Attributes of modules that compute nothing: torch's own, and where libraries keep origin, training and compilation.
+NO_SETTINGS = {
+    *vars(nn.Module()),
+    "_compiled_call_impl",
+    "_is_hf_initialized",
+    "name_or_path",
+    "generation_config",
+    "warnings_issued",
+    "pretrained_cfg",
+    "default_cfg",
+    "grad_checkpointing",
+    "gradient_checkpointing",
+    "_gradient_checkpointing_func",
+    "_trainer",
+    "_fabric",
+    "_hf_hook",
+    "_old_forward",
+    "hf_device_map",
+}
 SIDE = 224  # of the picture that a network of any size is tried with
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in PIL's mode "L" and torchvision's Grayscale
 Select = Callable[[Any], Tensor]  # what a network gives -> logits (B, K)
@@ -145,51 +170,66 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
     return 1
 
 
-def structure_of(model: nn.Module) -> str:
-    """Describe what the weights do not contain, such as activations and strides, for the classifier's digest.
+def structure_of(model: nn.Module, known: Mapping[int, str] = MappingProxyType({})) -> dict[str, str]:
+    """Describe what weights do not contain, for the classifier's digest.
 
-    That is the config if there is one, else the printed module, and what is known of code outside of libraries.
+    Every module counts with its class, the names of its children and parameters, its hooks and its attributes, private
+    ones too, each by content (`ContentHasher`): settings, tensors, arrays, objects, functions with the globals that
+    they name. Not counted are what computes nothing (`NO_SETTINGS`) and buffers of a library that it derives from its
+    settings.
+
+    Args:
+        model: The network.
+        known: {id of a module: its name} of modules around it, which are not looked into.
+
+    Returns:
+        {"PATH ATTRIBUTE": hash}; where the content of a value is not the same in each process, the hash is `UNSTABLE`.
     """
     scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
-    return _printed(model) + "".join(_user_parts(module) for module in model.modules() if id(module) not in inner)
+    modules = [(path, module) for path, module in model.named_modules() if id(module) not in inner]
+    names = {**known, **{id(module): f"module {path}" for path, module in modules}}
+    hasher = ContentHasher(names, partial(_replacement, names))
+    structure: dict[str, str] = {}
+    for path, module in modules:
+        for name, value in _settings(module):
+            try:
+                structure[f"{path} {name}"] = hasher.hash(value)
+            except UnhashableError:
+                structure[f"{path} {name}"] = UNSTABLE
+    return structure
 
 
-def _user_parts(module: nn.Module) -> str:
-    """Describe a module with code of the user's: its methods, plain attributes, hooks and replaced forward.
-
-    Tensors and objects that it holds beside parameters and buffers are not seen, nor what its methods call elsewhere.
-    """
+def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) of what a module computes with, besides its weights."""
     if isinstance(module, torch.jit.ScriptModule):
-        return _script(module)
+        yield "script", _script(module)
+        return
     attributes = vars(module)
-    hooks = [*attributes["_forward_pre_hooks"].values(), *attributes["_forward_hooks"].values()]
-    functions = [attributes.get("forward"), *hooks]
-    codes = [class_code(type(module)), *(own_code(function) for function in functions if function is not None)]
-    if not any(codes):
-        return ""
-    plain = {
-        key: value for key, value in attributes.items() if key[0] != "_" and key != "training" and _is_plain(value)
-    }
-    return f"{codes} {sorted(plain.items())}"
+    yield "class", type(module)
+    yield "children", [(name, child) for name, child in attributes["_modules"].items()]
+    yield "weights", [*attributes["_parameters"], *attributes["_buffers"]]
+    for hooks in HOOKS:
+        if attributes.get(hooks):
+            yield hooks, list(attributes[hooks].values())
+    is_own = not is_library(type(module).__module__)
+    for name in attributes["_non_persistent_buffers_set"]:  # which `state_dict` leaves out
+        buffer = attributes["_buffers"].get(name)
+        if buffer is not None and (is_own or not buffer.is_floating_point()):
+            yield name, buffer
+    yield from ((name, value) for name, value in attributes.items() if name not in NO_SETTINGS)
 
 
-def _is_plain(value: object) -> bool:
-    """Return whether a value is a number, text or None, or holds nothing else."""
-    if isinstance(value, tuple | dict):
-        return all(map(_is_plain, (*value, *(value.values() if isinstance(value, dict) else ()))))
-    return value is None or isinstance(value, bool | int | float | str)
+def _replacement(names: Mapping[int, str], value: Any) -> Any:
+    """Return what counts of a value that holds more than settings: of a config of transformers, what it would save.
 
-
-def _printed(model: nn.Module) -> str:
-    """Return the config of a network without what varies between equal ones, or the printed module."""
-    if isinstance(model, torch.jit.ScriptModule):
-        return ""  # which is another text after loading
-    if not hasattr(model, "config"):
-        return repr(model)
-    config = cast(Any, model.config).to_diff_dict()
-    volatile = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
-    return json.dumps({key: value for key, value in config.items() if key not in volatile}, sort_keys=True, default=str)
+    Of a module that is not registered, as one in a list, its weights count here.
+    """
+    if isinstance(value, nn.Module):
+        return [structure_of(value, names), dict(value.named_parameters()), dict(value.named_buffers())]
+    if hasattr(value, "to_diff_dict") and not isinstance(value, type):
+        return {key: entry for key, entry in value.to_diff_dict().items() if key not in VOLATILE}
+    return None
 
 
 def _script(module: torch.jit.ScriptModule) -> str:

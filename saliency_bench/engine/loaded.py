@@ -9,6 +9,7 @@ import numpy as np
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.reading import TrainingRows
+from saliency_bench.results.network_answers import NetworkAnswers
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.label_maps import Members
 from saliency_bench.targets.rules import TargetRule
@@ -28,6 +29,7 @@ class Question:
         unlabelled: why `members` is None, in a few words.
         groups: groups of the model's classes; None where none are known.
         rule: gives each sample its target.
+        named_by: answers to fixed pictures of the model that names the targets; None where there is none.
     """
 
     names: list[str] | None
@@ -37,6 +39,7 @@ class Question:
     unlabelled: str
     groups: ClassGroups | None
     rule: TargetRule
+    named_by: NetworkAnswers | None = None
 
     def right(self, row: Mapping) -> np.ndarray | None:
         """Return bool (K,), the classes that are right for a sample; None where no label is known.

@@ -152,11 +152,12 @@ def _claim(context: RunContext, lock: ExitStack) -> None:
     """Lock the folder until `lock` closes, and write down what it holds.
 
     Raises:
-        UserError: The folder is in use or holds something else, or a cell cannot be written down.
+        UserError: The folder is in use or holds something else or results of a network that answers differently, or a
+            cell cannot be written down.
     """
     _ = [cell.key for cell in context.cells]  # before anything is written: no file can hold a name with a line break
     lock.enter_context(locked(context.out, context.spec.out))
-    write_manifest(context)
+    write_manifest(context, ask=True)
 
 
 def _share(chunks: list[Item], accelerator: Group) -> list[Item]:

@@ -6,19 +6,25 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from saliency_bench.engine.answers import answers_of
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.preflight import check_run_folder
 from saliency_bench.errors import UserError
 from saliency_bench.results.manifest import Manifest, Other, read_earlier
+from saliency_bench.results.network_answers import NetworkAnswers, Role
 
 
-def write_manifest(context: RunContext) -> Manifest:
+def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
     """Write run.json, the manifest of this start and those before, and return it.
 
     Cells whose partners are not known yet are left out.
 
+    Args:
+        context: what the run works on.
+        ask: whether its networks are asked for their answers to fixed pictures, which must be those of earlier starts.
+
     Raises:
-        UserError: The folder holds another run.
+        UserError: The folder holds another run, or a network that answers differently.
     """
     objects, other = context.spec.python_objects(), context.other
     manifest = Manifest(
@@ -27,12 +33,24 @@ def write_manifest(context: RunContext) -> Manifest:
         cells={cell.id: cell.key for cell in context.cells if cell.is_planned},
         dataset=context.loaded_dataset,
         model=context.loaded_model,
+        answers=_answers_in(context) if ask else {},
         other=None if other is None else Other(model=other.loaded_model, identity=other.identity),
         objects=(*context.in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
         maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
     ).after(read_earlier(context.out))
     manifest.write(context.out)
     return manifest
+
+
+def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
+    """Return the answers of the networks of a run that have any."""
+    samples = context.data.samples
+    answers: dict[Role, NetworkAnswers | None] = {
+        "model": answers_of(context.classifier, samples),
+        "other model": None if context.other is None else answers_of(context.other.classifier, samples),
+        "model of the targets": context.question.named_by,
+    }
+    return {role: answered for role, answered in answers.items() if answered is not None}
 
 
 @contextmanager

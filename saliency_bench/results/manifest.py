@@ -13,12 +13,13 @@ from saliency_bench.results import MANIFEST as MANIFEST
 from saliency_bench.results import has_parts
 from saliency_bench.results.cell import CellKey, StrictModel, field_line
 from saliency_bench.results.identity import PARTNERS, Identity
+from saliency_bench.results.network_answers import NetworkAnswers, Role, joined
 from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, one_after_the_other, variable
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 NAMED = {"fingerprint": "dataset", "classifier": "model", "groups": "set of groups", "labels": "label map",
          "precision": "precision, memory layout or compilation"}  # fmt: skip
 
@@ -48,19 +49,21 @@ class Manifest(BaseModel):
         dataset: where the latest start loaded it from.
         model: where the latest start loaded it from.
         other: another model; once given, every start must give it.
+        answers: {role of a network: its answers to fixed pictures, at the first start that it took part in}.
         objects: the explainers and metrics of all starts that were Python objects.
         maps: {explainer_id: NAME=PATH} of the precomputed maps of all starts that were files.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[4] = FORMAT
+    format: Literal[5] = FORMAT
     spec: RunSpec
     identity: Identity
     cells: dict[str, CellKey]
     dataset: Loaded | None = None
     model: Loaded | None = None
     other: Other | None = None
+    answers: dict[Role, NetworkAnswers] = {}
     objects: tuple[PythonObject, ...] = ()
     maps: dict[str, str] = {}
 
@@ -90,6 +93,7 @@ class Manifest(BaseModel):
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:
             raise UserError(f"{self.spec.out} holds a run with another {differing[0]}; choose another --out")
+        answers = joined(earlier.answers, self.answers, self.identity.precision, self.spec.out)
         objects = dict.fromkeys((*earlier.objects, *self.objects))
         ranges = {cell.metric_id: cell.range for cell in self.cells.values()}
         kept = {
@@ -98,7 +102,8 @@ class Manifest(BaseModel):
             if not self._has_other_partners(cell)
         }
         maps = earlier.maps | self.maps
-        return self.model_copy(update={"cells": kept | self.cells, "objects": tuple(objects), "maps": maps})
+        joint = {"cells": kept | self.cells, "answers": answers, "objects": tuple(objects), "maps": maps}
+        return self.model_copy(update=joint)
 
     def _has_other_partners(self, cell: CellKey) -> bool:
         """Return whether a cell of an earlier start goes by other partners than this one's cells of the same metric."""

@@ -89,23 +89,6 @@ def package_code(module: str) -> str:
     return _digest(part for name, file in sorted(files.items()) for part in (name.encode(), file.read_bytes()))
 
 
-def class_code(kind: type) -> str:
-    """Return a hash of the methods that a class and its parents define; "" if all of them belong to libraries.
-
-    What the methods call elsewhere is not followed.
-    """
-    parents = [parent for parent in kind.__mro__ if not _is_library(parent.__module__)]
-    methods = [getattr(value, "__func__", getattr(value, "fget", value)) for p in parents for value in vars(p).values()]
-    return _code_of(method for method in methods if isinstance(method, FunctionType))
-
-
-def own_code(function: Callable) -> str:
-    """Return a hash of a function's code; "" if it belongs to a library."""
-    function = getattr(function, "__func__", function)
-    module = str(getattr(function, "__module__", ""))
-    return "" if _is_library(module) or not isinstance(function, FunctionType) else _code_of([function])
-
-
 def file_of(function: Callable) -> str:
     """Return the name of the file that defines a function or an object's class; "" if there is no source."""
     try:
@@ -185,12 +168,6 @@ def _pickled(value: object) -> bytes:
     return _dumps(value)
 
 
-def _code_of(functions: Iterable[FunctionType]) -> str:
-    """Return a hash of the bytecode and constants of functions; "" of none."""
-    parts = [_pickled(function.__code__) for function in functions]
-    return _digest(parts) if parts else ""
-
-
 def _module_names(pickled: bytes) -> list[str]:
     """Return the names of loaded modules that occur in a pickle: those of functions, classes and modules in it."""
     texts = {word for _, text, _ in genops(pickled) if isinstance(text, str) for word in text.split(" ")[:1]}
@@ -212,10 +189,11 @@ def _own_files(names: Iterable[str]) -> dict[str, Path]:
 def _own_file(name: str) -> Path | None:
     """Return the Python file of a module that is your own; None of a library, and where there is no such module."""
     file = _file(name)
-    return None if _is_library(name) or file is None or file.suffix != ".py" else file
+    return None if is_library(name) or file is None or file.suffix != ".py" else file
 
 
-def _is_library(module: str) -> bool:
+@cache
+def is_library(module: str) -> bool:
     """Return whether a module belongs to Python, to what is installed, or to this package."""
     package = module.partition(".")[0]
     if package == "__main__":
@@ -258,7 +236,7 @@ def _source(name: str, file: Path) -> bytes:
     source = file.read_bytes()
     # Older files are what was imported; import hooks (type checkers, pytest) may make other code of them.
     if name in sys.modules and file.stat().st_mtime > STARTED:
-        written = set(_nested(compile(source, file, "exec", dont_inherit=True)))
+        written = set(nested(compile(source, file, "exec", dont_inherit=True)))
         functions = [value for value in vars(sys.modules[name]).values() if isinstance(value, FunctionType)]
         if any(f.__module__ == name and f.__code__ not in written for f in functions if _is_plain(f)):
             raise EditedError(f"{file.name} was edited after it was imported; import it again")
@@ -270,9 +248,9 @@ def _is_plain(function: FunctionType) -> bool:
     return not hasattr(function, "__wrapped__") and function.__code__.co_name == function.__name__
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
+def nested(code: CodeType) -> Iterator[CodeType]:
     """Yield code and that of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _nested(constant)
+            yield from nested(constant)

@@ -13,8 +13,8 @@ from saliency_bench.push_scripts.demo import small_resnet
 from saliency_bench.results.manifest import read_manifest
 
 NAMES = ("records.parquet", "predictions.parquet", "summary.json", "run.json")
-TORN = {"empty": b"", "zeros": b"\0" * 4096, "half": b'{"format": 4, "spec": {"data', "missing": None}
-NO_MANIFEST = {"a list": b"[]", "a number": b"4", "null": b"null", "only a format": b'{"format": 4}'}
+TORN = {"empty": b"", "zeros": b"\0" * 4096, "half": b'{"format": 5, "spec": {"data', "missing": None}
+NO_MANIFEST = {"a list": b"[]", "a number": b"4", "null": b"null", "only a format": b'{"format": 5}'}
 
 
 def go(out, shapes, resnet, **changes):

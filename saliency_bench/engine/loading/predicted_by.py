@@ -14,11 +14,13 @@ import pyarrow.parquet as pq
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.engine.answers import answers_of
 from saliency_bench.engine.classified import classified
 from saliency_bench.engine.loading.table import Table
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
 from saliency_bench.results.manifest import MANIFEST, read_manifest
+from saliency_bench.results.network_answers import NetworkAnswers, check_same_network
 from saliency_bench.results.public_names import public_name
 from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.targets.label_maps import same_classes
@@ -30,8 +32,10 @@ from saliency_bench.utils.progress import bar
 Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
 
 
-def predicted_by(spec: RunSpec, table: Table, model: Classifier, classes: int) -> TargetRule:
-    """Return the rule of a spec whose target is `predicted-by:MODEL`.
+def predicted_by(
+    spec: RunSpec, table: Table, model: Classifier, classes: int
+) -> tuple[TargetRule, NetworkAnswers | None]:
+    """Return the rule of a spec whose target is `predicted-by:MODEL`, and that model's answers to fixed pictures.
 
     Args:
         spec: The settings of the run.
@@ -40,24 +44,30 @@ def predicted_by(spec: RunSpec, table: Table, model: Classifier, classes: int) -
         classes: The number of that classifier's logits.
 
     Raises:
-        UserError: MODEL cannot be loaded or does not have the classes, or its run is of other data or too short.
+        UserError: MODEL cannot be loaded or does not have the classes, or its run is of other data or too short, or is
+            one of the same weights and settings that answers differently.
     """
     name = spec.target.removeprefix(PREDICTED_BY)
     if (Path(name).expanduser() / MANIFEST).is_file():
-        labels, identity, title, predicted = _of_run(Path(name).expanduser(), spec, table)
+        labels, identity, title, answers, predicted = _of_run(Path(name).expanduser(), spec, table)
     else:
         other = load_classifier(name, device=model.device, **spec.computing)
         labels, title = other.labels, public_name(other.id, other.repo is None)
         identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
-        predicted = _of_model(other, spec, table)
+        answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
     if identity == _identity(model.digest, model.geometry.as_dict(), model.arithmetic):
-        return TargetRule("predicted", "predicted")  # what it names for itself
+        check_same_network(
+            answers, answers_of(model, table.samples), model.arithmetic,
+            f"{name} has the weights and settings of {model.id}, but answers differently, as after a change of a "
+            "library, a file or a variable that it reads; run it again",
+        )  # fmt: skip
+        return TargetRule("predicted", "predicted"), None  # what it names for itself
     by_id: dict[str, TargetTerms] = {}
     places: list[int] = []
     for image_id, logits in predicted:
         places = places or same_classes(labels, len(logits), model.labels, classes, name)
         by_id[image_id] = TargetTerms((places[ordered_classes(np.asarray(logits))[0]],))
-    return TargetRule(f"{PREDICTED_BY}{title}", f"predicted-by {identity}", by_id)
+    return TargetRule(f"{PREDICTED_BY}{title}", f"predicted-by {identity}", by_id), answers
 
 
 def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
@@ -75,8 +85,12 @@ def _of_model(other: Classifier, spec: RunSpec, table: Table) -> Predicted:
             yield from zip(chunk.batch.ids, logits.tolist(), strict=True)
 
 
-def _of_run(folder: Path, spec: RunSpec, table: Table) -> tuple[list[str] | None, str, str, Predicted]:
-    """Return (the labels of a run's model if it can be asked, its identity, its name, what it says of the samples).
+def _of_run(
+    folder: Path, spec: RunSpec, table: Table
+) -> tuple[list[str] | None, str, str, NetworkAnswers | None, Predicted]:
+    """Return (labels, identity, name, answers to fixed pictures, logits of the samples) of a run's model.
+
+    The labels are None if the model cannot be loaded.
 
     Raises:
         UserError: The run is of other samples, or of fewer.
@@ -105,6 +119,7 @@ def _of_run(folder: Path, spec: RunSpec, table: Table) -> tuple[list[str] | None
         _labels(manifest.spec.model),
         _identity(identity.classifier, identity.geometry, identity.precision),
         title,
+        manifest.answers.get("model"),
         predicted(),
     )
 

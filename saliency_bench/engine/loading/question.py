@@ -41,16 +41,17 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
     members, unlabelled = _members(spec.target, metrics, rows, model.labels, classes, mapped)
     if members is None and selection is not None and selection.correct:
         raise UserError(f"--only correct needs labels: {unlabelled}")
+    named_by = None
     known = (names, members) if names is not None and members is not None else ((), ())
     groups = load_groups(object_of(spec.groups, objects), model.labels, classes, *known)
     if spec.target.startswith(PREDICTED_BY):
-        rule = predicted_by(spec, table, model, classes)
+        rule, named_by = predicted_by(spec, table, model, classes)
     else:
         rule = load_rule(spec.target, model.labels, classes, groups)
         check_known(rule, table.ids)
         check_ids(rule, table.samples.ids[: table.count])
     _check_samples(rule, table)
-    return Question(names, classes, model.activation, members, unlabelled, groups, rule)
+    return Question(names, classes, model.activation, members, unlabelled, groups, rule, named_by)
 
 
 def explainable(question: Question, table: Table) -> Selection | None:

@@ -1,0 +1,353 @@
+"""The digest of a network: equal in every process for equal networks, another for each setting that `forward` reads."""
+
+import argparse
+import collections
+import dataclasses
+import datetime
+import enum
+import fractions
+import functools
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from PIL import Image
+from torch import nn
+from torch.nn.utils import parametrizations
+
+import saliency_bench as sb
+
+
+class Mode(enum.Enum):
+    A = 1
+    B = 2
+
+
+@dataclasses.dataclass
+class Settings:
+    head: str = "a"
+    nested: dict = dataclasses.field(default_factory=dict)
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self, x):
+        return x * self.value
+
+
+class Tagged:
+    kind = "first"
+
+
+SCALE, HELPER = 1.0, types.SimpleNamespace(scale=1.0)
+Pair = collections.namedtuple("Pair", "a")
+
+
+@functools.lru_cache
+def scaled(x):
+    return x * SCALE
+
+
+class Net(nn.Module):
+    flag = "a"
+
+    def __init__(self, value=None):
+        super().__init__()
+        self.layer = nn.Linear(3, 2, bias=False)
+        nn.init.ones_(self.layer.weight)
+        self._value = value
+
+    @property
+    def factor(self):
+        return HELPER.scale
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.head(x.mean((2, 3)))
+
+    def head(self, x):
+        return self.layer(x) * scaled(self.factor)
+
+    def training_step(self, batch):
+        return batch, UNRELATED
+
+
+UNRELATED = [0]
+
+
+def digest_of(network, size=8, **given):
+    return sb.load_classifier(network, **{"mean": 0, "std": 1, "size": size, "device": "cpu"} | given).digest
+
+
+def linear(value):
+    layer = nn.Linear(2, 2)
+    nn.init.constant_(layer.weight, value)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def times(factor):
+    return lambda x: x * factor
+
+
+# {kind: function of 0 or 1 that returns a value}, new objects at each call.
+VALUES = {
+    "int": lambda v: v,
+    "bool": bool,
+    "type of number": lambda v: (1, True)[v],
+    "float": lambda v: 0.1 + v,
+    "text": lambda v: "ab"[v],
+    "none": lambda v: (None, 0)[v],
+    "bytes": lambda v: bytes([v]),
+    "list": lambda v: [v],
+    "type of sequence": lambda v: ((1,), [1])[v],
+    "nested": lambda v: {"a": [{"b": (v,)}]},
+    "set": lambda v: {"x", "y", "z", v},
+    "ordered dict": lambda v: collections.OrderedDict(a=v),
+    "default dict": lambda v: collections.defaultdict(list, a=[v]),
+    "counter": lambda v: collections.Counter("ab"[v]),
+    "deque": lambda v: collections.deque([v]),
+    "named tuple": Pair,
+    "read-only dict": lambda v: types.MappingProxyType({"a": v}),
+    "tensor": lambda v: torch.full((2,), float(v)),
+    "type of tensor": lambda v: torch.ones(2, dtype=(torch.float32, torch.float64)[v]),
+    "bfloat16": lambda v: torch.full((2,), float(v)).bfloat16(),
+    "sparse tensor": lambda v: (torch.eye(2) * (v + 1)).to_sparse(),
+    "tensors in a list": lambda v: [torch.full((2,), float(v))],
+    "parameters in a list": lambda v: [nn.Parameter(torch.full((2,), float(v)))],
+    "array": lambda v: np.full(2, v),
+    "array of objects": lambda v: np.array([v, "a"], object),
+    "number of numpy": np.float32,
+    "dtype": lambda v: (torch.float32, torch.float16)[v],
+    "enum": lambda v: (Mode.A, Mode.B)[v],
+    "dataclass": lambda v: Settings(nested={"a": v}),
+    "namespace": lambda v: argparse.Namespace(a=v),
+    "object with slots": Slotted,
+    "method": lambda v: Slotted(v).__call__,
+    "function of torch": lambda v: (torch.relu, torch.tanh)[v],
+    "built-in function": lambda v: (min, max)[v],
+    "lambda": lambda v: (lambda x: x, lambda x: -x)[v],
+    "closure": times,
+    "partial": lambda v: functools.partial(torch.add, v),
+    "class": lambda v: (nn.ReLU, nn.GELU)[v],
+    "weights of a module in a list": lambda v: [linear(float(v))],
+    "settings of a module in a dict": lambda v: {"a": nn.LeakyReLU(0.1 + v)},
+    "path": lambda v: pathlib.Path("ab"[v]),
+    "date": lambda v: datetime.date(2020, 1, 1 + v),
+    "regular expression": lambda v: re.compile("ab"[v]),
+    "fraction": lambda v: fractions.Fraction(1, 2 + v),
+    "generator of torch": lambda v: torch.Generator().manual_seed(v),
+    "generator of numpy": np.random.default_rng,
+    "generator of Python": random.Random,
+    "slice": lambda v: slice(0, v),
+    "picture": lambda v: Image.new("L", (2, 2), v),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_an_attribute_counts_by_its_content(kind):
+    value = VALUES[kind]
+    assert digest_of(Net(value(0))) == digest_of(Net(value(0))) != digest_of(Net(value(1)))
+
+
+def changed_setting(network, name, value):
+    setattr(network, name, value)
+    return network
+
+
+def hooked(network, register, hook):
+    getattr(network.layer, register)(hook)
+    return network
+
+
+def with_buffer(value):
+    network = Net()
+    network.register_buffer("kept", torch.tensor(value), persistent=False)
+    return network
+
+
+# {change: (monkeypatch) -> a network that differs from Net()}
+CHANGES = {
+    "class attribute": lambda patch: patch.setattr(Net, "flag", "b"),
+    "method": lambda patch: patch.setattr(Net, "head", lambda self, x: self.layer(x.flip(1))),
+    "property": lambda patch: patch.setattr(Net, "factor", property(lambda self: 2.0)),
+    "global number": lambda patch: patch.setitem(globals(), "SCALE", 2.0),
+    "attribute of a global": lambda patch: patch.setattr(HELPER, "scale", 2.0),
+    "method of a library": lambda patch: patch.setattr(nn.Linear, "forward", lambda self, x: x[:, :2]),
+    "forward of one layer": lambda patch: changed_setting(Net(), "forward", lambda x: x.mean((2, 3))[:, :2]),
+    "forward hook": lambda patch: hooked(Net(), "register_forward_hook", lambda *given: given[2] * 0),
+    "hook before": lambda patch: hooked(Net(), "register_forward_pre_hook", lambda *given: (given[1][0] * 0,)),
+    "backward hook": lambda patch: hooked(Net(), "register_full_backward_hook", lambda *given: None),
+    "class of settings": lambda patch: Net(Tagged()),
+    "buffer that is not saved": lambda patch: with_buffer(0.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_forward_reads_outside_of_attributes_counts(change, monkeypatch):
+    before = digest_of(Net())
+    assert digest_of(CHANGES[change](monkeypatch) or Net()) != before
+    monkeypatch.undo()
+    assert digest_of(Net()) == before
+
+
+def test_what_forward_does_not_reach_does_not_count(monkeypatch):
+    before = digest_of(Net())
+    monkeypatch.setitem(globals(), "UNRELATED", [1])
+    monkeypatch.setattr(Net, "training_step", lambda self, batch: None)
+    assert digest_of(Net()) == before
+
+
+def test_settings_of_a_class_and_buffers_count_by_content(monkeypatch):
+    before = digest_of(Net(Tagged()))
+    monkeypatch.setattr(Tagged, "kind", "second")
+    assert digest_of(Net(Tagged())) != before
+    assert digest_of(with_buffer(0.0)) == digest_of(with_buffer(0.0)) != digest_of(with_buffer(1.0))
+
+
+def seeded(make):
+    torch.manual_seed(0)
+    return make()
+
+
+class Encoder(nn.Module):
+    def __init__(self, **settings):
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **settings)
+
+    def forward(self, x):
+        return self.head(self.layer(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+
+
+def googlenet(**settings):
+    return torchvision.models.GoogLeNet(num_classes=4, init_weights=False, aux_logits=False, **settings)
+
+
+def vision_transformer(heads):
+    return torchvision.models.VisionTransformer(32, 8, 1, heads, 16, 32, num_classes=4)
+
+
+def timm_vit(**settings):
+    return timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=24, depth=1, num_heads=2, num_classes=4,
+                             **settings)  # fmt: skip
+
+
+def hf_vit(**settings):
+    return transformers.ViTForImageClassification(transformers.ViTConfig(
+        image_size=32, patch_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        num_labels=4, **settings))  # fmt: skip
+
+
+def set_in(module, path, name, value):
+    setattr(module.get_submodule(path), name, value)
+    return module
+
+
+def convolution(**settings):
+    return nn.Sequential(nn.Conv2d(3, 4, 3, **settings), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+# {setting of a library: (network, the same weights with another setting)}
+LIBRARIES = {
+    "transform_input": (lambda: googlenet(transform_input=True), lambda: googlenet(transform_input=False)),
+    "number of heads": (lambda: vision_transformer(2), lambda: vision_transformer(4)),
+    "norm_first": (Encoder, lambda: Encoder(norm_first=True)),
+    "activation": (Encoder, lambda: Encoder(activation=nn.functional.gelu)),
+    "heads of timm": (timm_vit, lambda: set_in(timm_vit(), "blocks.0.attn", "num_heads", 4)),
+    "pooling of timm": (timm_vit, lambda: set_in(timm_vit(), "", "global_pool", "avg")),
+    "epsilon": (timm_vit, lambda: set_in(timm_vit(), "blocks.0.norm1", "eps", 0.1)),
+    "activation of transformers": (hf_vit, lambda: hf_vit(hidden_act="relu")),
+    "heads of transformers": (
+        hf_vit,
+        lambda: set_in(hf_vit(), next(n for n, m in hf_vit().named_modules() if hasattr(m, "scaling")), "scaling", 9.0),
+    ),
+    "padding": (convolution, lambda: convolution(padding_mode="reflect", padding=1)),
+    "stride": (convolution, lambda: convolution(stride=2)),
+    "order of layers": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Tanh()),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Tanh(), nn.ReLU()),
+    ),
+}
+
+
+@pytest.mark.parametrize("setting", LIBRARIES)
+def test_settings_of_library_networks_count(setting):
+    first, other = LIBRARIES[setting]
+    assert digest_of(seeded(first), 32) == digest_of(seeded(first), 32) != digest_of(seeded(other), 32)
+
+
+class Busy(Net):
+    """Counts, keeps features and fills a cache as it computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.seen, self.cache, self.grid = 0, [], {}, None
+
+    def forward(self, x):
+        self.count += 1
+        self.seen.append(x)
+        self.cache.setdefault(x.shape[2:], x.mean())
+        self.grid = torch.ones(2) if self.grid is None else self.grid
+        return self.layer(x.mean((2, 3)))
+
+
+def test_what_a_pass_changes_does_not_count():
+    network = Busy()
+    classifier = sb.load_classifier(network, mean=0, std=1, size=8)
+    before = classifier.digest
+    classifier(torch.rand(2, 3, 8, 8))
+    assert before == classifier.digest == digest_of(network) == digest_of(Busy())
+
+
+def test_an_attribute_without_stable_content_makes_every_start_anew_and_a_line_says_so(caplog):
+    classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
+    assert classifier.digest == classifier.digest
+    assert "module:Net: _value cannot be hashed, so that every start computes anew" in caplog.messages
+    assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
+
+
+def test_modules_that_hold_each_other_are_hashed():
+    first, second = linear(1.0), linear(2.0)
+    first.others, second.others = [second], [first]
+    assert len(digest_of(nn.Sequential(nn.AdaptiveAvgPool2d((1, 2)), nn.Flatten(1), nn.Linear(6, 2), first))) == 32
+
+
+def test_weights_by_parametrisation_count():
+    def network(norm):
+        return nn.Sequential(nn.Flatten(), norm(nn.Linear(192, 4)))
+
+    digests = [digest_of(seeded(lambda norm=norm: network(norm)), 8) for norm in (
+        lambda layer: layer, parametrizations.weight_norm, parametrizations.spectral_norm)]  # fmt: skip
+    assert len(set(digests)) == 3
+
+
+def test_digests_are_equal_in_every_process():
+    """Sets and dicts have another order in each process."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_identity_of_networks as t\n"
+        "print([t.digest_of(t.Net({kind: value(0) for kind, value in t.VALUES.items()})),"
+        " *(t.digest_of(t.seeded(first), 32) for first, _ in t.LIBRARIES.values())])"
+    )
+    here = str(pathlib.Path(__file__).parent)
+    outputs = [
+        subprocess.run([sys.executable, "-c", code, here], check=True, capture_output=True, text=True,
+                       env=os.environ | {"PYTHONHASHSEED": seed}).stdout
+        for seed in "12"
+    ]  # fmt: skip
+    assert outputs[0] == outputs[1]
+    assert "[" in outputs[0]
