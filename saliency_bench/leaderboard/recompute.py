@@ -51,7 +51,8 @@ from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.source import asking, read_folder, source_at
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.cell import CellResult
-from saliency_bench.results.manifest import differing_settings
+from saliency_bench.results.manifest import differing_settings, read_manifest
+from saliency_bench.results.network_answers import check_same_network
 from saliency_bench.results.public_names import FOLDER, public_name
 from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.spec import PREDICTED_BY, TARGETS
@@ -418,12 +419,18 @@ def _run(
         settings["dataset"] = _marked(given["dataset"], setting.split, {ids[place] for place in chosen})
     with TemporaryDirectory() as out:
         again = read_run(run(out=Path(out) / "run", **settings).folder)
+        answers = read_manifest(again.folder).answers.get("model")
     if is_hidden and again.identity is not None:  # the published split has another fingerprint: that without masks
         setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
     if again.identity is not None and (other := differing_settings(again.identity, setting)):
         raise UserError(
             f"recomputed with another {other[0]} than {submission.result.folder}; give that of the submission"
         )
+    check_same_network(
+        submission.result.answers, answers, setting.precision,
+        f"the network of {submission.result.folder} has the weights and settings of this one, but answered "
+        "differently; give the --model of the submission",
+    )  # fmt: skip
     return again
 
 

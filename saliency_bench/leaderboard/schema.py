@@ -33,6 +33,7 @@ from saliency_bench.results.cell import (
     field_line,
 )
 from saliency_bench.results.identity import CellIds, Identity
+from saliency_bench.results.network_answers import NetworkAnswers
 from saliency_bench.results.public_names import refused_label
 from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.hashing import hash_of
@@ -175,6 +176,7 @@ class Result(StrictModel):
         peak_memory: bytes of the GPU, or else of the process, in that start.
         target: what the maps explain, in words.
         setting: everything that determines the scores but explainer and metric.
+        answers: the network's answers to fixed pictures; null if it has none that can be compared.
         maps: SHA-256 of each file of maps beside it (`published_maps`), in their order.
     """
 
@@ -191,6 +193,7 @@ class Result(StrictModel):
     model: Model
     target: Text
     setting: Identity
+    answers: NetworkAnswers | None = None
     cells: Annotated[list[CellResult], Field(min_length=1, max_length=MOST_CELLS)]
     command: Annotated[str, StringConstraints(max_length=10_000)]
     provenance: Provenance

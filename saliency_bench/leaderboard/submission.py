@@ -134,6 +134,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
         "model": model | {"id": names["model"]},
         "target": summary["target"],
         "setting": manifest.identity.model_dump(mode="json"),
+        "answers": None if (answers := manifest.answers.get("model")) is None else answers.model_dump(mode="json"),
         "cells": as_json(run.cells),
         "command": manifest.model_copy(update={"spec": public, "maps": maps}).commands(run.cells),
         "provenance": summary["provenance"],

@@ -7,9 +7,10 @@ compared as finely as one in float32.
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import StrictModel
@@ -24,6 +25,10 @@ Role = Literal["model", "other model", "model of the targets"]
 FLAT = 1e-2  # of the largest logit: a smaller range is taken for this
 
 
+PICTURES, MOST = 4, 1000  # pictures, and logits of each
+Logits = Annotated[list[float | None], Field(min_length=1, max_length=MOST)]
+
+
 class NetworkAnswers(StrictModel):
     """Logits for the fixed pictures of `engine.answers`.
 
@@ -32,8 +37,15 @@ class NetworkAnswers(StrictModel):
         logits: For each picture its logits, at most 1,000 of them; null where a logit is not finite.
     """
 
-    size: tuple[int, int]
-    logits: list[list[float | None]]
+    size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    logits: Annotated[list[Logits], Field(min_length=1, max_length=PICTURES)]
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Self:
+        """Raise ValueError unless all pictures have the same number of logits."""
+        if len({len(row) for row in self.logits}) > 1:
+            raise ValueError("logits have another number for some pictures than for others")
+        return self
 
     def distance(self, other: "NetworkAnswers") -> float:
         """Return the largest difference of two logits, as a share of their range; infinity if shapes differ."""

@@ -19,7 +19,6 @@ from transformers import (
 
 from saliency_bench import load_classifier
 from saliency_bench.classifiers.layers import cam_layer
-from saliency_bench.classifiers.networks import structure_of
 from saliency_bench.errors import UserError
 
 
@@ -371,43 +370,3 @@ def test_masks_of_0_and_1_and_of_0_and_255_are_read_alike(values):
 def test_what_is_no_picture_is_refused_and_postscript_is_never_run(image):
     with pytest.raises(UserError, match=r"image x\b"):
         load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": image, "image_id": "x"}])
-
-
-class Owned(nn.Module):
-    def __init__(self, scale=1.0, shape=None):
-        super().__init__()
-        self.layer, self.scale, self.config_of = nn.Linear(3, 2, bias=False), scale, {"shape": shape}
-        nn.init.ones_(self.layer.weight)
-        self.seen = []
-
-    def forward(self, x):
-        self.seen.append(len(x))
-        return self.layer(x.mean((2, 3))) * self.scale
-
-
-class Flipped(Owned):
-    def forward(self, x):
-        return self.layer(x.flip(1).mean((2, 3))) * self.scale
-
-
-def digest_of(model, change=lambda model: None):
-    change(model)
-    return load_classifier(model, mean=0, std=1, device="cpu").digest
-
-
-def test_code_and_plain_attributes_of_a_network_of_ones_own_are_in_its_digest():
-    others = [
-        digest_of(Flipped()),
-        digest_of(Owned(scale=0.1)),
-        digest_of(Owned(shape=(2, 3))),
-        digest_of(Owned(), lambda model: model.layer.register_forward_hook(lambda module, inputs, output: output * 0)),
-        digest_of(Owned(), lambda model: setattr(model, "forward", lambda x: x.mean((2, 3))[:, :2])),
-    ]
-    own = digest_of(Owned())
-    assert len({own, *others}) == 1 + len(others)
-    assert own == digest_of(Owned()) == digest_of(Owned(), lambda model: model(torch.zeros(1, 3, 4, 4)))
-
-
-def test_a_network_of_library_classes_alone_is_what_it_prints():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
-    assert structure_of(model) == repr(model)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -350,6 +351,20 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
     assert (status.refused, len(status.cells)) == (None, 1)
     with pytest.raises(UserError, match="another target"):
         recompute(tmp_path / "board", folder, target="predicted", **given)
+
+
+def test_a_network_that_answered_otherwise_is_not_recomputed(done, shapes, resnet, tmp_path):
+    """Two networks of the same digest, as far as their answers show it."""
+    submission = of_run(done, "ada")
+    answers = submission.result.answers
+    other = [[value and value + 1 for value in logits] for logits in answers.logits]
+    for logits, match in ((other, "answered differently; give the --model"), (answers.logits, None)):
+        result = submission.result.model_copy(update={"answers": answers.model_copy(update={"logits": logits})})
+        path = replace(submission, result=result).write(tmp_path / "board")[0]
+        folder = path.parent.relative_to(tmp_path / "board").as_posix()
+        given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
+        with pytest.raises(UserError, match=match) if match else nullcontext():
+            recompute(tmp_path / "board", folder, **given)
 
 
 @pytest.mark.slow
