@@ -426,11 +426,8 @@ def _run(
         raise UserError(
             f"recomputed with another {other[0]} than {submission.result.folder}; give that of the submission"
         )
-    check_same_network(
-        submission.result.answers, answers, setting.precision,
-        f"the network of {submission.result.folder} has the weights and settings of this one, but answered "
-        "differently; give the --model of the submission",
-    )  # fmt: skip
+    what, fix = f"{submission.result.folder} is of another model", "give the --model of the submission"
+    check_same_network(submission.result.answers, answers, setting.precision, what, fix)
     return again
 
 

@@ -61,7 +61,7 @@ class NetworkAnswers(StrictModel):
 
 
 def check_same_network(
-    first: NetworkAnswers | None, second: NetworkAnswers | None, arithmetic: str, message: str
+    first: NetworkAnswers | None, second: NetworkAnswers | None, arithmetic: str, what: str, fix: str
 ) -> None:
     """Raise UserError if two networks of equal digest answer differently.
 
@@ -69,14 +69,16 @@ def check_same_network(
         first: Answers of the network of earlier results; None if there are none.
         second: Answers of the present network, likewise.
         arithmetic: What both compute in (`Classifier.arithmetic`).
-        message: Says which network differs, and what to do.
+        what: Says which network differs.
+        fix: Says what to do.
     """
     if first is None or second is None:
         return
     allowed = COARSE if arithmetic.startswith(HALF) else TOLERANCE
     if (distance := first.distance(second)) > allowed:
         raise UserError(
-            f"{message} (its logits for fixed pictures differ by {distance:.2g} of their range; {allowed:g} is allowed)"
+            f"{what}: weights and settings are equal, but its logits for fixed pictures differ by {distance:.2g} of their "
+            f"range ({allowed:g} is allowed), as after a change of a library, a file or a variable that it reads; {fix}"
         )
 
 
@@ -89,9 +91,6 @@ def joined(
         UserError: A network answers differently than at an earlier start.
     """
     for role in earlier.keys() & now.keys():
-        check_same_network(
-            earlier[role], now[role], arithmetic,
-            f"{out} holds results of another {role}: weights and settings are equal, but it answers differently, as "
-            "after a change of a library, a file or a variable that it reads; choose another --out",
-        )  # fmt: skip
+        what = f"{out} holds results of another {role}"
+        check_same_network(earlier[role], now[role], arithmetic, what, "choose another --out")
     return {**now, **earlier}

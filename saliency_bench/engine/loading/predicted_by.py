@@ -56,11 +56,8 @@ def predicted_by(
         identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
         answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
     if identity == _identity(model.digest, model.geometry.as_dict(), model.arithmetic):
-        check_same_network(
-            answers, answers_of(model, table.samples), model.arithmetic,
-            f"{name} has the weights and settings of {model.id}, but answers differently, as after a change of a "
-            "library, a file or a variable that it reads; run it again",
-        )  # fmt: skip
+        now = answers_of(model, table.samples)
+        check_same_network(answers, now, model.arithmetic, f"{name} is of another {model.id}", "run it again")
         return TargetRule("predicted", "predicted"), None  # what it names for itself
     by_id: dict[str, TargetTerms] = {}
     places: list[int] = []
