@@ -77,7 +77,7 @@ def check_same_network(
     allowed = COARSE if arithmetic.startswith(HALF) else TOLERANCE
     if (distance := first.distance(second)) > allowed:
         raise UserError(
-            f"{what}: weights and settings are equal, but its logits for fixed pictures differ by {distance:.2g} of their "
+            f"{what}: weights and settings are equal, but logits for fixed pictures differ by {distance:.2g} of their "
             f"range ({allowed:g} is allowed), as after a change of a library, a file or a variable that it reads; {fix}"
         )
 
