@@ -13,7 +13,8 @@ from torch import Tensor
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.types import Images, Target
 
-ACTIVATIONS = ("softmax", "sigmoid")
+ACTIVATIONS = ("softmax", "sigmoid")  # what users choose from
+BINARY = "binary"  # sigmoid of a single logit: two classes that exclude each other, see `two_classes`
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def activation_of(classifier: object) -> str:
 
     Returns:
         "softmax" if the classes exclude each other, as for a module that says nothing; "sigmoid" if each class stands
-        by itself, as in multi-label and single-logit heads.
+        by itself, as in multi-label heads; "binary" for the two classes of a single logit.
     """
     return getattr(classifier, "activation", "softmax")
 
@@ -75,13 +76,34 @@ def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
     Raises:
         UserError: The activation is unknown, or the softmax is one of a single logit, which is 1 whatever the image.
     """
-    if activation not in ACTIVATIONS:
+    if activation not in (*ACTIVATIONS, BINARY):
         raise unknown("activation", activation, ACTIVATIONS)
-    if activation == "sigmoid":
+    if activation != "softmax":
         return logits.sigmoid()
     if logits.shape[1] < 2:
         raise UserError("the softmax of one logit is always 1; load the classifier with activation='sigmoid'")
     return logits.softmax(dim=1)
+
+
+def asked_activation(activation: str) -> str:
+    """Return what a user gives as `activation=` for a classifier of this one."""
+    return "sigmoid" if activation == BINARY else activation
+
+
+def two_classes(logit: Tensor) -> Tensor:
+    """Return the logits (B, 2) of the two classes of a network with a single logit z (B, 1): against it, and for it.
+
+    These are [-z, z], and their probabilities sigmoid(-z) = 1 - sigmoid(z) and sigmoid(z). So the class against the
+    logit is explained by the weight -1 on it.
+    """
+    # Explainers that give each operation of the network a rule must not see these, which are not the network's.
+    with torch._C.DisableTorchFunction():
+        return torch.cat([-logit, logit], dim=1)
+
+
+def two_weights(weight: Tensor) -> Target:
+    """Return weights (B, 1) on a single logit as weights (B, 2) of its two classes, none of them negative."""
+    return torch.cat([(-weight).clamp(min=0), weight.clamp(min=0)], dim=1)
 
 
 def score(logits: Tensor, target: Target, on: str = "logit", classifier: object = None) -> Tensor:
@@ -99,9 +121,16 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
     if on not in ("logit", "probability"):
         raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
     if logits.shape[1] != target.shape[1]:
-        raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {logits.shape[1]}")
+        raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {logits.shape[1]}"
+                        + " (two for a single logit: against it, and for it)" * (target.shape[1] == 1))  # fmt: skip
     outputs = logits if on == "logit" else probabilities(logits, activation_of(classifier))
-    return (outputs * target).sum(dim=1)
+    # A class that is masked out has a logit of -infinity, and 0 times infinity is NaN.
+    return (outputs.masked_fill(target == 0, 0) * target).sum(dim=1)
+
+
+def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
+    """Return bool (B,): whether a target weighs a class whose logit is infinite, as of one that is masked out."""
+    return (logits.isinf() & (target.to(logits.device) != 0)).any(dim=1).cpu().numpy()
 
 
 def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:

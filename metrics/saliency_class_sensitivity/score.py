@@ -1,10 +1,10 @@
 """Whether a map changes with the class that it explains."""
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from saliency_bench.declarations import metric
-from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat
 from saliency_bench.metrics._papers import LI_2020
@@ -15,7 +15,9 @@ from saliency_bench.types import Images
 
 def question(options: dict, probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
     """Return the most and the least likely class of each sample."""
-    ends = zip(probabilities.argmax(axis=1), probabilities.argmin(axis=1), strict=True)
+    given = np.where((probabilities > 0).sum(axis=1, keepdims=True) > 1, probabilities > 0, True)
+    least = np.where(given, probabilities, np.inf).argmin(axis=1)
+    ends = zip(probabilities.argmax(axis=1), least, strict=True)
     return [(TargetTerms((int(most),)), TargetTerms((int(least),))) for most, least in ends]
 
 
@@ -33,7 +35,7 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
         score = pearson(E(x, argmax_k logit_k), E(x, argmin_k logit_k)), over the pixels
 
     A map that distinguishes classes scores near 0 or below; a map that ignores the class scores 1. Among equal logits,
-    the first class counts.
+    the first class counts; a class that the network masks out by a logit of -infinity does not count.
 
     Args:
         images: (B, 3, H, W) in [0, 1].
@@ -44,9 +46,6 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
         Float64 (B,) in [-1, 1], lower is better; NaN where one of the maps is constant, which has a correlation of 0 by
         convention, better than most maps, and is not ranked; NaN where logits are NaN or infinite.
 
-    Raises:
-        UserError: The model has one logit.
-
     Example:
         4 x 4 maps for the most likely class (left) and for the least likely (right):
 
@@ -56,9 +55,8 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
             0 0 0 0     0 0 0 0
     """
     classes = logits.shape[1]
-    if classes < 2:
-        raise UserError("saliency_class_sensitivity compares two classes, and the model has one logit; leave it out")
-    first, last = (explain(images, one_hot(which, classes)) for which in (logits.argmax(dim=1), logits.argmin(dim=1)))
+    least = logits.masked_fill(logits.isneginf(), torch.inf).argmin(dim=1)
+    first, last = (explain(images, one_hot(which, classes)) for which in (logits.argmax(dim=1), least))
     unranked = is_flat(first) | is_flat(last) | no_probabilities(logits)
     return np.where(unranked, np.nan, pearson(first, last))
 

@@ -20,7 +20,7 @@ from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.classifiers.networks import UNSTABLE, Select, grey, logits_in, structure_of
 from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.errors import UserError, one_line, unknown
-from saliency_bench.target_weights import ACTIVATIONS
+from saliency_bench.target_weights import ACTIVATIONS, BINARY, two_classes
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.messages import complain
@@ -61,7 +61,10 @@ class RefusedImagesError(UserError):
 
 
 class Classifier(nn.Module):
-    """A network from images Float (B, 3, H, W) in [0, 1] to logits (B, K); K = 1 under a sigmoid, else K >= 2.
+    """A network from images Float (B, 3, H, W) in [0, 1] to logits (B, K), K >= 2.
+
+    A network with a single logit z under a sigmoid has two classes, against it and for it, with the logits [-z, z]
+    (`target_weights.two_classes`). One class name "square" names them "not square" and "square".
 
     Attributes:
         id: The name it was loaded by; "module:TYPE" of a model object.
@@ -70,7 +73,8 @@ class Classifier(nn.Module):
         labels: Class names, or None.
         geometry: How `prepare` resizes.
         frame: The function that does, for one picture.
-        activation: "softmax" or "sigmoid": what turns logits into probabilities (`target_weights.probabilities`).
+        activation: "softmax" or "sigmoid": what turns logits into probabilities (`target_weights.probabilities`);
+            "binary" once a pass has shown that the network has a single logit.
         assumed: Whether nothing said so, and the activation is the softmax of most networks.
         channels: 3, or 1 for a network that takes grey images, which RGB images are converted to.
         logits: The function that takes the logits from what the network gives, or None.
@@ -110,6 +114,10 @@ class Classifier(nn.Module):
         self.id, self.repo, self.revision = id, repo, revision
         self.geometry, self.frame = geometry, frame
         self.labels = None if labels is None else list(labels)
+        self._is_named_by_one = self.labels is not None and len(self.labels) == 1
+        if self.labels is not None and self._is_named_by_one:
+            name = self.labels[0]
+            self.labels = [name, "LABEL_1"] if name == "LABEL_0" else [f"not {name}", name]
         self.layer = layer
         self.channels = channels
         self.logits = logits
@@ -130,13 +138,15 @@ class Classifier(nn.Module):
     def forward(self, images: Images) -> Tensor:
         """Return the logits (B, K) of prepared images, in float32; the images are normalised here."""
         logits = logits_in(self._output(self.normalised(images)), self.logits, self.id)
-        if logits.shape[1] < 2 and self.activation == "softmax":
-            raise UserError(f"{self.id} {ONE_LOGIT}")
+        if logits.shape[1] == 1:
+            if self.activation == "softmax":
+                raise UserError(f"{self.id} {ONE_LOGIT}")
+            self.activation = BINARY
         self.passes += len(images)
         if not self._gives_logits and not self.training:
             self._check_labels(logits.shape[1])
             self._refuse_probabilities(images, logits)
-        return logits.float()
+        return (two_classes(logits) if logits.shape[1] == 1 else logits).float()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -156,10 +166,19 @@ class Classifier(nn.Module):
 
     def _check_labels(self, classes: int) -> None:
         """Raise UserError unless there are as many names: a head may have been replaced without the config."""
-        if self.labels is not None and len(self.labels) != classes:
+        if self.labels is None:
+            return
+        if classes == 1 and len(self.labels) != 2:
             raise UserError(
-                f"{self.id} gives {classes} logits, but {len(self.labels)} class names are known "
-                f"({', '.join(self.labels[:2])} ...); give load_classifier(model, labels=[...]) one for each logit"
+                f"{self.id} gives one logit, but {len(self.labels)} class names are known "
+                f"({', '.join(self.labels[:2])} ...); give load_classifier(model, labels=[...]) the name of the class "
+                "it speaks for, or two names, of the class against it and the class for it"
+            )
+        if classes > 1 and (self._is_named_by_one or len(self.labels) != classes):
+            names = self.labels[1:] if self._is_named_by_one else self.labels
+            raise UserError(
+                f"{self.id} gives {classes} logits, but {len(names)} class names are known "
+                f"({', '.join(names[:2])} ...); give load_classifier(model, labels=[...]) one for each logit"
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
@@ -181,7 +200,7 @@ class Classifier(nn.Module):
             noise = torch.from_numpy(uniform(seed_of("probabilities"), 8 * images[0].numel()))
             noise = noise.view(8, *images.shape[1:]) * torch.linspace(0, 1, 8).view(-1, 1, 1, 1)  # from black on
             with torch.no_grad(), self.uncounted():
-                others = self(noise.to(images))
+                others = self(noise.to(images))[:, -logits.shape[1] :]
             self._gives_logits = False
             rows = torch.cat([logits, others])
             # A network that gives the same for all pictures is not taken for a softmax.
@@ -190,7 +209,8 @@ class Classifier(nn.Module):
                     f"{self.id} gives probabilities (rows that sum to 1), and their softmax would be taken once more; "
                     "give the network without its last softmax, so that it returns logits"
                 )
-        self._gives_logits = bool(logits.isfinite().all())
+        # A class that is masked out has a logit of -infinity.
+        self._gives_logits = not bool(logits.isnan().any()) and bool(logits.isfinite().any(dim=1).all())
 
     def _output(self, normalised: Tensor) -> Any:
         """Return the output of the network; what the user can fix becomes a UserError that says how."""
@@ -233,7 +253,7 @@ class Classifier(nn.Module):
 
     def activate(self, activation: str | None) -> None:
         """Set what turns logits into probabilities, None for a softmax that is `assumed`; UserError if unknown."""
-        if activation not in (None, *ACTIVATIONS):
+        if activation not in (None, *ACTIVATIONS, BINARY):
             raise unknown("activation", str(activation), ACTIVATIONS)
         self.activation, self.assumed = activation or "softmax", activation is None
 

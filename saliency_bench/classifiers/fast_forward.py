@@ -50,7 +50,7 @@ from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.seeds import seed_of, uniform
 
-CHANGING = ("passes", "halved", "_gives_logits")  # attributes of a classifier that a pass changes
+CHANGING = ("passes", "halved", "activation", "_gives_logits")  # attributes of a classifier that a pass changes
 PLAIN = (bool, int, float, str, type(None), FunctionType, MethodType)
 TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
 
@@ -161,7 +161,8 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
     folds = FOLDING[probe.device.type] or classifier.compiled
     exact, pairs = _recorded(classifier, probe) if folds else (classifier(probe), [])
     fused = _folded(classifier, pairs)
-    allowed = TOLERANCE * min(1.0, float(exact.max() - exact.min()))
+    finite = exact[exact.isfinite()]  # classes may be masked out by -infinity
+    allowed = TOLERANCE * min(1.0, float(finite.max() - finite.min()))
     off = _distance(fused(probe), exact)
     if not off <= allowed:
         return None, f"logits of its copy are off by {off:.1e}"
@@ -172,7 +173,7 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
         _compile(fused)
     if precision != "fp32" or classifier.compiled:
         off, usual = _distance(fused(probe), exact), _distance(classifier(probe), exact)
-        rounding = torch.finfo(DTYPES.get(precision, torch.float32)).eps * float(exact.abs().max())
+        rounding = torch.finfo(DTYPES.get(precision, torch.float32)).eps * float(finite.abs().max())
         if not off <= max(2 * usual, rounding) + allowed:
             return None, f"in {classifier.arithmetic} logits of its copy are off by {off:.1e}, its own by {usual:.1e}"
     return fused, ""
@@ -191,8 +192,8 @@ def _compile(fused: Classifier) -> None:
 
 
 def _distance(logits: Tensor, exact: Tensor) -> float:
-    """Return the largest absolute difference."""
-    return float((logits - exact).abs().max())
+    """Return the largest absolute difference; equal infinities do not differ."""
+    return float((logits - exact).masked_fill(logits == exact, 0).abs().max())
 
 
 def _cast(fused: Classifier) -> None:

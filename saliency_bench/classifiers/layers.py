@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
+from saliency_bench.target_weights import BINARY
 from saliency_bench.types import Images
 
 HALVINGS = 5  # how often stages without convolutions may halve a convolution's grid
@@ -195,6 +196,7 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
     try:
         with torch.no_grad(), classifier.uncounted(), Pooling() as pooling:
             logits = classifier(image)
+            logits = logits[:, 1:] if classifier.activation == BINARY else logits  # those of the network itself
     finally:
         for handle in handles:
             handle.remove()

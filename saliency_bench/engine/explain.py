@@ -103,7 +103,8 @@ def _mixes_images(context: RunContext, batch: Batch, logits: Sequence[float]) ->
         except Exception:  # networks may raise anything for one image
             return True
     together = torch.tensor(logits)
-    change = (alone - together).norm() / together.norm().clamp(min=1e-30)
+    finite = together.isfinite() | (alone != together)  # a class that is masked out has -infinity in both
+    change = (alone - together)[finite].norm() / together[finite].norm().clamp(min=1e-30)
     return not bool(change <= MIXING)  # also for NaN
 
 

@@ -133,6 +133,7 @@ def _model(context: RunContext) -> dict[str, Any]:
         "activation": context.identity.activation,
         "activation_assumed": classifier.assumed,
         "no_accuracy": context.question.unlabelled or None,
+        **({"classes_by_position": True} if context.question.by_position else {}),
     }
 
 

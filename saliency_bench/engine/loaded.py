@@ -30,6 +30,7 @@ class Question:
         groups: groups of the model's classes; None where none are known.
         rule: gives each sample its target.
         named_by: answers to fixed pictures of the model that names the targets; None where there is none.
+        by_position: whether the model does not name its classes, and they are taken to be in the dataset's order.
     """
 
     names: list[str] | None
@@ -40,6 +41,7 @@ class Question:
     groups: ClassGroups | None
     rule: TargetRule
     named_by: NetworkAnswers | None = None
+    by_position: bool = False
 
     def right(self, row: Mapping) -> np.ndarray | None:
         """Return bool (K,), the classes that are right for a sample; None where no label is known.
@@ -50,7 +52,7 @@ class Question:
         if self.members is None:
             return None
         label, several = row["label"], row["labels"]
-        alone = label is not None and (self.activation == "sigmoid" or several is None)
+        alone = label is not None and (self.activation != "softmax" or several is None)
         right = np.zeros(self.classes, dtype=bool)
         right[[member for number in ([label] if alone else several or []) for member in self.members[number]]] = True
         return right

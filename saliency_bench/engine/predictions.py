@@ -20,6 +20,7 @@ from saliency_bench.results import records
 from saliency_bench.results.parts import POSITION, Part, PartFolder, Result
 from saliency_bench.scoring.partners import Predictions
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
+from saliency_bench.targets.rules import ordered_classes
 from saliency_bench.types import Batch, Chunk
 from saliency_bench.utils.hashing import hash_of
 
@@ -203,14 +204,15 @@ def _predicted(context: RunContext, batch: Batch, index: int, logits: torch.Tens
     p = probabilities(logits[index : index + 1].double(), activation)[0]
     if p.isnan().any():  # `target.no_probabilities`
         return row
-    row |= {"prediction": int(p.argmax()), "confidence": float(p.max())}
+    best = ordered_classes(logits[index].numpy())[0]  # of probabilities that round to 1, the one with the larger logit
+    row |= {"prediction": best, "confidence": float(p[best])}
     if right is None or not right.any():  # no label, or one that is no class of the model
         return row
     five = activation == "softmax" and len(p) > BEST
-    best = np.argsort(-p.numpy(), kind="stable")[:BEST]
+    first = np.argsort(-p.numpy(), kind="stable")[:BEST]
     return row | {
         "correct": bool(recognised(p.numpy(), right, activation)),
-        "top5": bool(right[best].any()) if five else None,
+        "top5": bool(right[first].any()) if five else None,
     }
 
 

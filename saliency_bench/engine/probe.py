@@ -107,7 +107,8 @@ class Probe:
                 answers = self._answers()
             except Exception:  # networks may raise anything for an image that they do not take
                 continue
-            if bool(answers[0].isfinite().all()):
+            # A class that is masked out has a logit of -infinity.
+            if not answers[0].isnan().any() and bool(answers[0].isfinite().any()):
                 return answers
         return None
 

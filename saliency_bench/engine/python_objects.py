@@ -31,6 +31,7 @@ from saliency_bench.map_sources.composing import Composed
 from saliency_bench.map_sources.map_files import digest_of, in_memory
 from saliency_bench.own_files import is_in_file
 from saliency_bench.spec import ARRAYS, IN_FILE, PythonObject, RunSpec, check_names, variable
+from saliency_bench.target_weights import asked_activation
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -271,7 +272,7 @@ def _settings(classifier: Classifier) -> str:
     precision = None if classifier.precision == "fp32" else classifier.precision
     given = {"layer": classifier.layer, "precision": precision, "channels_last": classifier.channels_last or None}
     given["compile"] = classifier.compiled or None
-    given["activation"] = None if classifier.assumed else classifier.activation
+    given["activation"] = None if classifier.assumed else asked_activation(classifier.activation)
     logits = "" if (take := classifier.logits) is None else f", logits={getattr(take, '__name__', type(take).__name__)}"
     return "".join(f", {key}={value!r}" for key, value in given.items() if value is not None) + logits
 

@@ -6,12 +6,13 @@ stops instead.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import Cell, KeptMaps, Output, RunContext
@@ -22,10 +23,12 @@ from saliency_bench.engine.probe import FIX, Probe
 from saliency_bench.engine.score import Scores, left_out, rows_of, score
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.stored_maps import table_of
-from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH, HALVED, is_expected
+from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH, HALVED, INFINITE_LOGIT, is_expected
 from saliency_bench.results import records
+from saliency_bench.target_weights import weighs_infinite
 from saliency_bench.targets.rules import stack
 from saliency_bench.targets.terms import TargetTerms
+from saliency_bench.types import Target
 from saliency_bench.utils.hashing import hash_of
 
 
@@ -77,7 +80,7 @@ def work(
     scores: Scores = {}
     if batch is not None:
         target = stack(terms, len(samples.readable[0]["logits"])).to(batch.images.device)
-        explained = explain(context, batch, explainer, target)
+        explained = _without_infinite(context, samples, target, explain(context, batch, explainer, target))
         scores, halved = score(context, samples, explainer, target, explained, cells)
         # One chunk shows it: what is asked is whether the method mixes samples, not how much.
         is_first = samples.number == 0 and samples.is_whole
@@ -119,6 +122,22 @@ def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
     if position >= context.data.count and not context.question.has_target(row):
         return TargetTerms((int(np.argmax(logits)),))
     return context.question.target_of(row, logits)
+
+
+def _without_infinite(context: RunContext, samples: PredictedChunk, target: Target, explained: Explained) -> Explained:
+    """Return maps less those of targets that weigh an infinite logit, which no image changes.
+
+    Raises:
+        UserError: There is such a target, and the run is strict.
+    """
+    logits = torch.tensor([row["logits"] for row in samples.readable])
+    without = np.flatnonzero(weighs_infinite(logits, target)).tolist()
+    if without and context.spec.strict:
+        raise UserError(f"image {samples.readable[without[0]]['image_id']}: {INFINITE_LOGIT}")
+    if not without or explained.maps is None:
+        return explained
+    maps = explained.maps.index_fill(0, torch.tensor(without, device=explained.maps.device), 0)
+    return replace(explained, maps=maps, faults=explained.faults | dict.fromkeys(without, INFINITE_LOGIT))
 
 
 def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bool:

@@ -56,6 +56,7 @@ from saliency_bench.results.network_answers import check_same_network
 from saliency_bench.results.public_names import FOLDER, public_name
 from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.spec import PREDICTED_BY, TARGETS
+from saliency_bench.target_weights import asked_activation
 from saliency_bench.utils.messages import counted
 
 TOLERANCE = 1e-4  # of a score, relative where it is above 1
@@ -402,7 +403,8 @@ def _run(
     setting = submission.result.setting
     settings: dict[str, Any] = {
         "split": setting.split, "seed": setting.seed, "target": given.get("target") or target_of(submission.result),
-        "label_column": setting.label_column, "activation": setting.activation, **_arithmetic(setting.precision),
+        "label_column": setting.label_column, "activation": asked_activation(setting.activation),
+        **_arithmetic(setting.precision),
         "metrics": list(dict.fromkeys(str(known_metric(cell)) for cell in cells)),
     } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
     if maps:

@@ -117,6 +117,8 @@ class Model(StrictModel):
         top5: accuracy of the five likeliest classes.
         no_accuracy: why there is no accuracy.
         no_class: images whose label is no class of the model, which do not count.
+        classes_by_position: whether the model does not name its classes, and they are taken to be in the dataset's
+            order.
     """
 
     id: Text
@@ -125,13 +127,14 @@ class Model(StrictModel):
     digest: Hash
     geometry: Text
     classes: Count | None = None
-    activation: Literal["softmax", "sigmoid"] = "softmax"
+    activation: Literal["softmax", "sigmoid", "binary"] = "softmax"
     activation_assumed: bool = False
     accuracy: Interval
     accuracy_kind: Text = "accuracy"
     top5: Interval | None = None
     no_accuracy: Text | None = None
     no_class: Count = 0
+    classes_by_position: bool = False
 
     @model_validator(mode="after")
     def _shares(self) -> Self:

@@ -14,6 +14,7 @@ from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown, without_controls
 from saliency_bench.map_sources.choice import fitting
+from saliency_bench.target_weights import BINARY, two_weights, weighs_infinite
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import index_of
 from saliency_bench.targets.terms import TargetTerms
@@ -97,7 +98,7 @@ def explain(
         explainer: a name, or a function (classifier, images, target) -> maps; None: one that fits the network
             (`choice.fitting`), which a line and the result's `why` say.
         target: None for the predicted class; a class by name or number; a group, by its name, as a list of classes, or
-            as names joined by "|"; or weights (1, K).
+            as names joined by "|"; or weights (1, K), of a single logit (1, 1).
         against: the class or group that speaks against the target; "A against a group that holds A" is against its
             other members.
         groups: what `load_groups` takes; those of ImageNet, pets, VOC and shapes are known.
@@ -108,7 +109,8 @@ def explain(
         **options: of the explainer.
 
     Raises:
-        UserError: A class or group is not known (with the nearest names), or the explainer has no such options.
+        UserError: A class or group is not known (with the nearest names), the explainer has no such options, or logits
+            that count are NaN or infinite.
     """
     if options and not isinstance(explainer, str | None):
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
@@ -121,13 +123,20 @@ def explain(
     called = image if isinstance(image, str | Path) else "given to explain"
     images = classifier.prepare([{"image": image, "image_id": called}]).images
     with torch.no_grad():
-        p = targets.probabilities(classifier(images), classifier.activation)[0]
-    best = int(p.argmax())
+        logits = classifier(images)
+    if targets.no_probabilities(logits, classifier.activation).any():
+        raise UserError(f"{classifier.id} gives NaN or infinite logits for this picture, so that nothing is predicted")
+    p, best = targets.probabilities(logits, classifier.activation)[0], int(logits[0].argmax())
     if isinstance(target, torch.Tensor):
-        weights, words = target, "your own weights"
+        is_one = classifier.activation == BINARY and target.ndim == 2 and target.shape[1] == 1
+        weights, words = two_weights(target) if is_one else target, "your own weights"
     else:
         terms = _terms(best if target is None else target, against, classifier.labels, len(p), groups)
         weights, words = terms.row(len(p)), terms.text(classifier.labels)
+    if weights.shape[-1] == logits.shape[1] and weighs_infinite(logits, weights).any():
+        raise UserError(
+            f"{classifier.id} gives {words} an infinite logit, which no picture changes; explain another class"
+        )
     if method is None:
         name, why = fitting(classifier, images)
         complain(f"{classifier.id}: using {name}, because {why}; name an explainer to override this")

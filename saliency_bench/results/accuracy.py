@@ -8,6 +8,7 @@ import pyarrow as pa
 from saliency_bench.results.cell import Interval
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import cluster_bootstrap, interval
+from saliency_bench.target_weights import BINARY
 
 COLUMNS = ("image_id", "group", "label", "labels", "correct", "top5", "mask_share", "left_out", "logits")
 JUDGED_FROM = 20  # samples; fewer say nothing about the order of classes
@@ -19,18 +20,18 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
     """Return a summary's facts on its model: `accuracy` with its kind, and `top5` of a softmax more than 5 classes.
 
     Where labels have no class of the model, `no_class` is the number of their images. An image with several rows counts
-    once. The accuracy of a sigmoid is the mean average precision over the classes
-    that some image has.
+    once. The accuracy of a sigmoid, and of a single logit where images have several labels, is the mean average
+    precision over the classes that some image has.
 
     Args:
-        predictions: with `COLUMNS`; logits are only needed of a sigmoid.
+        predictions: with `COLUMNS`; logits are not needed of a softmax.
         members: for each class of the dataset, the classes of the model that belong to it.
-        activation: "softmax" or "sigmoid".
+        activation: "softmax", "sigmoid" or "binary".
         seed: of the bootstrap.
     """
     rows = _images(predictions)
     codes = cluster_codes(rows["image_id"].to_pylist(), rows["group"].to_pylist())
-    if activation == "sigmoid":
+    if activation == "sigmoid" or (activation == BINARY and rows["labels"].null_count < len(rows)):
         value = mean_average_precision(*_scores_and_truth(rows, codes, members), seed)
         return {"accuracy": value.model_dump(), "accuracy_kind": "mean average precision", "top5": None}
     top5 = _share(rows["top5"], codes)
@@ -97,7 +98,10 @@ def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndar
     """Return a function of weights (draws, n): the mean AP (draws,) over the classes that some image has."""
     present = np.flatnonzero(truth.any(axis=0))
     orders = [np.argsort(-scores[:, index], kind="stable") for index in present]
-    ends = [np.append(np.diff(scores[order, index]) != 0, True) for order, index in zip(orders, present, strict=True)]
+    ends = [
+        np.append(scores[order[1:], index] != scores[order[:-1], index], True)
+        for order, index in zip(orders, present, strict=True)
+    ]
     sorted_truth = [truth[order, index] for order, index in zip(orders, present, strict=True)]
 
     def weighted(weights: np.ndarray) -> np.ndarray:
@@ -146,12 +150,12 @@ def _scores_and_truth(rows: pa.Table, codes: np.ndarray, members: Members) -> tu
     if not labelled or not members:
         return np.empty((0, 0)), np.empty((0, 0), dtype=bool), np.empty(0, dtype=np.intp)
     logits = np.array([logits for _, logits, _ in labelled])
-    of_model = [index for index, member in enumerate(members) if len(member)]  # one logit has no class against it
+    of_model = [index for index, member in enumerate(members) if len(member)]
     scores = np.stack([logits[:, list(members[index])].max(axis=1) for index in of_model], axis=1)
     truth = np.zeros((len(labelled), len(members)), dtype=bool)
     for row, (labels, _, _) in zip(truth, labelled, strict=True):
         row[labels] = True
     truth = truth[:, of_model]
-    finite = np.isfinite(scores).all(axis=1)
-    kept_codes = np.array([code for _, _, code in labelled])[finite]
-    return scores[finite], truth[finite], np.unique(kept_codes, return_inverse=True)[1]
+    known = ~np.isnan(scores).any(axis=1)  # a class that is masked out has -infinity
+    kept_codes = np.array([code for _, _, code in labelled])[known]
+    return scores[known], truth[known], np.unique(kept_codes, return_inverse=True)[1]

@@ -44,6 +44,7 @@ class ModelFacts(Facts):
     top5: Interval | None = None
     no_accuracy: str | None = None
     no_class: Count = 0
+    classes_by_position: bool = False
 
 
 class OtherModelFacts(ModelFacts):

@@ -32,7 +32,7 @@ class Identity(StrictModel):
     labels        for each class of the dataset, the classes of the model that stand for it; counts where the target is
                   the label, and for metrics that ask for labels
     label_column  the column of the dataset that is the label; counts as `labels`
-    activation    what turns logits into probabilities
+    activation    what turns logits into probabilities; "binary": a sigmoid of a single logit, which has two classes
     precision     arithmetic, and the memory layout where it is not the usual one
     seed          of whatever is drawn at random
     groups        hash of the groups of classes; counts for metrics that ask for groups
@@ -56,7 +56,7 @@ class Identity(StrictModel):
     precision: Text
     seed: int
     groups: Text | None = None
-    activation: Literal["softmax", "sigmoid"] = "softmax"
+    activation: Literal["softmax", "sigmoid", "binary"] = "softmax"
     label_column: Text = "label"
 
     def cell_id(

@@ -132,7 +132,7 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
 
 def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
     """Return the columns of a predictions file that `quality` needs."""
-    columns = [name for name in COLUMNS if name != "logits" or identity.activation == "sigmoid"]  # the bulk of them
+    columns = [name for name in COLUMNS if name != "logits" or identity.activation != "softmax"]  # the bulk of them
     return pq.read_table(folder / f"{name}.parquet", columns=columns)
 
 
@@ -332,6 +332,7 @@ def _accuracy(model: dict) -> str:
     if value is None:
         return f"accuracy unknown ({model['no_accuracy']})" if model["no_accuracy"] else "accuracy unknown"
     assumed = ", softmax assumed" if model["activation_assumed"] else ""
+    assumed += ", classes in the order of the dataset's" if model.get("classes_by_position") else ""
     top5 = f", top-5 {five['value']:.1%}" if five else ""
     return f"{model['accuracy_kind']} {value:.1%}{top5}{assumed}"
 

@@ -14,12 +14,12 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
-from saliency_bench.reasons import NO_PROBABILITIES, lacks
+from saliency_bench.reasons import INFINITE_LOGIT, NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs, Other
 from saliency_bench.scoring.partners import PartnerSamples, PartnerSource, Predictions, plan_of
 from saliency_bench.scoring.perturbation import check_batch_size, check_frame, per_image, read_images, right_classes
-from saliency_bench.target_weights import no_probabilities, one_hot, probabilities
+from saliency_bench.target_weights import BINARY, no_probabilities, one_hot, probabilities, two_weights, weighs_infinite
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.types import Column, Images, Maps, Scores, Target
 from saliency_bench.utils.interrupts import handlers_end_work
@@ -288,10 +288,14 @@ def _inputs(
     classes = logits.shape[1]
     given = logits.argmax(dim=1) if given is None else given
     target = (one_hot(given, classes) if given.ndim == 1 else given).to(images.device)
+    if target.shape[1] == 1 and classifier.activation == BINARY:
+        target = two_weights(target)
     if target.shape[1] != classes:
         raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {classes}")
     known = known_groups(metric, groups, classifier, classes) if "groups" in metric.inputs else None
     faults = dict.fromkeys(np.flatnonzero(no_probabilities(logits, classifier.activation)).tolist(), NO_PROBABILITIES)
+    if metric.asks_of_target:
+        faults |= dict.fromkeys(np.flatnonzero(weighs_infinite(logits, target)).tolist(), INFINITE_LOGIT)
     inputs = MetricInputs(
         classifier, explainer, images, target, logits, draws.seed, groups=known,
         faults=faults,

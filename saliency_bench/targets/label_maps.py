@@ -11,8 +11,16 @@ DIGITS = 18  # at most in a class number; Python refuses to parse thousands
 Members = list[list[int]]  # for each dataset class, the model classes that stand for it
 
 
-def match(dataset: list[str], model: list[str] | None, classes: int, label_map: dict | str | Path | None) -> Members:
+def match(
+    dataset: list[str],
+    model: list[str] | None,
+    classes: int,
+    label_map: dict | str | Path | None,
+    one_each: bool = True,
+) -> Members:
     """Match by name (case, spaces and underscores aside), by number if the model has no names, or by a label map.
+
+    A model of "not square" and "square", as one with a single logit, has "not square" for all other classes.
 
     Args:
         dataset: Class names of the dataset.
@@ -20,8 +28,8 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
         classes: Number of the model's classes.
         label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
             members has the sum of their logits as target. A class that the model does not have is null or []. One that
-            it has under the same name needs no entry, where all names of the map are the dataset's; nor, with a single
-            logit, the class that it speaks against, which has no class of the model.
+            it has under the same name needs no entry, where all names of the map are the dataset's.
+        one_each: Whether an image has one class; of one with several, another class does not say "not square".
 
     Returns:
         The model's classes for each class of the dataset.
@@ -29,13 +37,16 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
     Raises:
         UserError: The model does not have a class.
     """
+    against = _against(model) if one_each else None
     if label_map is not None:
-        return _mapped(dataset, model, classes, _read(label_map))
+        return _mapped(dataset, model, classes, _read(label_map), against)
     if model is None or is_unnamed(model):
         if classes == len(dataset):
             return [[index] for index in range(classes)]
         raise _no_match(dataset, f"the model has {classes} classes without names")
     places = [[index for index, candidate in enumerate(model) if _plain(candidate) == _plain(name)] for name in dataset]
+    if against is not None and [1 - against] in places:
+        places = [indices or [against] for indices in places]
     if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
         raise _no_match(missing, f"the model's are {', '.join(model[:4])} ...")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
@@ -75,14 +86,28 @@ def is_unnamed(labels: Sequence[str]) -> bool:
     return all(name == f"LABEL_{index}" for index, name in enumerate(labels))
 
 
-def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
-    """Return the model's classes for each class of the dataset by a label map."""
+def _against(model: list[str] | None) -> int | None:
+    """Return which class of a model of two is all but the other, by its name; None where neither is."""
+    names = list(map(_plain, model or []))
+    if len(names) != 2:
+        return None
+    return next((index for index in (0, 1) if names[index] == f"not {names[1 - index]}"), None)
+
+
+def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict, against: int | None) -> Members:
+    """Return the model's classes for each class of the dataset by a label map; `against` is `_against`."""
     called = Counter(map(_plain, model or []))
     # A name that the dataset lacks may be misspelt, and then means a class that the map seems to leave out.
-    fills = classes > 1 and set(label_map) <= set(dataset)
-    alike = {name: name for name in dataset if fills and called[_plain(name)] == 1}
-    known = alike | label_map
-    if not set(dataset) & set(label_map) or (classes > 1 and set(dataset) - set(known)):
+    fills = set(label_map) <= set(dataset)
+    known = {name: name for name in dataset if fills and called[_plain(name)] == 1} | label_map
+    if fills and against is not None:
+        known = dict.fromkeys(dataset, against) | known
+        if not any(index_of(member, model, classes) != against for name in known for member in _listed(known[name])):
+            raise UserError(
+                f"the label map gives no class to {(model or [])[1 - against]}, which is class {1 - against}; "
+                f"class {against} is {(model or [])[against]}"
+            )
+    if not set(dataset) & set(label_map) or set(dataset) - set(known):
         missing = [name for name in dataset if name not in known] or dataset
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
     named = {name: _listed(known.get(name)) for name in dataset}

@@ -19,11 +19,6 @@ from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Target
 from saliency_bench.utils.files import read_bytes
 
-# Why a label has no target: the model has no class for it, as for the one that speaks against a single logit.
-NO_CLASS = (
-    "what the model has no class for; explain the others with --only label=NAME or --only masked, or give "
-    "--target predicted"
-)
 RULES = TARGETS
 
 
@@ -70,7 +65,10 @@ class TargetRule:
             assert label is not None
             assert members is not None
             if not members[label]:
-                raise UserError(f"image {image_id}: its label is {NO_CLASS}")
+                raise UserError(
+                    f"image {image_id}: its label is what the model has no class for; explain the others with --only "
+                    "label=NAME or --only masked, or give --target predicted"
+                )
             return TargetTerms(tuple(members[label]))
         ordered = ordered_classes(logits)
         if self.name == "predicted":
@@ -115,8 +113,6 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     Raises:
         UserError: The rule is unknown, or the file has an error.
     """
-    if text == "contrast:second" and classes < 2:
-        raise UserError("contrast:second needs two classes; the model has one logit, so give --target predicted")
     if text == "contrast:second" and groups is not None:
         return TargetRule(text, f"{text} {groups.identity}", groups=groups)
     if text in RULES:

@@ -131,7 +131,10 @@ def test_heads_are_what_the_checkpoint_says(tmp_path):
         sb.load_classifier(single, device="cpu")
     assert "\n" not in str(error.value)
     loaded = sb.load_classifier(single, device="cpu", activation="sigmoid")
-    assert loaded(torch.rand(2, 3, 32, 32)).shape == (2, 1)
+    images = torch.rand(2, 3, 32, 32)
+    logit = loaded.model(loaded.normalised(images)).logits
+    assert torch.equal(loaded(images), torch.cat([-logit, logit], dim=1))
+    assert loaded.labels == ["LABEL_0", "LABEL_1"]
     plain = classifier(3)
     assert (plain.activation, plain.assumed) == ("softmax", True)
     with pytest.raises(UserError, match=r"one logit.*activation=sigmoid"):
@@ -142,15 +145,15 @@ def test_heads_are_what_the_checkpoint_says(tmp_path):
     "name", ["rise:masks=20,cells=3", "occlusion:window=4,stride=4,on=probability", "lime:samples=20"]
 )
 def test_explainers_of_probabilities_use_the_activation(name):
-    """With one logit a softmax is constant; by the sigmoid the map follows the logit."""
+    """With one logit a softmax is constant; by the sigmoid the map follows the logit, either way."""
     method, images = sb.load_explainer(name), torch.rand(2, 3, SIDE, SIDE)
-    target = sb.targets.one_hot([0, 0], 1)
+    target = sb.targets.one_hot([0, 1], 2)
     maps = method(classifier(1, activation="sigmoid"), images, target)
     assert maps.flatten(1).std(dim=1).min() > 0
 
 
-@pytest.mark.parametrize("classes", [1, 3])
-def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path, classes):
+def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path):
+    classes = 3
     names = [f"class {number}" for number in range(classes)]
     data = saved(dataset(names, [number % classes for number in range(7)]))
     model = classifier(classes, activation="sigmoid")
@@ -179,23 +182,177 @@ def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path, classes):
     assert json.loads((result.folder / "run.json").read_text())["identity"]["activation"] == "sigmoid"
 
 
-def test_of_one_logit_the_prediction_is_which_side_of_one_half(saved, tmp_path):
-    """Consistency keeps the transforms under which it stays; class sensitivity has no second class."""
-    data, model = saved(dataset()), classifier(1, activation="sigmoid")
-    with torch.no_grad():  # half of the pictures on each side
-        images = model.prepare([{"image": image} for image in pictures()]).images
-        model.model.head.bias -= model(images).median()
-    settings = {"target": "predicted", "explainers": ["gradient"]}
-    done = run(data, model, tmp_path / "run", metrics=["saliency_consistency"], **settings)
-    rows = pq.read_table(done.folder / "records.parquet").to_pylist()
+SHAPES = ["circle", "square"]
+
+
+class OneLogit(Means):
+    """Means with a single logit, which is negative for three pictures; `shape` is how it is returned."""
+
+    def __init__(self, shape=(-1, 1)):
+        super().__init__(1)
+        self.shape = shape
+        with torch.no_grad():
+            self.head.bias -= super().forward(stacked()).sort(dim=0).values[2:4].mean()
+
+    def forward(self, images):
+        return super().forward(images).view(self.shape)
+
+
+def stacked():
+    """Return the pictures as a batch."""
+    return torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) / 255 for picture in pictures()])
+
+
+def one_logit(labels=None, network=None, **options):
+    network = network or OneLogit()
+    return sb.load_classifier(network, mean=0, std=1, device="cpu", activation="sigmoid", labels=labels, **options)
+
+
+def logits_of(network):
+    """Return the logit of each picture and its gradient there, summed over channels, straight from the network."""
+    images = stacked().requires_grad_()
+    z = network(images).flatten()
+    return z.detach().numpy(), torch.autograd.grad(z.sum(), images)[0].sum(dim=1).numpy()
+
+
+NAMES = pytest.mark.parametrize(
+    ("labels", "names"), [(None, ["0", "1"]), (["square"], ["not square", "square"]), (SHAPES, SHAPES)]
+)
+
+
+@NAMES
+def test_of_one_logit_the_likelier_class_is_predicted_and_explained(labels, names):
+    model = one_logit(labels)
+    z, gradient = logits_of(model.model)
+    assert (z > 0).sum() == 4
+    for picture, logit, of_logit in zip(pictures(), z, gradient, strict=True):
+        found = sb.explain(picture, model, "gradient", reduction="sum")
+        p = 1 / (1 + np.exp(-logit))
+        assert (found.prediction, found.target) == (names[int(logit > 0)],) * 2
+        assert found.probability == pytest.approx(max(p, 1 - p), abs=1e-6)
+        np.testing.assert_allclose(found.map, np.sign(logit) * of_logit, rtol=1e-5, atol=1e-7)
+        against = [
+            sb.explain(picture, model, "gradient", reduction="sum", target=target).map
+            for target in (names[0], 0, torch.tensor([[-1.0]]))
+        ]
+        np.testing.assert_allclose(against[0], -of_logit, rtol=1e-5, atol=1e-7)
+        assert np.array_equal(against[0], against[1])
+        assert np.array_equal(against[0], against[2])
+
+
+@NAMES
+def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, caplog):
+    truth = np.array([0, 1, 0, 1, 0, 1, 0])
+    data, model = saved(dataset(SHAPES, truth.tolist())), one_logit(labels)
+    z, _ = logits_of(model.model)
+    p, positive = 1 / (1 + np.exp(-z)), z > 0
+    right = positive == (truth == 1)
+    black = torch.sigmoid(model.model(torch.zeros(1, 3, SIDE, SIDE))).item()
+    metrics = ["saliency_deletion:steps=1", "saliency_roae:exposure=0.0", "saliency_class_sensitivity"]
+    for target in ("label", "predicted", "contrast:second"):
+        result = run(data, model, tmp_path / target.replace(":", ""), metrics=metrics, target=target)
+        rows = predictions(result)
+        assert [row["logits"] for row in rows] == [pytest.approx([-logit, logit], rel=1e-4) for logit in z]
+        assert [row["prediction"] for row in rows] == positive.astype(int).tolist()
+        assert [row["confidence"] for row in rows] == pytest.approx(np.maximum(p, 1 - p).tolist(), abs=1e-5)
+        assert [row["correct"] for row in rows] == right.tolist()
+        about = result.summary["model"]
+        assert about["accuracy"]["value"] == pytest.approx(right.mean())
+        assert (about["accuracy_kind"], about["activation"], about["classes"]) == ("accuracy", "binary", 2)
+        asked = truth if target == "label" else positive.astype(int)
+        found = {(row["image_id"], row["metric"]): row for row in result.records() if row["part"] is None}
+        for index in range(7):
+            deletion = found[f"i{index}", "saliency_deletion"]
+            name, other = names[asked[index]], names[1 - asked[index]]
+            assert deletion["target"] == (name if target != "contrast:second" else f"{name} - {other}")
+            assert deletion["prediction"] == names[int(positive[index])]
+            ends = np.array([p[index], black])
+            ends = ends if asked[index] else 1 - ends
+            ends = 2 * ends - 1 if target == "contrast:second" else ends
+            assert deletion["value"] == pytest.approx(ends.mean(), abs=1e-5)
+            assert found[f"i{index}", "saliency_roae"]["value"] == right[index]
+            # Maps for and against a logit are each other's negative, so that |gradient| is the same.
+            assert found[f"i{index}", "saliency_class_sensitivity"]["value"] == pytest.approx(1)
+    line = "does not name its classes: its logit is taken to speak for square and against circle"
+    assert sum(line in message for message in caplog.messages) == 3 * (labels is None)
+    assert ("classes in the order" in str(result)) == (labels is None)
+    assert ("does not name its classes" in result.report.read_text()) == (labels is None)
+
+
+def test_of_one_logit_consistency_keeps_the_transforms_under_which_its_side_stays(saved, tmp_path):
+    data, model = saved(dataset()), one_logit()
+    settings = {"target": "predicted", "metrics": ["saliency_consistency"]}
+    rows = pq.read_table(run(data, model, tmp_path / "run", **settings).folder / "records.parquet").to_pylist()
     got = {(row["image_id"], row["part"]): row["value"] is not None for row in rows if row["part"]}
     with torch.no_grad():
-        side = model(images)[:, 0] > 0
-        kept = {name: (model(way.there(images))[:, 0] > 0) == side for name, way in TRANSFORMS.items()}
+        side = model.model(stacked())[:, 0] > 0
+        kept = {name: (model.model(way.there(stacked()))[:, 0] > 0) == side for name, way in TRANSFORMS.items()}
     assert got == {(f"i{index}", name): bool(same[index]) for name, same in kept.items() for index in range(7)}
     assert len(set(got.values())) == 2
-    with pytest.raises(UserError, match=r"class_sensitivity.*one logit"):
-        run(data, model, tmp_path / "other", metrics=["saliency_class_sensitivity"], **settings)
+
+
+@pytest.mark.parametrize(
+    ("labels", "label_map", "members"),
+    [
+        (["square"], None, [[0], [1], [0]]),
+        (["square"], {"square": "square"}, [[0], [1], [0]]),
+        (["square"], {"circle": "square", "square": "not square"}, [[1], [0], [0]]),
+        (["square"], {"star": None}, [[0], [1], []]),
+        (None, {"circle": 0, "square": 1, "star": 0}, [[0], [1], [0]]),
+    ],
+)
+def test_the_class_against_one_logit_stands_for_all_others(saved, tmp_path, labels, label_map, members):
+    data = saved(dataset([*SHAPES, "star"], [0, 1, 2, 1, 0, 2, 0]))
+    result = run(data, one_logit(labels), tmp_path / "run", label_map=label_map)
+    assert json.loads((result.folder / "run.json").read_text())["identity"]["labels"] == members
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "words"),
+    [
+        (["quad"], {}, r"does not have the dataset's classes.*not quad, quad"),
+        (["square"], {"label_map": {"circle": 0, "square": None}}, "no class to square, which is class 1"),
+        (None, {"label_map": {"square": 0}}, "no entry for circle"),
+        (list("abc"), {}, "one logit, but 3 class names"),
+    ],
+)
+def test_classes_that_one_logit_cannot_have_are_refused(saved, tmp_path, labels, settings, words):
+    data = saved(dataset(SHAPES, [0, 1, 0, 1, 0, 1, 0]))
+    with pytest.raises(UserError, match=words) as error:
+        run(data, one_logit(labels), tmp_path / "run", **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_one_name_is_not_enough_for_two_logits():
+    with pytest.raises(UserError, match=r"2 logits, but 1 class names are known \(square"):
+        classifier(2, labels=["square"])(torch.rand(1, 3, SIDE, SIDE))
+
+
+def test_of_images_with_several_labels_one_logit_has_no_class_for_the_others(saved, tmp_path):
+    several = [["circle", "square"], ["circle"], ["square"], ["circle"], ["square"], ["circle"], ["square"]]
+    data = saved(dataset(SHAPES, [1, 0, 1, 0, 1, 0, 1], labels=several))
+    with pytest.raises(UserError, match=r"does not have the dataset's classes \(circle\)"):
+        run(data, one_logit(["square"]), tmp_path / "refused")
+    model = one_logit(["square"])
+    result = run(data, model, tmp_path / "run", label_map={"circle": None, "square": "square"})
+    truth = np.array([["square" in names] for names in several])
+    by_hand = mean_average_precision(logits_of(model.model)[0][:, None], truth, np.arange(7), 0)
+    about = result.summary["model"]
+    assert (about["accuracy"]["value"], about["accuracy_kind"]) == (by_hand.value, "mean average precision")
+
+
+def test_one_logit_in_other_forms():
+    images = torch.rand(2, 3, SIDE, SIDE)
+    plain = one_logit()(images)
+    assert torch.equal(one_logit(network=OneLogit((-1,)), logits=lambda out: out[:, None])(images), plain)
+    pixels = OneLogit((-1, 1, 1, 1))
+    with pytest.raises(UserError, match=r"\(2, 1, 1, 1\) instead of logits.*logits=lambda out: out.mean\(\(2, 3\)\)"):
+        one_logit(network=pixels)(images)
+    assert torch.equal(one_logit(network=pixels, logits=lambda out: out.mean((2, 3)))(images), plain)
+    with pytest.raises(UserError, match=r"one logit.*activation=sigmoid"):
+        sb.load_classifier(OneLogit(), mean=0, std=1, device="cpu", activation="softmax")(images)
+    with pytest.raises(UserError, match="ends in a sigmoid"):
+        one_logit(network=nn.Sequential(OneLogit(), nn.Sigmoid()))(images)
 
 
 def test_the_activation_is_a_setting_of_a_run_and_part_of_its_cells(saved, tmp_path):

@@ -3,7 +3,6 @@
 import re
 import shutil
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,7 +10,6 @@ import saliency_bench as sb
 from saliency_bench import cli
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
-from saliency_bench.targets.label_maps import match
 from saliency_bench.utils import progress
 
 SETTINGS = {"metrics": ["saliency_miou", "saliency_pointing_game"], "limit": 8, "batch_size": 4, "device": "cpu"}
@@ -108,45 +106,6 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch, capsys):
     for _ in progress.bar(range(3), desc="all"):
         pass
     assert "\r" in capsys.readouterr().err
-
-
-def one_logit(labels=None):
-    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1))
-    torch.nn.init.constant_(network[2].weight, 1)
-    torch.nn.init.constant_(network[2].bias, -1.5)
-    return sb.load_classifier(network, device="cpu", mean=0, std=1, activation="sigmoid", labels=labels)
-
-
-def test_of_one_logit_the_label_map_need_not_name_the_class_against_it():
-    names = ["clean", "nodule"]
-    for label_map in ({"nodule": 0}, {"nodule": "nodule", "clean": None}, {"nodule": [0], "clean": []}):
-        assert match(names, ["nodule"], 1, label_map) == [[], [0]]
-    for label_map in ({}, {"clean": None, "nodule": []}, {"other": 0}):
-        with pytest.raises(UserError, match="label map"):
-            match(names, ["nodule"], 1, label_map)
-    with pytest.raises(UserError, match=r"label map .*clean"):
-        match(names, ["a", "b"], 2, {"nodule": 0})
-    assert match(names, ["a", "b"], 2, {"nodule": 0, "clean": None}) == [[], [0]]
-
-
-def test_one_logit_runs_on_the_samples_of_its_class(shapes, tmp_path):
-    rows = sb.load_dataset(str(shapes))
-    names = rows.features["label"].names
-    settings = {"dataset": rows, "model": one_logit(), "explainers": ["gradient"], "label_map": {names[0]: 0},
-                "metrics": ["saliency_miou", "saliency_roae"], "device": "cpu", "progress": False}  # fmt: skip
-    positive = np.array([names[label] == names[0] for label in rows["label"]])
-    with pytest.raises(UserError, match=r"--only label=.*--target predicted") as error:
-        sb.run(out=tmp_path / "refused", **settings)
-    assert any(name in str(error.value) for name in names[1:])
-    assert not (tmp_path / "refused").exists()
-    done = sb.run(out=tmp_path / "run", only=[f"label={names[0]}"], **settings)
-    assert {cell["n"] for cell in done.summary["cells"]} == {positive.sum()}
-    accuracy = done.summary["model"]["accuracy"]
-    assert accuracy["n"] == len(rows)
-    assert 0 < accuracy["value"] < 1
-    predicted = sb.run(out=tmp_path / "predicted", target="predicted", **settings)
-    of_labels = predicted.summary["cells"][1]
-    assert of_labels["left_out"] == {"no label": int((~positive).sum())}
 
 
 def test_the_page_says_what_is_known_of_the_classifier(shapes, resnet, tmp_path):

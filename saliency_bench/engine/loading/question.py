@@ -12,14 +12,15 @@ from saliency_bench.engine.loaded import Question
 from saliency_bench.engine.loading.predicted_by import predicted_by
 from saliency_bench.engine.loading.table import Table
 from saliency_bench.engine.python_objects import Objects, object_of
-from saliency_bench.engine.reading import Samples, Selection, label_names, read_chunk, selection_of
+from saliency_bench.engine.reading import ALL, Samples, Selection, label_names, read_chunk, selection_of
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import reason_of
 from saliency_bench.spec import PREDICTED_BY, RunSpec
+from saliency_bench.target_weights import BINARY
 from saliency_bench.targets import known_maps
 from saliency_bench.targets.class_groups import load_groups
-from saliency_bench.targets.label_maps import Members, match
-from saliency_bench.targets.rules import NO_CLASS, TargetRule, check_ids, check_known, load_rule
+from saliency_bench.targets.label_maps import Members, is_unnamed, match
+from saliency_bench.targets.rules import TargetRule, check_ids, check_known, load_rule
 from saliency_bench.utils.messages import complain
 
 SAME = 1e-3  # of the largest logit; a GPU may change last bits
@@ -39,6 +40,9 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
     classes = logits_of(spec, model, Samples(rows, table.ids))
     mapped = known_maps.resolved(object_of(spec.label_map, objects), names, model.labels, classes)
     members, unlabelled = _members(spec.target, metrics, rows, model.labels, classes, mapped)
+    by_position = members is not None and mapped is None and (model.labels is None or is_unnamed(model.labels))
+    if by_position:
+        complain(_positions(model, names or []))
     if members is None and selection is not None and selection.correct:
         raise UserError(f"--only correct needs labels: {unlabelled}")
     named_by = None
@@ -51,7 +55,19 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
         check_known(rule, table.ids)
         check_ids(rule, table.samples.ids[: table.count])
     _check_samples(rule, table)
-    return Question(names, classes, model.activation, members, unlabelled, groups, rule, named_by)
+    return Question(names, classes, model.activation, members, unlabelled, groups, rule, named_by, by_position)
+
+
+def _positions(model: Classifier, names: list[str]) -> str:
+    """Say which logit is taken for which class, where the model does not name them."""
+    if model.activation == BINARY:
+        which = f"its logit is taken to speak for {names[1]} and against {names[0]}"
+    else:
+        which = f"its logits are taken for {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+    return (
+        f"{model.id} does not name its classes: {which}, as the dataset orders them; if that is wrong, give "
+        "load_classifier(model, labels=[...]) or --label-map FILE"
+    )
 
 
 def explainable(question: Question, table: Table) -> Selection | None:
@@ -60,7 +76,7 @@ def explainable(question: Question, table: Table) -> Selection | None:
     They are predicted and not explained where the run explains labels, which a line says.
 
     Raises:
-        UserError: No sample is left, or the model has one logit and a sample shows what speaks against it.
+        UserError: No sample is left.
     """
     without = frozenset(index for index, member in enumerate(question.members or []) if not member)
     if question.rule.name != "label" or not without:
@@ -68,13 +84,6 @@ def explainable(question: Question, table: Table) -> Selection | None:
     labels, names = table.samples.rows["label"][: table.count], table.names or []
     chosen = None if table.selection is None else table.selection.values.get("label")
     wanted = [label for label in labels if label is not None and (chosen is None or names[label] in chosen)]
-    if question.classes == 1:
-        # One class speaks against a single logit, which --target must decide; of other conditions its chunk says so.
-        is_decided = table.selection is not None and chosen is None
-        for image_id, label in zip(table.samples.ids, labels, strict=False):
-            if not is_decided and label in without and (chosen is None or names[label] in chosen):
-                raise UserError(f"image {image_id} is labelled {names[label]}, {NO_CLASS}")
-        return table.selection
     if set(wanted) <= without:
         shown = ", ".join(sorted({names[label] for label in wanted})[:3])
         raise UserError(f"no sample shows what the model has a class for ({shown}); give --target predicted")
@@ -109,7 +118,7 @@ def _members(
     asking = [metric.name for metric in metrics if "labels" in metric.inputs]
     needed = "--target label" if target == "label" else asking[0] if asking else ""
     try:
-        return match(class_names(rows), model, classes, label_map), ""
+        return match(class_names(rows), model, classes, label_map, one_each=ALL not in rows.column_names), ""
     except UserError as error:
         if label_map is not None:
             raise
