@@ -212,7 +212,12 @@ def _gate(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
 
 
 def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of a linear layer's inputs: positive products only."""
+    """Return the relevance of a linear layer's inputs: positive products only.
+
+    Relevance -1 of a single logit is asked for the class against it: relevance 1 of a unit with the negated weights.
+    """
+    if relevance.numel() == 1 and relevance < 0:
+        weight, relevance = -weight, -relevance
     above, below = inputs[0].detach().clamp(min=0), inputs[0].detach().clamp(max=0)
     raising, lowering = weight.detach().clamp(min=0), weight.detach().clamp(max=0)
     ratio = _divided(relevance, F.linear(above, raising) + F.linear(below, lowering))

@@ -86,6 +86,23 @@ def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, imag
     assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_classes_of_a_single_logit_are_those_of_a_head_with_both_signs(name, images, explainer_of, error_of):
+    """A head of weights w has the maps of one of weights -w and w, whichever of the two classes is asked for."""
+    one, two = maker_of(name)(), maker_of(name)()
+    for network in (one, two):
+        head = network.classifier if maker_of(name) is transformer else network[-1]
+        assert isinstance(head, nn.Linear)
+        head.weight.data, head.bias.data = head.weight.data[:1], head.bias.data[:1]
+        head.out_features = 1
+    head.weight.data, head.bias.data = (torch.cat([-value, value]) for value in (head.weight.data, head.bias.data))
+    settings = {"device": "cpu", "mean": 0, "std": 1, "activation": "sigmoid", "labels": ["against", "for"]}
+    single, both = (load_classifier(network, **settings) for network in (one, two))
+    torch.testing.assert_close(single(images), both(images))
+    for target in (targets.one_hot([0, 1, 0, 1], 2), targets.contrast([0, 1, 0, 1], [1, 0, 1, 0], 2)):
+        assert error_of(*(explainer_of(name)(network, images, target) for network in (single, both))) < 1e-4
+
+
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "rise"])  # whose maps have the sign of the logits
 def test_maps_have_both_signs_where_that_is_declared(name, classifier, images, explainer_of):
