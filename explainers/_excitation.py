@@ -25,7 +25,7 @@ AVERAGES = {"avg_pool2d", "adaptive_avg_pool2d", "mean"}
 SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 GATES = {"relu", "relu_", "relu6", "hardtanh", "dropout", "dropout_", "max_pool2d", "adaptive_max_pool2d"}
 SHAPES = {"flatten", "view", "view_as", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "contiguous"}
-PARTS = {"cat", "concat", "pad", "chunk", "split", "__getitem__"}
+PARTS = {"cat", "concat", "pad", "chunk", "split", "__getitem__", "masked_fill", "where"}
 COPIES = {"to", "float", "type_as", "clone", "requires_grad_"}
 PASSING = GATES | SHAPES | PARTS | COPIES
 

@@ -56,7 +56,7 @@ UNCHANGED = {
 ROUTED = {
     *("getitem", "select", "narrow", "index_select", "chunk", "split", "unbind", "cat", "stack", "get", "contiguous"),
     *("reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "permute", "transpose", "movedim"),
-    *("swapaxes", "to", "float", "double", "bfloat16", "type", "type_as", "clone"),
+    *("masked_fill", "where", "swapaxes", "to", "float", "double", "bfloat16", "type", "type_as", "clone"),
 }
 
 

@@ -355,6 +355,83 @@ def test_one_logit_in_other_forms():
         one_logit(network=nn.Sequential(OneLogit(), nn.Sigmoid()))(images)
 
 
+class Absent(Means):
+    """Means of five classes, two of which are masked out."""
+
+    def __init__(self, logit):
+        super().__init__(5)
+        self.logit = logit
+
+    def forward(self, images):
+        return super().forward(images).masked_fill(torch.tensor([False, True, False, False, True]), self.logit)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("target", ["label", "predicted", "contrast:second"])
+def test_classes_at_minus_infinity_leave_the_numbers_of_the_others(saved, tmp_path, activation, target, caplog):
+    data = saved(dataset(list("abcde"), [0, 2, 3, 0, 2, 3, 0]))
+    settings = {
+        "explainers": ["gradient", "occlusion:window=4,stride=4", "rise:masks=20,cells=3"],
+        "metrics": ["saliency_deletion:steps=1", "saliency_roae:exposure=0.0", "saliency_single_deletion",
+                    "saliency_cdrop", "saliency_ccs", "saliency_max_sensitivity:draws=2", "saliency_randomisation"],
+        "target": target, "activation": activation, "groups": {"all": list("01234")},
+    }  # fmt: skip
+    infinite, finite = (
+        run(data, sb.load_classifier(Absent(logit), mean=0, std=1, device="cpu"), tmp_path / str(logit), **settings)
+        for logit in (-torch.inf, -1e4)
+    )
+    assert not [message for message in caplog.messages if "finite answer" in message]
+    columns = ("image_id", "explainer", "metric", "part", "target", "reason")
+    rows, others = (
+        {tuple(str(row[name]) for name in columns): row["value"] for row in result.records()}
+        for result in (infinite, finite)
+    )
+    assert rows == {key: value if value is None else pytest.approx(value, abs=1e-5) for key, value in others.items()}
+    assert sum(value is not None for value in rows.values()) > len(rows) / 2
+    mine, theirs = (result.summary["model"] for result in (infinite, finite))
+    assert mine["accuracy"] == theirs["accuracy"]
+    assert mine["accuracy"]["value"] is not None
+
+
+def test_a_class_at_minus_infinity_is_not_explained(saved, tmp_path):
+    data = saved(dataset(list("abcde"), [0, 1, 2, 3, 4, 0, 2]))
+    model = sb.load_classifier(Absent(-torch.inf), mean=0, std=1, device="cpu")
+    settings = {"explainers": ["gradient", "occlusion:window=4,stride=4"]}
+    result = run(data, model, tmp_path / "run", **settings)
+    for row in result.records():
+        assert (row["reason"] is not None and "infinite logit" in row["reason"]) == (row["image_id"] in ("i1", "i4"))
+        assert (row["value"] is None) == (row["image_id"] in ("i1", "i4"))
+    with pytest.raises(UserError, match=r"image i[14]: .*infinite logit"):
+        run(data, model, tmp_path / "strict", strict=True, **settings)
+    with pytest.raises(UserError, match="gives 1 an infinite logit"):
+        sb.explain(pictures()[0], model, "gradient", target=1)
+    images = model.prepare([{"image": picture} for picture in pictures()]).images
+    with pytest.raises(UserError, match=r"image 1: .*infinite logit"):
+        score_samples("saliency_deletion", images, model, "gradient", target=[0, 1, 2, 3, 4, 0, 2])
+
+
+def test_average_precision_takes_minus_infinity_as_the_lowest_score():
+    average_precision_score = pytest.importorskip("sklearn.metrics").average_precision_score
+    generator = np.random.default_rng(0)
+    scores = generator.integers(0, 4, (40, 2)).astype(float)
+    truth = generator.random((40, 2)) < 0.5
+    expected = np.mean([average_precision_score(truth[:, k], scores[:, k]) for k in range(2)])
+    infinite = np.where(scores == 0, -np.inf, scores)
+    assert mean_average_precision(infinite, truth, np.arange(40), 0).value == pytest.approx(expected)
+
+
+def test_the_loss_of_several_labels_ignores_classes_at_minus_infinity():
+    from saliency_bench.engine.fitting import loss_of
+
+    logits, labels = torch.tensor([[0.3, -torch.inf], [-2.0, -torch.inf]]), torch.tensor([[1.0, 0], [0, 0]])
+    logits.requires_grad_()
+    loss = loss_of(logits, labels)
+    by_hand = (np.log1p(np.exp(-0.3)) + np.log1p(np.exp(-2.0))) / 4
+    assert loss.item() == pytest.approx(by_hand)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.isfinite().all()
+
+
 def test_the_activation_is_a_setting_of_a_run_and_part_of_its_cells(saved, tmp_path):
     data = saved(dataset(list("abc"), [0, 1, 2, 0, 1, 2, 0]))
     network = classifier(3)

@@ -103,6 +103,32 @@ def test_the_classes_of_a_single_logit_are_those_of_a_head_with_both_signs(name,
         assert error_of(*(explainer_of(name)(network, images, target) for network in (single, both))) < 1e-4
 
 
+class Masked(nn.Module):
+    """A network that masks out its classes from the third on."""
+
+    def __init__(self, network, logit):
+        super().__init__()
+        self.network, self.logit = network, logit
+
+    def forward(self, x):
+        logits = self.network(x)
+        mask = torch.arange(CLASSES) > 2
+        return getattr(logits, "logits", logits).masked_fill(mask, self.logit)
+
+
+@pytest.mark.parametrize("on", ["logit", "probability"])
+@pytest.mark.parametrize("name", NAMES)
+def test_classes_at_minus_infinity_change_no_map_of_another_class(name, on, images, explainer_of):
+    make = maker_of(name)
+    settings, explainer = {"device": "cpu", "mean": 0, "std": 1}, explainer_of(name, on=on)
+    for target in (targets.one_hot([0, 1, 2, 0], CLASSES), targets.contrast([0, 1, 2, 0], [1, 2, 0, 2], CLASSES)):
+        infinite, finite = (
+            explainer(load_classifier(Masked(make(), logit), **settings), images, target)
+            for logit in (-torch.inf, -1e4)
+        )
+        torch.testing.assert_close(infinite, finite, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "rise"])  # whose maps have the sign of the logits
 def test_maps_have_both_signs_where_that_is_declared(name, classifier, images, explainer_of):
