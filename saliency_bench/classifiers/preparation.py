@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.reasons import lacks
 from saliency_bench.types import Batch, Column
 from saliency_bench.utils.devices import sent
-from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_picture
+from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_picture, open_rgb
 
 
 class SampleError(UserError):
@@ -69,7 +69,7 @@ def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[I
     if value is None:
         return black, lacks(name)
     try:
-        picture = open_picture(value).convert("RGB")
+        picture = open_rgb(value)
     except UnreadableError as error:
         return black, f"the {name} cannot be read: {error}"
     if picture.size == size:
@@ -83,7 +83,7 @@ def _sample(
 ) -> tuple[Tensor, np.ndarray, str | None, tuple[int, int]]:
     """Return a row's prepared image and mask, why there is no usable mask, and the image's stored size."""
     try:
-        picture = open_picture(row.get("image")).convert("RGB")
+        picture = open_rgb(row.get("image"))
     except UnreadableError as error:
         raise SampleError(id, f"the image cannot be read: {error}") from error
     resized = geometry.resized(picture.height, picture.width)

@@ -24,7 +24,7 @@ from saliency_bench.publishing.headline import eval_yaml, shown_split
 from saliency_bench.publishing.own_data import check_published_alike, is_own_data
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.messages import counted
-from saliency_bench.utils.pictures import decode
+from saliency_bench.utils.pictures import decode, open_rgb
 
 PICTURE = "assets/samples.png"
 SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
@@ -283,7 +283,7 @@ def _chosen(folder: Path, build_report: dict) -> list[dict]:
 
 def _with_mask(row: dict) -> Image.Image:
     """Return the image with the mask tinted and outlined, at most CELL pixels on a side."""
-    image = decode(row["image"]["bytes"]).convert("RGB")
+    image = open_rgb(row["image"]["bytes"])
     scale = CELL / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     pixels = np.asarray(image.resize(size, Image.Resampling.BICUBIC), dtype=np.float32)

@@ -10,7 +10,7 @@ from datasets import Dataset, Image
 from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.classifiers.preparation import framed_mask
 from saliency_bench.errors import UserError
-from saliency_bench.utils.pictures import UnreadableError, open_picture
+from saliency_bench.utils.pictures import UnreadableError, open_picture, open_rgb
 
 AT_ONCE = 64  # masks kept in memory
 
@@ -67,7 +67,7 @@ def _framed(image: Any, stored: Any, geometry: Geometry) -> np.ndarray | None:
     if stored is None:
         return None
     try:
-        mask, picture = open_picture(stored).convert("L"), open_picture(image)
+        mask, picture = open_picture(stored).convert("L"), open_rgb(image)
     except UnreadableError:
         return None
     return framed_mask(mask, geometry) if mask.size == picture.size else None

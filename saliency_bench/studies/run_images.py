@@ -31,7 +31,7 @@ from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import load_maps
 from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.pictures import open_picture
+from saliency_bench.utils.pictures import open_rgb
 
 AT_ONCE = 64  # pictures kept in memory
 HUMAN = "human mask"  # in the place of an explainer: the mask that the dataset holds
@@ -199,7 +199,7 @@ def _explained(folder: Path, identity: Identity, labels: dict[str, str], classes
 
 def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
     """Return an image in the prepared frame of the network."""
-    picture = open_picture(stored).convert("RGB")
+    picture = open_rgb(stored)
     height, width = geometry.resized(picture.height, picture.width)
     way = getattr(Pillow.Resampling, geometry.resample.upper(), Pillow.Resampling.BILINEAR)
     return np.asarray(picture.resize((width, height), way).crop(geometry.box(height, width)))

@@ -23,8 +23,7 @@ from saliency_bench.utils.pictures import (
     decode,
     is_plain,
     orientation_of,
-    upright,
-    windowed,
+    rgb,
 )
 from saliency_bench.utils.processors import cores
 from saliency_bench.utils.storage import cache_folder
@@ -89,16 +88,10 @@ def _folder(name: str) -> Path:
 
 def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
     """Return (the encoded picture to show, its suffix, (width, height))."""
-    try:
-        image = decode(data)
-    except UnreadableError:
-        if (deep := windowed(data)) is None:
-            raise
-        image = deep
+    image = decode(data, deep=True)
     if orientation_of(image) == 1 and is_plain(image):
         return data, SUFFIXES[image.format or ""], image.size
-    image = upright(image)
-    image = image if image.mode == "RGB" else image.convert("RGB")
+    image = rgb(image)
     buffer = BytesIO()
     if image.width * image.height <= LOSSLESS:
         image.save(buffer, "png")

@@ -1,5 +1,14 @@
 """Reading untrusted pictures. The only exception is `UnreadableError`, whose text is the reason for the build log.
 
+One rule makes RGB of 8 bits of every picture (`open_rgb`): file, bytes, array, PIL object or an image of `datasets`.
+
+    more than 8 bits, one channel    grey, in a window from the 1st to the 99th percentile of the picture's own values
+    16 bits, several channels        the upper 8 bits, which is what Pillow gives of such a file
+    alpha, a transparent colour      dropped; premultiplied colours are divided by it first
+    palette, grey, CMYK, LAB, ...    as Pillow converts them; colour profiles (ICC) are not applied
+    several frames                   the first one of a file, the current one of a PIL object
+    EXIF orientation                 applied
+
 Cameras store turned pictures and say so in EXIF: orientation 1 is upright, 2 to 8 are mirrored or turned, and anything
 else (0, or EXIF that cannot be read) counts as upright. `read` turns the picture; what was drawn on the file as stored
 (a mask, a box) is turned with it by `turned` and `turned_box`.
@@ -71,7 +80,7 @@ def read(path: Path, *, deep: bool = False) -> Picture:
     """Read a picture file as it goes into a dataset.
 
     The file's own bytes where they are an upright RGB JPEG or PNG; anything else (GIF, palette, grey, CMYK, alpha,
-    EXIF rotation) becomes a lossless upright RGB PNG. Alpha is dropped; only the first frame of an animation is kept.
+    EXIF rotation) becomes a lossless PNG of what `rgb` gives.
 
     Args:
         path: of the file.
@@ -85,19 +94,12 @@ def read(path: Path, *, deep: bool = False) -> Picture:
 
 def picture_of(data: bytes, *, deep: bool = False) -> Picture:
     """Return what `read` makes of the bytes of a file."""
-    is_windowed = False
-    try:
-        image = decode(data)
-    except UnreadableError:
-        if not deep or (shown := windowed(data)) is None:
-            raise
-        image, is_windowed = shown, True
+    image = decode(data, deep=deep)
     orientation = orientation_of(image)
     if orientation == 1 and is_plain(image):
         return Picture(data, SUFFIXES[image.format or ""], *image.size)
-    turned_image = upright(image)
-    pixels = np.asarray(turned_image.convert("RGB"))
-    return Picture(png(pixels), ".png", *turned_image.size, orientation or 1, is_windowed)
+    upright_image = rgb(image)
+    return Picture(png(np.asarray(upright_image)), ".png", *upright_image.size, orientation or 1, is_deep(image))
 
 
 def turned(values: np.ndarray, orientation: int) -> np.ndarray:
@@ -147,8 +149,13 @@ def file_bytes(path: Path) -> bytes:
         raise UnreadableError(f"cannot be read ({why})") from None
 
 
-def decode(data: bytes) -> Image.Image:
-    """Decode a picture completely, so that a truncated file is detected here; raise UnreadableError if that fails."""
+def decode(data: bytes, *, deep: bool = False) -> Image.Image:
+    """Decode a picture completely, so that a truncated file is detected here; raise UnreadableError if that fails.
+
+    Args:
+        data: the encoded picture.
+        deep: take pictures of more than 8 bits, too.
+    """
     if not data:
         raise UnreadableError("empty file")
     try:
@@ -165,33 +172,54 @@ def decode(data: bytes) -> Image.Image:
         raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels") from None
     except Exception as error:  # decoders raise many kinds of errors on damaged files
         raise UnreadableError(f"damaged image ({one_line(error)})") from None
-    if image.mode.startswith(("I", "F")):
+    if is_deep(image) and not deep:
         raise UnreadableError(f"has pixels of type {image.mode}, not 8 bits a channel")
     return image
 
 
-def windowed(data: bytes) -> Image.Image | None:
-    """Return a picture of more than 8 bits as grey of 8: in a window of its values, between the percentiles `WINDOW`.
+def is_deep(image: Image.Image) -> bool:
+    """Return whether the pixels of an image are whole numbers of more than 8 bits, or floats."""
+    return image.mode.startswith(("I", "F"))
 
-    None of anything else.
+
+def rgb(image: Image.Image) -> Image.Image:
+    """Return a decoded picture upright and in RGB, see the top of this file.
+
+    Raises:
+        UnreadableError: Pillow cannot convert it, or it holds no number.
     """
+    orientation = orientation_of(image) or 1
     try:
-        with Image.open(BytesIO(data), formats=FORMATS) as image:
-            if not image.mode.startswith(("I", "F")) or image.width * image.height > MAX_PIXELS:
-                return None
-            values, orientation = np.asarray(image), orientation_of(image) or 1
-    except Exception:  # decoders raise many kinds of errors on damaged files
-        return None
-    low, high = np.nanpercentile(values, WINDOW)
+        if is_deep(image):
+            image = Image.fromarray(windowed(np.asarray(image)))
+            image.getexif()[ORIENTATION] = orientation
+        image = image.convert("LA") if image.mode == "La" else image  # Pillow converts "RGBa" in one step
+        return upright(image).convert("RGB")
+    except UnreadableError:
+        raise
+    except Exception as error:
+        raise UnreadableError(f"pixels of type {image.mode} cannot be converted ({one_line(error)})") from None
+
+
+def windowed(values: np.ndarray) -> np.ndarray:
+    """Return numbers (H, W) of any size as uint8, in a window of these numbers between the percentiles `WINDOW`.
+
+    Raises:
+        UnreadableError: None of them is a number.
+    """
+    values = values.astype(np.float32) if values.dtype == np.float16 else values
+    known = values if values.dtype.kind != "f" else values[np.isfinite(values)]
+    if known.size == 0:
+        raise UnreadableError("holds no finite number")
+    low, high = map(float, np.percentile(known, WINDOW))
     grey = np.empty(values.shape, np.uint8)
     # A few rows at a time: in float64 a picture of 60 million pixels, a file of 100 kB, would take two gigabytes.
     for first in range(0, len(values), ROWS):
         rows = values[first : first + ROWS].astype(np.float64)
-        scaled = (np.nan_to_num(rows, nan=low) - low) / max(high - low, np.finfo(float).tiny)
+        with np.errstate(over="ignore"):  # of infinities
+            scaled = (np.nan_to_num(rows, nan=low) - low) / max(high - low, np.finfo(float).tiny)
         grey[first : first + ROWS] = (255 * np.clip(scaled, 0, 1)).round()
-    shown = Image.fromarray(grey)
-    shown.getexif()[ORIENTATION] = orientation
-    return shown
+    return grey
 
 
 def orientation_of(image: Image.Image) -> int | None:
@@ -224,27 +252,66 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def open_picture(picture: Any) -> Image.Image:
-    """Return an upright picture of a PIL image, a uint8 or bool array, a path, or an undecoded image of `datasets`.
+def open_rgb(picture: Any) -> Image.Image:
+    """Return a picture upright and in RGB, see the top of this file.
+
+    Args:
+        picture: a PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array: (H, W) of any
+            numbers, of which more than 8 bits are windowed, or uint8 or uint16 with 1 to 4 channels (H, W, C).
 
     Raises:
         UnreadableError: It is anything else, or a file that cannot be read.
     """
-    if isinstance(picture, Mapping):
-        picture = picture["path"] if picture.get("bytes") is None else picture["bytes"]
+    if isinstance(picture, np.ndarray):
+        picture = _from_array(picture)
+    return rgb(_opened(picture, deep=True))
+
+
+def _from_array(values: np.ndarray) -> Image.Image:
+    """Return an array as an image of 8 bits a channel."""
+    values = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
+    is_colour = values.ndim == 3 and 2 <= values.shape[2] <= 4 and values.dtype in (np.uint8, np.uint16)
+    if 0 in values.shape or not (is_colour or (values.ndim == 2 and values.dtype.kind in "buif")):
+        raise UnreadableError(
+            f"an array of {values.dtype} of shape {values.shape}; give grey (H, W), or uint8 from 0 to 255 (H, W, 3)"
+        )
+    if values.dtype == bool:
+        values = values * np.uint8(255)
+    elif values.dtype != np.uint8:
+        values = (values >> 8).astype(np.uint8) if is_colour else windowed(values)
+    return Image.fromarray(np.ascontiguousarray(values))
+
+
+def open_picture(picture: Any) -> Image.Image:
+    """Return an upright picture of a PIL image, a uint8 or bool array, a path, or an undecoded image of `datasets`.
+
+    Its mode is that of what was given, as masks need; `open_rgb` is for images.
+
+    Raises:
+        UnreadableError: It is anything else, or a file that cannot be read.
+    """
     if isinstance(picture, np.ndarray):
         if picture.dtype not in (np.uint8, bool):
             raise UnreadableError(f"an array of {picture.dtype}; give uint8 from 0 to 255, or bool for a mask")
         picture = Image.fromarray(picture * np.uint8(255) if picture.dtype == bool else picture)
+    return upright(_opened(picture))
+
+
+def _opened(picture: Any, *, deep: bool = False) -> Image.Image:
+    """Return a decoded picture of a PIL image, a path, bytes, or an undecoded image of `datasets`, as it is stored."""
+    if isinstance(picture, Mapping):
+        picture = picture["path"] if picture.get("bytes") is None else picture["bytes"]
     if isinstance(picture, str | Path):
         picture = file_bytes(Path(picture))
     if isinstance(picture, bytes):
-        picture = decode(picture)
+        picture = decode(picture, deep=deep)
     if not isinstance(picture, Image.Image):
         raise UnreadableError("no picture" if picture is None else f"{type(picture).__name__} is not a picture")
+    if 0 in picture.size:
+        raise UnreadableError("has no pixels")
     _refuse_giant(picture)
     try:
         picture.load()  # an opened file is decoded only now
     except Exception as error:
         raise UnreadableError(f"damaged image ({one_line(error)})") from None
-    return upright(picture)
+    return picture

@@ -1,6 +1,12 @@
+import colorsys
+import io
 import json
+import struct
+import zlib
+from contextlib import suppress
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
 import pytest
 import timm
@@ -126,6 +132,177 @@ def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
     assert torch.equal(batch.images, again.images)
     assert batch.masks.all()
     assert len(batch) == 3
+
+
+SHAPE = (12, 10)
+DRAWN = np.random.default_rng(0).integers(0, 256, (*SHAPE, 4)).astype(np.uint8)
+DRAWN[..., 3] |= 64  # alpha: of what is nearly transparent little is left once it is premultiplied
+DEEP = (100 + 600 * np.random.default_rng(1).random(SHAPE)).astype(np.uint16)
+
+
+def in_window(values):
+    """Return what `build folder` makes of more than 8 bits: grey between the 1st and the 99th percentile."""
+    low, high = np.percentile(values, 1), np.percentile(values, 99)
+    grey = np.round(255 * np.clip((values - low) / (high - low), 0, 1))
+    return np.stack([grey] * 3, axis=2)
+
+
+def of_hsv(hsv):
+    return 255 * np.array([colorsys.hsv_to_rgb(*pixel) for pixel in hsv.reshape(-1, 3) / 255]).reshape(hsv.shape)
+
+
+def of_ycbcr(values):
+    y, blue, red = np.moveaxis(values - np.array([0, 128.0, 128]), 2, 0)
+    return np.clip(np.stack([y + 1.402 * red, y - 0.344136 * blue - 0.714136 * red, y + 1.772 * blue], 2), 0, 255)
+
+
+def of_cmyk(values):
+    return (255.0 - values[..., :3]) * (255.0 - values[..., 3:]) / 255
+
+
+def bare(mode, values):
+    return Image.frombytes(mode, SHAPE[::-1], np.ascontiguousarray(values).tobytes())
+
+
+def palette(mode="P", **info):
+    image = bare("P", DRAWN[..., 0] % 200)
+    image.putpalette(DRAWN[..., :3].reshape(-1).tolist() + [7, 8, 9] * 80)
+    image.info |= info
+    return image.convert(mode) if mode != "P" else image
+
+
+GREY = np.stack([DRAWN[..., 0]] * 3, axis=2)
+LOOKED_UP = np.concatenate([DRAWN[..., :3].reshape(-1, 3), [[7, 8, 9]] * 80])[DRAWN[..., 0] % 200]
+RGB_TO = {mode: Image.fromarray(DRAWN[..., :3]).convert(mode) for mode in ("YCbCr", "HSV")}
+# {mode: (the picture, its RGB by numpy, how far Pillow may round otherwise)}
+MODES = {
+    "1": (Image.fromarray(DRAWN[..., 0] > 99), np.where(DRAWN[..., :1] > 99, 255, 0).repeat(3, 2), 0),
+    "L": (bare("L", DRAWN[..., 0]), GREY, 0),
+    "LA": (bare("LA", DRAWN[..., [0, 3]]), GREY, 0),
+    "La": (bare("LA", DRAWN[..., [0, 3]]).convert("La"), GREY, 3),
+    "P": (palette(), LOOKED_UP, 0),
+    "P, a transparent colour": (palette(transparency=3), LOOKED_UP, 0),
+    "P, alpha for each colour": (palette(transparency=bytes(range(200))), LOOKED_UP, 0),
+    "PA": (palette("PA"), LOOKED_UP, 0),
+    "RGB": (bare("RGB", DRAWN[..., :3]), DRAWN[..., :3], 0),
+    "RGBA": (bare("RGBA", DRAWN), DRAWN[..., :3], 0),
+    "RGBa": (bare("RGBA", DRAWN).convert("RGBa"), DRAWN[..., :3], 3),
+    "RGBX": (bare("RGBX", DRAWN), DRAWN[..., :3], 0),
+    "CMYK": (bare("CMYK", DRAWN), of_cmyk(DRAWN), 1),
+    "YCbCr": (RGB_TO["YCbCr"], of_ycbcr(np.asarray(RGB_TO["YCbCr"])), 1.5),
+    "HSV": (RGB_TO["HSV"], of_hsv(np.asarray(RGB_TO["HSV"])), 1.5),
+    "I;16": (Image.fromarray(DEEP), in_window(DEEP), 0),
+    "I;16L": (bare("I;16L", DEEP.astype("<u2")), in_window(DEEP), 0),
+    "I;16B": (bare("I;16B", DEEP.astype(">u2")), in_window(DEEP), 0),
+    "I;16N": (bare("I;16N", DEEP), in_window(DEEP), 0),
+    "I": (Image.fromarray(DEEP * np.int32(80)), in_window(DEEP * 80.0), 0),
+    "F": (Image.fromarray(DEEP / np.float32(1024)), in_window(DEEP / 1024.0), 0),
+}
+FORMATS = ("PNG", "TIFF", "WEBP", "JPEG", "GIF")
+
+
+def encoded(image, **settings):
+    """Return a file of an image without loss, in the first format that takes its mode; None if none does."""
+    for kind in FORMATS[:3]:
+        file = io.BytesIO()
+        with suppress(OSError, ValueError, KeyError):
+            image.save(file, kind, lossless=True, **settings)
+            opened = Image.open(file)
+            opened.load()
+            if opened.mode.partition(";")[0] == image.mode.partition(";")[0]:
+                return file.getvalue()
+    return None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_picture_is_the_same_as_file_bytes_array_and_pil_object(tmp_path, mode):
+    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    image, expected, rounding = MODES[mode]
+    before = image.tobytes(), image.mode
+    forms = {"object": image}
+    if mode not in ("P", "1", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV") and not mode.startswith("P, "):
+        forms["array"] = np.asarray(image)  # whose numbers are the colours
+    if (data := encoded(image, **{key: image.info[key] for key in {"transparency"} & set(image.info)})) is not None:
+        (tmp_path / "file").write_bytes(data)
+        forms |= {"bytes": data, "file": tmp_path / "file", "opened": Image.open(io.BytesIO(data))}
+        forms |= {"undecoded": {"bytes": None, "path": str(tmp_path / "file")}}
+        rows = datasets.Dataset.from_dict({"image": [{"bytes": data, "path": None}]})
+        for decode in (False, True):
+            forms[f"decode={decode}"] = rows.cast_column("image", datasets.Image(decode=decode))[0]["image"]
+    assert len(forms) > 2 or mode in ("La", "RGBa", "RGBX", "CMYK", "HSV", "YCbCr", "PA", "I;16N", "I;16L")
+    prepared = prepare([{"image": form} for form in forms.values()]).images
+    for name, pixels in zip(forms, prepared, strict=True):
+        assert (255 * pixels.permute(1, 2, 0) - torch.from_numpy(1.0 * expected)).abs().max() <= rounding + 1e-3, name
+        assert torch.equal(pixels, prepared[0]), name
+    assert (image.tobytes(), image.mode) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (DEEP.astype(np.int64) - 500, in_window(DEEP)),
+        (DEEP.astype(np.float16), in_window(DEEP.astype(np.float16).astype(float))),
+        (DEEP[..., None], in_window(DEEP)),
+        (DRAWN[..., :1], GREY),
+        (DRAWN[..., :3].astype(np.uint16) * 256 + 255, DRAWN[..., :3]),
+        (np.where(np.arange(120).reshape(SHAPE) == 5, np.nan, 7.0), np.zeros((*SHAPE, 3))),
+        (np.full(SHAPE, 9, np.uint16), np.zeros((*SHAPE, 3))),
+    ],
+)
+def test_arrays_of_other_types_follow_the_same_rule(values, expected):
+    images = load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": values}]).images
+    np.testing.assert_allclose(255 * images[0].permute(1, 2, 0).numpy(), expected, atol=1e-3)
+
+
+def test_infinities_are_black_or_white_and_the_window_is_that_of_the_numbers():
+    values = DEEP.astype(np.float32)
+    values[0, :2] = -np.inf, np.inf
+    images = load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": Image.fromarray(values)}]).images
+    low, high = np.percentile(values[np.isfinite(values)], [1, 99])
+    expected = np.round(255 * np.clip((values - low) / (high - low), 0, 1))
+    np.testing.assert_allclose(255 * images[0, 0].numpy(), expected, atol=1e-3)
+
+
+def test_16_bits_of_three_channels_are_read_as_pillow_reads_their_file():
+    values = np.random.default_rng(0).integers(0, 65536, (5, 4, 3)).astype(">u2")
+    lines = b"".join(b"\0" + line.tobytes() for line in values)
+    chunks = {b"IHDR": struct.pack(">IIBBBBB", 4, 5, 16, 2, 0, 0, 0), b"IDAT": zlib.compress(lines), b"IEND": b""}
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks.items()
+    )
+    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    images = prepare([{"image": picture} for picture in (png, values.astype(np.uint16))]).images
+    assert torch.equal(images[0], images[1])
+
+
+@pytest.mark.parametrize("kind", ["RGB", "I;16", "P"])
+def test_exif_turns_files_bytes_and_objects_alike(tmp_path, kind):
+    image, expected, _ = MODES[kind]
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn clockwise
+    image.save(tmp_path / "turned.png", exif=exif)
+    opened = Image.open(tmp_path / "turned.png")
+    forms = [tmp_path / "turned.png", (tmp_path / "turned.png").read_bytes(), opened]
+    forms += [] if kind == "I;16" else [opened.convert("RGB")]
+    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    for form in forms:
+        pixels = 255 * prepare([{"image": form}]).images[0].permute(1, 2, 0).numpy()
+        np.testing.assert_allclose(pixels, np.rot90(expected, -1), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
+def test_of_several_frames_a_file_gives_the_first_and_an_object_the_current_one(kind):
+    frames = [Image.new("RGB", (9, 8), colour) for colour in ((255, 0, 0), (0, 0, 255))]
+    file = io.BytesIO()
+    frames[0].save(file, kind, save_all=True, append_images=frames[1:], lossless=True)
+    opened = Image.open(io.BytesIO(file.getvalue()))
+    later = Image.open(io.BytesIO(file.getvalue()))
+    later.seek(1)
+    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    images = prepare([{"image": form} for form in (file.getvalue(), opened, later)]).images
+    colours = images.mean(dim=(2, 3)).round().int().tolist()
+    assert colours == [[1, 0, 0], [1, 0, 0], [0, 0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -363,6 +540,12 @@ def test_masks_of_0_and_1_and_of_0_and_255_are_read_alike(values):
     [
         None,
         np.zeros((4, 4, 3), np.float32),
+        np.zeros((3, 5, 5), np.uint8),
+        np.zeros((4, 4, 3), np.int64),
+        np.zeros((0, 4), np.uint8),
+        np.full((4, 4), np.nan),
+        np.zeros((4, 4), complex),
+        Image.new("RGB", (0, 4)),
         7,
         {"bytes": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "path": None},
     ],

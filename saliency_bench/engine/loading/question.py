@@ -151,8 +151,11 @@ def class_names(rows: datasets.Dataset) -> list[str]:
 def logits_of(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
     """Return the number of logits, from the first sample that can be read and that the model takes."""
     failures: list[Exception] = []
+    unread = ""
     for number in range(len(data.ids)):
-        if (batch := read_chunk(data, classifier, [number], spec.strict).batch) is not None:
+        chunk = read_chunk(data, classifier, [number], spec.strict)
+        unread = unread or next((f": {data.ids[number]}: {reason}" for reason in chunk.faults.values()), "")
+        if (batch := chunk.batch) is not None:
             try:
                 with torch.no_grad():
                     logits, again = (classifier.eval()(batch.images) for _ in range(2))
@@ -168,4 +171,4 @@ def logits_of(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
         first = failures[0]
         line = f"{reason_of(first, classifier.id)} for each of the first {len(failures)} images"
         raise first if isinstance(first, UserError) else UserError(line) from first
-    raise UserError(f"no image of the split {spec.split} of {spec.dataset} can be read")
+    raise UserError(f"no image of the split {spec.split} of {spec.dataset} can be read{unread}")

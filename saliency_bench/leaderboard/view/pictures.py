@@ -27,7 +27,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import KnownDataset
 from saliency_bench.results.identity import Identity
 from saliency_bench.utils.overlays import LEVELS, heat_map, overlay, scaled
-from saliency_bench.utils.pictures import open_picture
+from saliency_bench.utils.pictures import open_rgb
 
 SIDE = 192  # pixels of the longer side of what is shown
 MOST_VALUES = 4_000_000  # of a map that is drawn
@@ -64,7 +64,7 @@ class AtHand:
             return None
         try:
             # Its header is looked at before it is decoded: a few kilobytes may stand for gigabytes of pixels.
-            picture = open_picture(self._stored[index]["image"]).convert("RGB")
+            picture = open_rgb(self._stored[index]["image"])
             return framed(picture, GEOMETRY.validate_python(setting.geometry))
         except Exception:  # a damaged picture, or an impossible geometry: the map is shown alone
             return None
