@@ -69,7 +69,7 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
     """Print the table of a run: drawn on a terminal or for COLUMNS that it is too wide for, else plain text."""
-    from saliency_bench.results.summary import fault_lines, table, table_rows
+    from saliency_bench.results.summary import lines_below, table, table_rows
 
     console = console_of(sys.stdout)
     if console is None:
@@ -78,7 +78,7 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
             print(text)
             return
     show_table(table_rows(cells, used), console)
-    for line in fault_lines(cells):
+    for line in lines_below(cells):
         print(line)
 
 

@@ -89,6 +89,7 @@ class Classifier(nn.Module):
 
     mean: Tensor
     std: Tensor
+    activation: str
     __constants__ = ("labels", "geometry", "frame", "activation", "channels", "logits", "layer", "precision",
                      "channels_last", "compiled")  # fmt: skip
 

@@ -16,7 +16,7 @@ from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, best, read_cells
 from saliency_bench.results.ranking import read_contrasts
 from saliency_bench.results.run_folder import load_maps, read_run
-from saliency_bench.results.summary import covered, fault_lines, in_short, table, table_rows
+from saliency_bench.results.summary import covered, in_short, lines_below, table, table_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,7 +157,7 @@ class Run:
         ]
         names = (self.summary[kind]["id"] for kind in ("model", "dataset"))
         title = f"{' on '.join(names)}, {covered(self.summary)} samples"
-        below = [*fault_lines(self.cells), *self.lines, self.doubt]
+        below = [*lines_below(self.cells), *self.lines, self.doubt]
         shown = [displays.paragraph(title, strong=True), displays.table(rows, header, best_at)]
         return "\n".join(shown + [displays.paragraph(line) for line in below if line])
 

@@ -12,7 +12,7 @@ from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
-from saliency_bench.results.summary import covered
+from saliency_bench.results.summary import covered, flat_maps
 from saliency_bench.results.summary import notes as notes_of
 from saliency_bench.spec import PREDICTED_BY
 
@@ -252,8 +252,7 @@ def notes(run: RunData) -> list[str]:
 
 def flat(run: RunData) -> list[str]:
     """Return which explainers gave constant maps, and how many."""
-    most = {row.name: max(cell.flat for cell in run.cells_of_row(row)) for row in run.rows}
-    return [f"{name} {count(maps)}" for name, maps in most.items() if maps]
+    return [f"{name} {count(maps)}" for name, maps in flat_maps(run.cells).items()]
 
 
 def citations(run: RunData) -> str:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line, without_controls
-from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH, FLAT, is_expected
+from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH, FLAT, FLAT_UNRANKED, is_expected
 from saliency_bench.results import WRITTEN, records
 from saliency_bench.results.accuracy import COLUMNS, quality
 from saliency_bench.results.cell import (
@@ -36,6 +36,7 @@ from saliency_bench.results.parts import chunks_of, run_id
 from saliency_bench.results.ranking import Standing, aggregated, compare
 from saliency_bench.results.trainings import areas_by_training, count_trainings, crossed
 from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.messages import counted
 
 FORMAT = 3
 SHOWN = 60  # characters of a reason in a table
@@ -269,16 +270,16 @@ def table(cells: Sequence[CellResult], used: int) -> str:
     """Return the cells as text: a row per explainer, a column per metric: value [low, high] #ranks, notes.
 
     n is shown where it is not `used`, and the number of clusters C where samples depend on each other. A cell without
-    value says why in short, and a line below the table names each explainer of which something failed. Rows are sorted
-    by the mean of the first metric, baselines last.
+    value says why in short; lines below the table name each explainer of which something failed or that gave flat maps.
+    Rows are sorted by the mean of the first metric, baselines last.
 
     Args:
         cells: of one run.
         used: samples that the run covers.
     """
     lines = [aligned(table_rows(cells, used))]
-    if faulty := fault_lines(cells):
-        lines += ["", *faulty]
+    if below := lines_below(cells):
+        lines += ["", *below]
     return "\n".join(lines)
 
 
@@ -372,6 +373,22 @@ def fault_lines(cells: Sequence[CellResult]) -> list[str]:
         for reason, _ in faults.most_common(1):
             lines.append(f"{name}: {faults.total()} records have no score: {one_line(reason)}")
     return lines
+
+
+def lines_below(cells: Sequence[CellResult]) -> list[str]:
+    """Return what must be known beside a table: what failed, and flat maps."""
+    flat = [f"{name} {counted(count, 'map')}" for name, count in flat_maps(cells).items()]
+    return fault_lines(cells) + [f"flat maps (one value everywhere): {', '.join(flat)}"] * bool(flat)
+
+
+def flat_maps(cells: Sequence[CellResult]) -> dict[str, int]:
+    """Return {explainer: how many of its maps were constant}, of those that gave any."""
+    counts: Counter[str] = Counter()
+    names = explainer_names(cells)
+    for cell in cells:
+        name = names[cell.explainer_id]
+        counts[name] = max(counts[name], cell.flat + cell.left_out.get(FLAT_UNRANKED, 0))
+    return {name: count for name, count in counts.items() if count}
 
 
 def in_order(cells: Sequence[CellResult]) -> list[str]:

@@ -219,6 +219,8 @@ def test_flat_maps_are_scored_as_zeros_and_counted(shapes, resnet, tmp_path):
     result = go(tmp_path / "run", shapes, resnet, explainers=[flat], metrics=["saliency_miou"], limit=8)
     (cell,) = result.summary["cells"]
     assert (cell["value"], cell["n"], cell["flat"]) == (0.0, 8, 8)
+    assert "flat maps (one value everywhere): flat 8 maps" in str(result)
+    assert "flat maps (one value everywhere): flat 8 maps" in result._repr_html_()
 
 
 def dark(classifier, images, target):
