@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, Image
+from datasets import Array2D, Array3D, ClassLabel, Dataset, Image, LargeList, List
 from datasets.table import ConcatenationTable, MemoryMappedTable
 
 from saliency_bench.errors import UserError, one_line
@@ -31,14 +31,26 @@ def fingerprint(dataset: Dataset) -> str:
     return content_of(dataset)[0]
 
 
+def check_images(dataset: Dataset, name: str) -> None:
+    """Raise UserError unless the column "image" holds images; `name` is that of the dataset, for the message."""
+    kind = dataset.features.get("image")
+    if isinstance(kind, List | LargeList | Array2D | Array3D):
+        raise UserError(
+            f"the column image of {name} holds arrays; make images of them, such as "
+            "dataset.map(lambda row: {'image': PIL.Image.fromarray(numpy.asarray(row['image'], 'uint8'))})"
+            ".cast_column('image', datasets.Image())"
+        )
+    if not isinstance(kind, Image):
+        raise UserError(f'{name} has no column "image" of images; it has: {", ".join(dataset.features)}')
+
+
 def content_of(dataset: Dataset) -> tuple[str, list[str]]:
     """Return (the fingerprint, a `picture_digest` of each row).
 
     Raises:
         UserError: There is no column "image".
     """
-    if not isinstance(dataset.features.get("image"), Image):
-        raise UserError(f'the dataset has no column "image" of images; it has: {", ".join(dataset.features)}')
+    check_images(dataset, "the dataset")
     kind = dataset.features.get("label")
     wanted = [column for column in ("image_id", "label", "image", "mask") if column in dataset.features]
     plain = dataset.with_format(None).select_columns(wanted)

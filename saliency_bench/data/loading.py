@@ -11,7 +11,7 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Image, LargeList, List, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 
 from saliency_bench import registry
 from saliency_bench.data.annotations import joined
@@ -19,7 +19,7 @@ from saliency_bench.data.build_report import HIDDEN, REPORT, changed_files, read
 from saliency_bench.data.builders import settings_of
 from saliency_bench.data.building import build
 from saliency_bench.data.card import ANNOTATIONS
-from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.fingerprints import check_images, fingerprint
 from saliency_bench.data.hub_datasets import (
     Commit,
     UnknownSplitError,
@@ -447,14 +447,7 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
             f"where) and give its folder: load_dataset('{name}', source=DIR)"
         )
     dataset = with_pictures(dataset, ("image", "mask"))
-    kind = dataset.features.get("image")
-    if isinstance(kind, List | LargeList | Array2D | Array3D):
-        raise UserError(
-            f"the column image of {name} holds arrays; make images of them, such as "
-            "dataset.map(lambda row: {'image': PIL.Image.fromarray(numpy.asarray(row['image'], 'uint8'))})"
-        )
-    if not isinstance(kind, Image):
-        raise UserError(f'{name} has no column "image" of images; it has: {", ".join(dataset.features)}')
+    check_images(dataset, name)
     return dataset
 
 

@@ -113,6 +113,33 @@ def test_a_dict_is_that_split_and_no_other(rows, run):
         sb.load_dataset(held, "test[:2]")
 
 
+def test_pictures_of_16_bits_run_and_arrays_say_how_they_become_pictures(rows, run):
+    """A run reads what is stored, so that no decoding clips 16 bits."""
+    deep = [drawing(index)[..., 0].astype(np.uint16) * 200 for index in range(len(NAMES))]
+    content = rows.remove_columns("image").to_dict()
+    numbers = [
+        run(datasets.Dataset.from_dict(content | {"image": images}).cast_column("image", kind)).to_pandas()["value"]
+        for images, kind in (
+            ([Image.fromarray(values) for values in deep], datasets.Image()),
+            ([Image.fromarray(values) for values in deep], datasets.Image(mode="L")),
+            ([in_window(values) for values in deep], datasets.Image()),
+        )
+    ]
+    assert numbers[0].tolist() == numbers[1].tolist() == numbers[2].tolist()
+    arrays = datasets.Dataset.from_dict(content | {"image": [drawing(index) for index in range(len(NAMES))]})
+    with pytest.raises(UserError, match=r"column image .* holds arrays; .*PIL.Image.fromarray"):
+        run(arrays)
+    made = arrays.map(lambda row: {"image": Image.fromarray(np.asarray(row["image"], "uint8"))})
+    made = made.cast_column("image", datasets.Image())
+    assert run(made).to_pandas()["value"].tolist() == run(rows).to_pandas()["value"].tolist()
+
+
+def in_window(values):
+    """Return what `build folder` makes of 16 bits."""
+    low, high = np.percentile(values, [1, 99])
+    return Image.fromarray(np.round(255 * np.clip((values - low) / (high - low), 0, 1)).astype(np.uint8))
+
+
 @pytest.mark.slow
 def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, capsys):
     run(rows)
