@@ -3,6 +3,7 @@
 import re
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,6 +107,37 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch, capsys):
     for _ in progress.bar(range(3), desc="all"):
         pass
     assert "\r" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_one_logit_on_the_command_line(shapes, tmp_path, capsys):
+    """The class against the logit is explained where it is the likelier one, in a picture, a run and a template."""
+    from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+
+    rows, model = sb.load_dataset(str(shapes)), tmp_path / "model"
+    name = rows.features["label"].names[0]
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[8], depths=[1], num_labels=1, id2label={0: name})
+    network = ResNetForImageClassification(config).eval()
+    network.classifier[1].bias.data[:] = -10  # so that every picture speaks against it
+    network.save_pretrained(model)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(model)
+    rows[0]["image"].save(tmp_path / "picture.png")
+    settings = ["--activation", "sigmoid", "--device", "cpu"]
+    command = ["explain", tmp_path / "picture.png", "--explainers", "gradient", "--out", tmp_path / "e.png"]
+    assert cli.main([*map(str, command), "--model", str(model), *settings]) == 0
+    assert f"not {name} (100.0%)" in capsys.readouterr().out
+    wanted = ["--target", "predicted", "--limit", "6"]
+    command = ["run", "--dataset", shapes, "--explainers", "gradient", "--metrics", "saliency_roae:exposure=0.0"]
+    command += ["--out", tmp_path / "run"]
+    assert cli.main([*map(str, command), "--model", str(model), *settings, *wanted]) == 0
+    done = sb.load_run(tmp_path / "run")
+    assert {(row["target"], row["prediction"]) for row in done.records()} == {(f"not {name}", f"not {name}")}
+    other = [row["label"] != name for row in done.records() if row["part"] is None]
+    assert [row["value"] for row in done.records() if row["part"] is None] == other
+    assert done.summary["model"]["accuracy"]["value"] == np.mean(other)
+    command = ["template", shapes, model, "--out", tmp_path / "template", *settings, *wanted]
+    assert cli.main(list(map(str, command))) == 0
+    assert (tmp_path / "template/samples.csv").read_text().count(f",not {name},0,") == len(other)
+    assert 'activation="sigmoid"' in (tmp_path / "template/example.py").read_text()
 
 
 def test_the_page_says_what_is_known_of_the_classifier(shapes, resnet, tmp_path):
