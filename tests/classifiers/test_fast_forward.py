@@ -120,8 +120,16 @@ def folded(forward) -> list[str]:
     return [name.removeprefix("model.") for name, module in fused.named_modules() if isinstance(module, nn.Identity)]
 
 
+class Masked(Network):
+    """One class is masked out."""
+
+    def forward(self, x):
+        return super().forward(x).masked_fill(torch.arange(4) == 2, -torch.inf)
+
+
 CASES = {
     "all pairs": (Network, ["norm", "last"]),
+    "a class at minus infinity": (Masked, ["norm", "last"]),
     "an output read twice": (Skipping, ["last"]),
     "an output written over": (Overwriting, ["last"]),
     "modules used twice": (Twice, []),
