@@ -160,9 +160,7 @@ def _places(images: StudyImages, given: Iterable[str]) -> dict[str, Place]:
     exact = {name: units[name] for name in given if name in units}
     meant = names.resolved(name for name in given if name not in exact)
     places = {name: Place(one.picture, of_image[one.picture]) for name, one in meant.items() if one.picture}
-    return places | {
-        name: Place(images.image_id(unit), {unit: images.label(unit)}) for name, unit in exact.items()
-    }
+    return places | {name: Place(unit, {unit: images.label(unit)}) for name, unit in exact.items()}
 
 
 def _check_mask(images: StudyImages, unit: str, mask: np.ndarray) -> None:

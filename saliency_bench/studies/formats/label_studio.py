@@ -29,7 +29,8 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.formats.regions import Drawn, Region, Selection, check_size, file_in, masks_of
 from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.outlines import box, ellipse, polygon
-from saliency_bench.utils.pictures import ENDINGS, UnreadableError, decode as decoded
+from saliency_bench.utils.pictures import ENDINGS, UnreadableError
+from saliency_bench.utils.pictures import decode as decoded
 
 SIZES = (3, 4, 8, 16)  # bits of a length
 CHANNELS = 4
@@ -284,7 +285,9 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
             across, down = value["width"] / 100 * width, value["height"] / 100 * height
             return polygon(box(x, y, across, down, angle, at=(x, y)), height, width)
     except (ValueError, TypeError, UnreadableError) as error:
-        raise UserError(str(error) if isinstance(error, UserError) else f"a damaged {kind} ({one_line(error)})") from None
+        raise UserError(
+            str(error) if isinstance(error, UserError) else f"a damaged {kind} ({one_line(error)})"
+        ) from None
     raise UserError(f"a region of the kind {kind} cannot be drawn; use brush, polygon, rectangle or ellipse")
 
 
