@@ -4,9 +4,10 @@
 
 Source: a folder of pictures, and of each picture a text file of its name with a line for each object:
 `class cx cy w h`, the centre and size of a box, or `class x1 y1 x2 y2 x3 y3 ...`, the corners of an outline or of a
-turned box, all as parts of width and height. Poses (`kpt_shape` in `data.yaml`) are refused. The names of the classes are `names` in a `data.yaml`,
-or the lines of a `classes.txt`. A source with `images/` and `labels/`, or with `train/images/` and `train/labels/`, and
-with `data.yaml` needs `--images` (or `--source`) only; folders called train, valid or val, and test give splits.
+turned box, all as parts of width and height. Poses (`kpt_shape` in `data.yaml`) are refused. The names of the classes
+are `names` in a `data.yaml`, or the lines of a `classes.txt`. A source with `images/` and `labels/`, or with
+`train/images/` and `train/labels/`, and with `data.yaml` needs `--images` (or `--source`) only; folders called train,
+valid or val, and test give splits.
 """
 
 import re
@@ -183,8 +184,10 @@ def _refuse_poses(*paths: Path) -> None:
     for path in paths:
         is_yaml = path.is_file() and path.suffix.lower() in (".yaml", ".yml")
         if is_yaml and re.search(r"^\s*[\"']?kpt_shape[\"']?\s*:", text_of(path), re.MULTILINE):
-            raise UserError(f"{path} describes poses (kpt_shape), whose points are no outline; export boxes or outlines "
-                            "(detect, segment or obb), and take kpt_shape out of the file")  # fmt: skip
+            raise UserError(
+                f"{path} describes poses (kpt_shape), whose points are no outline; export boxes or outlines (detect, "
+                "segment or obb)"
+            )
 
 
 def _labels(

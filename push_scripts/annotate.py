@@ -51,7 +51,7 @@ def arguments(parser: ArgumentParser) -> None:
                          help="of --export and --import (default: png)")  # fmt: skip
     results.add_argument("--person", metavar="NAME", help="pseudonym of who drew what is imported")
     results.add_argument("--label", default="", metavar="NAME",
-                         help="take the imported regions with this label (default: that of the image's class)")  # fmt: skip
+                         help="import the regions with this label (default: the class of the image)")  # fmt: skip
     results.add_argument("--rule", default="half", metavar="RULE",
                          help="consensus of --export: half, majority or staple (default: half)")  # fmt: skip
     results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="of these people only")

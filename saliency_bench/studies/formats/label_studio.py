@@ -267,8 +267,10 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
     kind, value = _kind(result), result["value"]
     height, width = check_size(result.get("original_height"), result.get("original_width"))
     if result.get("image_rotation"):
-        raise UserError(f"a {kind} was drawn on the image turned by {result['image_rotation']} degrees in Label Studio, "
-                        "which is not read; turn the image back there, and export it again")  # fmt: skip
+        raise UserError(
+            f"a {kind} was drawn on the image turned by {result['image_rotation']} degrees in Label Studio, which is "
+            "not read; turn the image back there, and export it again"
+        )
     try:
         if kind == "brush":
             return decode(value["rle"], height, width)

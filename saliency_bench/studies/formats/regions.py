@@ -50,7 +50,7 @@ class Region:
         mask: decodes the region, if it is wanted; None of what is not drawn.
         why: it is not drawn; with `is_region` False: what it is, as "prediction".
         labels: of the region; () without any.
-        annotation: the rank and number of the annotation that it belongs to: of several on one image, the highest counts.
+        annotation: rank and number of the annotation that it belongs to; of several on an image, the highest counts.
         is_region: whether it is counted among the regions; not so that an image has none, or a prediction.
     """
 
