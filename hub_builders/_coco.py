@@ -110,7 +110,7 @@ def entries_in(
     kinds = listed(content, "categories")
     names = {id_of(kind.get("id")): str(kind.get("name")) for kind in kinds if id_of(kind.get("id")) is not None}
     about = content.get("info")
-    program = str(about.get("contributor")) if isinstance(about, dict) else ""
+    program = str(about.get("contributor") or "") if isinstance(about, dict) else ""
     images: dict[Any, Entry] = {}
     for image in listed(content, "images"):
         key, file_name = id_of(image.get("id")), image.get("file_name")
@@ -126,7 +126,7 @@ def entries_in(
         if kind is None or key is None:
             log.remark(str(entry.get("id")), f"{path.name}: an object without category or image")
         elif key in images:
-            keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints")
+            keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints", "ignore")
             images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})
         elif id_of is not whole:  # lists of COCO are also read for a part of its images
             log.remark(

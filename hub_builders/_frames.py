@@ -14,7 +14,7 @@ from saliency_bench.hub_builders import _coco, _own
 from saliency_bench.utils.outlines import parts_of
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
-LABEL_STUDIO = "Label Studio"  # `contributor` in its exports
+LABEL_STUDIO = "Label Studio"  # `contributor` in its exports, whose objects also have `ignore`
 SLACK = 0.01  # of a side, and a pixel more, by which points may lie outside of their picture
 UNCLEAR = ("EXIF turns the picture, and its outlines fit the file as stored as well as the upright picture; say with "
            "--upright or --stored which of them they follow")  # fmt: skip
@@ -53,7 +53,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], ask
     """Return the frame of all outlines of a picture.
 
     Points outside of one frame that fit the other prove it, and so does the size of run lengths. Where nothing does,
-    the user says it.
+    the user says it; Label Studio shows pictures upright.
 
     Args:
         picture: the picture.
@@ -71,7 +71,8 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], ask
         raise UnreadableError("annotations of another size than its image")
     parts = [part for shape in shapes for part in shape.parts]
     runs = {tuple(part["size"]) for part in parts if isinstance(part, dict) and isinstance(part.get("size"), list)}
-    outlines = [part for part in parts if _is_flat(part)]
+    most = 2 * max(picture.stored)  # beyond which an outline cannot be drawn, and proves nothing
+    outlines = [part for part in parts if _is_flat(part) and all(abs(value) <= most for value in part)]
     boxes = [_corners(shape.box) for shape in shapes if not shape.parts and _is_flat(shape.box)]
     if picture.orientation == 1 or not (runs or outlines or boxes):
         return upright if picture.orientation == 1 else stored
@@ -80,6 +81,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], ask
         possible = [frame for frame in possible if frame.size in runs] or possible
     stretched = studio and stated == stored.size and _fits(outlines, stored)
     fitting = [frame for frame in possible if _fits(boxes if stretched else outlines + boxes, frame)] or possible
+    asked = asked or ("upright" if studio else "")
     if len(fitting) > 1 and not asked:
         raise UnreadableError(UNCLEAR)
     frame = fitting[0] if len(fitting) == 1 else {"stored": stored, "upright": upright}[asked]
@@ -112,19 +114,26 @@ def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> t
     Raises:
         UnreadableError: Nothing can be drawn, or an object has no outline.
     """
-    masks: list[np.ndarray] = []
-    problems: list[str] = []
+    mask = np.zeros((picture.height, picture.width), bool)
+    drawn, problems = 0, []
     for shape in shapes:
         if not shape.parts:
-            masks.append(_boxed(shape, frame, boxes))
-        for part in shape.parts:
-            try:
-                masks.append(_drawn(part, frame, picture))
-            except UnreadableError as error:
-                problems.append(str(error))
-    if not masks:
+            mask |= _boxed(shape, frame, boxes)
+            drawn += 1
+            continue
+        try:  # all parts at once, which is faster
+            mask |= _drawn(shape.parts, frame, picture)
+            drawn += 1
+        except UnreadableError:
+            for part in shape.parts:
+                try:
+                    mask |= _drawn([part], frame, picture)
+                    drawn += 1
+                except UnreadableError as error:
+                    problems.append(str(error))
+    if not drawn:
         raise UnreadableError(problems[0])
-    return np.any(masks, axis=0), problems
+    return mask, problems
 
 
 def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
@@ -135,13 +144,13 @@ def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
     return turned(_own.boxed(shape.box, *frame.size), frame.turn)
 
 
-def _drawn(part: Any, frame: Frame, picture: Picture) -> np.ndarray:
-    """Return bool (H, W): a part of an outline on the upright picture; run lengths say for which frame they are."""
-    if isinstance(part, dict):
-        size = part.get("size")
-        if size != list(frame.size):
-            frame = Frame(picture.stored, picture.orientation) if size == list(picture.stored) else frame
-            frame = Frame((picture.height, picture.width), 1) if size == [picture.height, picture.width] else frame
-        return turned(_coco.mask_of(part, *frame.size), frame.turn)
-    scaled = [value * frame.scale[place % 2] for place, value in enumerate(part)] if _is_flat(part) else part
-    return turned(_coco.mask_of([scaled], *frame.size), frame.turn)
+def _drawn(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
+    """Return bool (H, W): parts of an outline on the upright picture; run lengths say for which frame they are."""
+    if len(parts) == 1 and isinstance(parts[0], dict):
+        size = parts[0].get("size")
+        frames = (frame, Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1))
+        frame = next((one for one in frames if size == list(one.size)), frame)
+        return turned(_coco.mask_of(parts[0], *frame.size), frame.turn)
+    scaled = [[value * frame.scale[place % 2] for place, value in enumerate(part)] if _is_flat(part) else part
+              for part in parts]  # fmt: skip
+    return turned(_coco.mask_of(scaled, *frame.size), frame.turn)

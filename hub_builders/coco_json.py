@@ -47,6 +47,9 @@ FIX = "export the annotations again as COCO JSON"
 # What programs call their file: the first is ours, then Label Studio, CVAT, Roboflow.
 LISTINGS = ("annotations.json", "result.json", "annotations/instances_default.json", "_annotations.coco.json")
 
+UPRIGHT = "its outlines are taken as those of the upright picture (--stored takes unclear ones as those of the file)"
+STORED = "its outlines are taken as those of the file (--upright takes unclear ones as those of the upright picture)"
+
 
 def check(*, json: str, split: str, upright: bool, stored: bool, **others: object) -> None:
     """Raise UserError for options that do not fit together."""
@@ -113,7 +116,7 @@ def samples(
         seen.add(picture.picture)
         part_of = None if split == "hash" else split or "test"
         yield Job(samples_of, ids[picture.picture], images / picture.picture, part_of, entry.frame, objects, classes,
-                  boxes, asked, entry.program == LABEL_STUDIO)  # fmt: skip
+                  boxes, asked, _of_label_studio(entry))  # fmt: skip
 
 
 def id_of(value: Any) -> int | str | None:
@@ -147,6 +150,11 @@ def _listing(base: Path) -> Path:
     """
     there = [base / name for name in LISTINGS if (base / name).is_file()]
     return there[0] if there else part(base, LISTINGS[0], HOME)
+
+
+def _of_label_studio(entry: _coco.Entry) -> bool:
+    """Return whether Label Studio wrote what is known of an image."""
+    return entry.program == LABEL_STUDIO and all("ignore" in thing for thing in entry.objects)
 
 
 def _check_found(path: Path, images: Path, pictures: list[str], meant: dict[str, Meant], log: BuildLog) -> None:
@@ -214,7 +222,7 @@ def samples_of(
     try:
         frame = frame_of(picture, frame_stated, shapes, asked, studio)
         if picture.orientation != 1:
-            log.remark(name, f"its outlines are those of the {'upright picture' if frame.turn == 1 else 'file'}")
+            log.remark(name, UPRIGHT if frame.turn == 1 else STORED)
     except UnreadableError as error:
         frame = error
     masks = {label: partial(_mask, log, name, listed, frame, picture, boxes) for label, listed in of_class.items()}

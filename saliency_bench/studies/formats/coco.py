@@ -129,8 +129,10 @@ def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
 def _outlines(parts: list[Any], height: int, width: int) -> Any:
     """Return outlines as the library's run lengths."""
     for part in parts:
-        if not isinstance(part, list) or len(part) < 6 or len(part) % 2 or not np.isfinite(part).all():
+        if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
             raise UserError("an outline that is not a list of three or more points")
+        if not (np.abs(part) <= 2 * max(height, width)).all():  # NaN is neither
+            raise UserError("an outline with points far outside of its image")
     coco = _pycocotools()
     return coco.merge(coco.frPyObjects(parts, height, width))
 

@@ -265,6 +265,8 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
         UserError: It cannot be drawn.
     """
     kind, value = _kind(result), result["value"]
+    if kind not in ("brush", "bitmask", "polygon", "ellipse", "rectangle"):
+        raise UserError(f"a region of the kind {kind} cannot be drawn; use brush, polygon, rectangle or ellipse")
     height, width = check_size(result.get("original_height"), result.get("original_width"))
     if result.get("image_rotation"):
         raise UserError(
@@ -283,14 +285,12 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
         if kind == "ellipse":
             radii = value["radiusX"] / 100 * width, value["radiusY"] / 100 * height
             return ellipse((x, y), radii, angle, height, width)
-        if kind == "rectangle":
-            across, down = value["width"] / 100 * width, value["height"] / 100 * height
-            return polygon(box(x, y, across, down, angle, at=(x, y)), height, width)
+        across, down = value["width"] / 100 * width, value["height"] / 100 * height
+        return polygon(box(x, y, across, down, angle, at=(x, y)), height, width)
+    except UserError:
+        raise
     except (ValueError, TypeError, UnreadableError) as error:
-        raise UserError(
-            str(error) if isinstance(error, UserError) else f"a damaged {kind} ({one_line(error)})"
-        ) from None
-    raise UserError(f"a region of the kind {kind} cannot be drawn; use brush, polygon, rectangle or ellipse")
+        raise UserError(f"a damaged {kind} ({one_line(error)})") from None
 
 
 def _bitmask(address: str, height: int, width: int) -> np.ndarray:
