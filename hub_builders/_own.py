@@ -92,9 +92,7 @@ def pictures_in(
                 else:
                     pictures.append(name)
     if hidden:
-        log.remark(
-            ascii(hidden[0])[1:-1], f"{len(hidden)} hidden files and folders are passed over, this one the first"
-        )
+        log.remark(ascii(hidden[0])[1:-1], f"{len(hidden)} hidden files or folders are passed over")
     return sorted(pictures)
 
 

@@ -174,9 +174,11 @@ def _check_found(path: Path, images: Path, pictures: list[str], meant: dict[str,
         )
     if lost:
         holds = f", and the folder also holds {spare[0]}" if spare else ""
-        log.remark(path.name, f"{len(lost)} of its names have no picture: it wants {one_line(lost[0], 100)}{holds}")
+        names = "1 name has" if len(lost) == 1 else f"{len(lost)} names have"
+        log.remark(path.name, f"{names} no picture: it wants {one_line(lost[0], 100)}{holds}")
     if spare:
-        log.remark(spare[0], f"{len(spare)} pictures are not in {path.name}, this one the first")
+        several = "1 picture is" if len(spare) == 1 else f"{len(spare)} pictures are"
+        log.remark(spare[0], f"{several} not in {path.name}: {spare[0]}{' and others' * (len(spare) > 1)}")
 
 
 def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]) -> dict[str, list[Any]]:
@@ -225,7 +227,10 @@ def samples_of(
             log.remark(name, UPRIGHT if frame.turn == 1 else STORED)
     except UnreadableError as error:
         frame = error
-    masks = {label: partial(_mask, log, name, listed, frame, picture, boxes) for label, listed in of_class.items()}
+    masks = {
+        label: partial(_mask, log, f"{name}:{label}", listed, frame, picture, boxes)
+        for label, listed in of_class.items()
+    }
     further = {"split": split} if split else {}
     return [sample | further for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
 
@@ -242,7 +247,9 @@ def _mask(
         raise frame
     mask, problems = union(shapes, frame, picture, boxes)
     if problems:
-        log.remark(name, f"{len(problems)} parts of outlines are left out, the first is {problems[0]}")
+        parts = "1 part of its outlines cannot be drawn and is"
+        parts = parts if len(problems) == 1 else f"{len(problems)} parts of its outlines cannot be drawn and are"
+        log.remark(name, f"{parts} left out: {problems[0]}")
     return mask
 
 

@@ -221,7 +221,8 @@ class Selection:
         counts, skipped = self.counts(), sum(self.skipped.values())
         reasons = ", ".join(f"{number} {why}" for why, number in self.skipped.most_common())
         others = ", ".join(f"{number} {what}{'s' * (number > 1)}" for what, number in self.passed.most_common())
-        text = f"{counts['read']} regions read: {self.drawn} drawn, {skipped} skipped"
+        read = counts["read"]
+        text = f"{read} region{'s' * (read != 1)} read: {self.drawn} drawn, {skipped} skipped"
         return text + (f" ({reasons})" if reasons else "") + (f"; passed over: {others}" if others else "")
 
 
