@@ -159,8 +159,12 @@ def area_of(entry: dict[str, Any]) -> float:
 
 
 def _number(value: Any) -> float:
-    """Return a number; 0 for anything else."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    """Return a number, also one that is written as text; 0 for anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
@@ -208,7 +212,7 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
     if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
         raise UnreadableError("a polygon that is not a list of three or more points")
     if not all(isinstance(value, int | float) and abs(value) <= 2 * max(height, width) for value in points):
-        raise UnreadableError("a polygon with points far outside the image")
+        raise UnreadableError("a polygon with points that are no numbers or far outside the image")
     return points
 
 

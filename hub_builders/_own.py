@@ -96,6 +96,13 @@ def pictures_in(
     return sorted(pictures)
 
 
+def no_pictures(folder: Path, log: BuildLog) -> UserError:
+    """Return the error for a folder without a picture; says what it holds instead."""
+    reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
+    holds = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
+    return UserError(f"{folder} has no pictures that are read{holds}; give the folder that holds them")
+
+
 def _is_hidden(name: str) -> bool:
     """Return whether a file or folder is one that systems put beside pictures."""
     return name.startswith(".") or name.lower() in HIDDEN

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.data.untrusted import PICTURES
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _coco, _multilabel, _own
 from saliency_bench.hub_builders._frames import LABEL_STUDIO, Frame, Shape, frame_of, union
@@ -166,11 +165,13 @@ def _check_found(path: Path, images: Path, pictures: list[str], meant: dict[str,
     found = {one.picture for one in meant.values() if one.picture}
     lost = [name for name, one in meant.items() if not one.picture]
     spare = [name for name in pictures if name not in found]
+    if not pictures:
+        raise _own.no_pictures(images, log)
     if meant and not found:
-        holds = f"holds {spare[0]}" if spare else f"has no pictures ({', '.join(PICTURES)})"
         raise UserError(
             f"{images} has no picture that {path.name} names: it wants {one_line(lost[0], 100)} "
-            f"({meant[lost[0]].lacks}), and the folder {holds}; give --images the folder of the annotated pictures"
+            f"({meant[lost[0]].lacks}), and the folder holds {spare[0]}; give --images the folder of the annotated "
+            "pictures"
         )
     if lost:
         holds = f", and the folder also holds {spare[0]}" if spare else ""

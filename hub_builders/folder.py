@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.data.untrusted import PICTURES
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _own
 from saliency_bench.hub_builders._source import base_of, mask_or_none, needed, picture_of, table
@@ -92,7 +91,7 @@ def samples(
     base, images, masks_folder, listing = _places(needed(source, "folder", HOME), masks, labels)
     names = _own.pictures_in(images, log, masks_folder, used=[listing] if listing else [])
     if not names:
-        raise UserError(f"{images} has no pictures ({', '.join(PICTURES)}); give the folder that holds them")
+        raise _own.no_pictures(images, log)
     if images.parent == base:
         _own.leave_out_beside(base, [images, masks_folder, listing], log)
     ids = _own.ids_of(names)

@@ -10,7 +10,6 @@ are `names` in a `data.yaml`, or the lines of a `classes.txt`. A source with `im
 valid or val, and test give splits.
 """
 
-import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -19,7 +18,6 @@ import numpy as np
 import yaml
 
 from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.data.untrusted import PICTURES
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _coco, _examples, _multilabel, _own
 from saliency_bench.hub_builders._source import base_with, files_below, needed, picture_of, text_of
@@ -45,6 +43,7 @@ picture, as YOLO reads it; with `stored`, of the file without a look at its EXIF
 
 HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # obj.names is CVAT's, for YOLO 1.1
+YAML = (".yaml", ".yml")
 LARGEST = 2**24  # bytes of a label file, and of the names
 SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as in Ultralytics
 
@@ -91,14 +90,14 @@ def samples(
     beside = base / "labels" if images != base and (base / "labels").is_dir() else images
     folder = _own.given_path(labels, "labels", folder=True) if labels else beside
     path = _own.given_path(names, "names") if names else _names_file(base, folder)
-    _refuse_poses(path, *(base / name for name in NAMES if name.endswith(("yaml", "yml"))))
+    _refuse_poses(path, *(base / name for name in NAMES))
     known = names_in(path)
     log.classes = {"label": [known[number] for number in sorted(known)]}
     without = _multilabel.dropped("yolo", classes, drop, log.classes["label"])
     texts = files_below(folder, ".txt")
     pictures = _own.pictures_in(images, log, used={*texts, *(base / name for name in NAMES), path})
     if not pictures:
-        raise UserError(f"{images} has no pictures ({', '.join(PICTURES)}); give the folder that holds them")
+        raise _own.no_pictures(images, log)
     chosen, lacking = _labels(folder, texts, pictures, log)
     log.expected = len(chosen)
     for name, image_id in _own.ids_of(pictures).items():
@@ -155,16 +154,12 @@ def names_in(path: Path) -> dict[int, str]:
     Raises:
         UserError: It is none.
     """
-    if path.stat().st_size > LARGEST:
+    if path.suffix.lower() in YAML:
+        names: object = _content(path).get("names")
+    elif path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
-    text = text_of(path)
-    names: object = [line.strip() for line in text.splitlines() if line.strip()]
-    if path.suffix.lower() in (".yaml", ".yml"):
-        try:
-            content = yaml.load(text, yaml.BaseLoader)  # texts only: `no` is a name, nothing is made
-        except (yaml.YAMLError, RecursionError) as error:
-            raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
-        names = content.get("names") if isinstance(content, dict) else None
+    else:
+        names = [line.strip() for line in text_of(path).splitlines() if line.strip()]
     if isinstance(names, list):
         names = {str(number): name for number, name in enumerate(names)}
     if not names or not isinstance(names, dict):
@@ -182,12 +177,26 @@ def names_in(path: Path) -> dict[int, str]:
 def _refuse_poses(*paths: Path) -> None:
     """Raise UserError where one of these files describes poses, whose points would be taken for an outline."""
     for path in paths:
-        is_yaml = path.is_file() and path.suffix.lower() in (".yaml", ".yml")
-        if is_yaml and re.search(r"^\s*[\"']?kpt_shape[\"']?\s*:", text_of(path), re.MULTILINE):
+        if path.suffix.lower() in YAML and path.is_file() and "kpt_shape" in _content(path):
             raise UserError(
                 f"{path} describes poses (kpt_shape), whose points are no outline; export boxes or outlines (detect, "
                 "segment or obb)"
             )
+
+
+def _content(path: Path) -> dict[str, object]:
+    """Return the content of a YAML file, as texts; {} where it is no mapping.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    if path.stat().st_size > LARGEST:
+        raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
+    try:
+        content = yaml.load(text_of(path), yaml.BaseLoader)  # texts only: `no` is a name, nothing is made
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
+    return content if isinstance(content, dict) else {}
 
 
 def _labels(

@@ -53,9 +53,10 @@ def test_a_sample_for_each_class_and_where_the_size_is_not_written(tmp_path):
     assert set(built(tmp_path, classes="image")[0]) == {"a"}
     source(tmp_path, objects, size=None)
     assert pixels(built(tmp_path)[0]["a:dog"]) == 128
-    source(tmp_path, objects, size=(40, 20))
-    _, left_out = built(tmp_path)
-    assert left_out["a:dog", "mask"] == "annotations of another size than its image"
+    for size in ((40, 20), ("40", "20")):
+        source(tmp_path, objects, size=size)
+        _, left_out = built(tmp_path)
+        assert left_out["a:dog", "mask"] == "annotations of another size than its image"
 
 
 @pytest.mark.parametrize("outline", [[], None])

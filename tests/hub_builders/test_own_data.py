@@ -382,6 +382,14 @@ def test_every_file_of_a_folder_is_used_or_named(tmp_path):
     assert remark["text"].startswith("5 hidden files or folders are passed over")
 
 
+def test_a_folder_without_a_picture_says_what_it_holds(tmp_path):
+    (tmp_path / "images/cat").mkdir(parents=True)
+    for name in ("1.heic", "2.HEIC", "3.mp4"):
+        (tmp_path / "images/cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(UserError, match=r"has no pictures that are read \(2 left out: a HEIC picture.* pillow-heif"):
+        built(tmp_path)
+
+
 def test_all_endings_of_the_formats_that_are_read(tmp_path):
     Image.init()
     formats = {ending: name for ending, name in Image.registered_extensions().items() if name in FORMATS}

@@ -188,11 +188,12 @@ def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
 def test_poses_are_refused(tmp_path, shape, names):
     picture(tmp_path / "in/images/a.png")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX} 0.3 0.4 0.5 0.6\n")  # with two points: eight numbers, as of an outline
-    text(tmp_path / "in/data.yaml", f"{NAMES}kpt_shape: {shape}\nflip_idx: [1, 0]\n")
     text(tmp_path / "in/classes.txt", "no\ncat\n")
     given = {"names": str(tmp_path / "in" / names)} if names else {}
-    with pytest.raises(UserError, match=r"data\.yaml describes poses \(kpt_shape\), whose points are no outline"):
-        built(tmp_path, **given)
+    for content in (f"{NAMES}kpt_shape: {shape}\n", f'{{"names": ["no", "cat"], "kpt_shape": {shape}}}'):
+        text(tmp_path / "in/data.yaml", content)
+        with pytest.raises(UserError, match=r"data\.yaml describes poses \(kpt_shape\), whose points are no outline"):
+            built(tmp_path, **given)
     text(tmp_path / "in/data.yaml", f"{NAMES}# kpt_shape: {shape}\n")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX}\n")
     assert of_mask(built(tmp_path, **given)[0]["a:cat"]).any()

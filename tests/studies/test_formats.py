@@ -477,6 +477,7 @@ def coco_of(labels):
     [
         (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object: give --label NAME"),
         (CATS, ["cat"], "dog", "no region labelled dog; its labels are cat"),
+        (CATS, [None], "cat", "no region labelled cat; it has no labels: leave --label out"),
         (Images({"p1": ""}), ["a", "b"], "", r"no classes, and .* several labels \(a, b\); give --label"),
     ],
 )

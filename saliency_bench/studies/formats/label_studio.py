@@ -155,7 +155,7 @@ def read(path: Path, person: str, selection: Selection | None = None) -> dict[st
         regions = _named([region for number, task in tasks for region in _regions(task, number)])
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read as Label Studio's JSON ({one_line(error)}); export it again") from None
     return masks_of(regions, person, path, selection)
 

@@ -124,7 +124,7 @@ class Selection:
             image = places[region.image_id].image
             last[image] = max(region.annotation, last.get(image, region.annotation))
         labels = Counter(label for region in mine for label in region.labels)
-        self._check_label(labels, where)
+        self._check_label(labels, where, bool(mine))
         taken: dict[str, list[Region]] = {}
         lacking = 0  # regions that have no label of their class
         for region in mine:
@@ -168,10 +168,11 @@ class Selection:
         elif region.why:
             self.passed[region.why] += 1
 
-    def _check_label(self, labels: Counter[str], where: str) -> None:
+    def _check_label(self, labels: Counter[str], where: str, is_any: bool) -> None:
         """Raise UserError for a --label that no region has."""
-        if self.label and labels and not any(_same(self.label, label) for label in labels):
-            raise UserError(f"{where} has no region labelled {self.label}; its labels are {_listed(sorted(labels))}")
+        if self.label and is_any and not any(_same(self.label, label) for label in labels):
+            known = f"its labels are {_listed(sorted(labels))}" if labels else "it has no labels: leave --label out"
+            raise UserError(f"{where} has no region labelled {self.label}; {known}")
 
     def _units(self, region: Region, place: Place, labels: Counter[str], where: str) -> list[str]:
         """Return the units that a region belongs to, by its labels."""
