@@ -100,7 +100,7 @@ def samples(
     without = _multilabel.dropped("coco-json", classes, drop, log.classes["label"])
     pictures = _own.pictures_in(images, log, used=[path])
     ids, meant = _own.ids_of(pictures), Names(pictures).resolved(entry.file_name for entry in entries.values())
-    _check_found(path, images, pictures, meant, log)
+    _check_found(path, images, ids, meant, log)
     log.expected = len(entries)
     seen: set[str] = set()
     asked = "upright" if upright else "stored" if stored else ""
@@ -156,30 +156,29 @@ def _of_label_studio(entry: _coco.Entry) -> bool:
     return entry.program == LABEL_STUDIO and all("ignore" in thing for thing in entry.objects)
 
 
-def _check_found(path: Path, images: Path, pictures: list[str], meant: dict[str, Meant], log: BuildLog) -> None:
-    """Remark on names without a picture and pictures without a name, with one of each.
+def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str, Meant], log: BuildLog) -> None:
+    """Remark on names without a picture, with one of each, and leave out pictures that no name may mean.
 
     Raises:
         UserError: No name has a picture.
     """
-    found = {one.picture for one in meant.values() if one.picture}
     lost = [name for name, one in meant.items() if not one.picture]
-    spare = [name for name in pictures if name not in found]
-    if not pictures:
+    named = {name for one in meant.values() for name in (one.picture, *one.perhaps)}
+    spare = {name: image_id for name, image_id in ids.items() if name not in named}
+    if not ids:
         raise _own.no_pictures(images, log)
-    if meant and not found:
+    if meant and len(lost) == len(meant):
         raise UserError(
             f"{images} has no picture that {path.name} names: it wants {one_line(lost[0], 100)} "
-            f"({meant[lost[0]].lacks}), and the folder holds {spare[0]}; give --images the folder of the annotated "
-            "pictures"
+            f"({meant[lost[0]].lacks}), and the folder holds {next(iter(spare or ids))}; give --images the folder of "
+            "the annotated pictures"
         )
     if lost:
-        holds = f", and the folder also holds {spare[0]}" if spare else ""
+        holds = f", and the folder also holds {next(iter(spare))}" if spare else ""
         names = "1 name has" if len(lost) == 1 else f"{len(lost)} names have"
         log.remark(path.name, f"{names} no picture: it wants {one_line(lost[0], 100)}{holds}")
-    if spare:
-        several = "1 picture is" if len(spare) == 1 else f"{len(spare)} pictures are"
-        log.remark(spare[0], f"{several} not in {path.name}: {spare[0]}{' and others' * (len(spare) > 1)}")
+    for image_id in spare.values():
+        log.leave_out(image_id, "image", f"it is not in {path.name}")
 
 
 def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]) -> dict[str, list[Any]]:
@@ -208,7 +207,7 @@ def samples_of(
     name: str,
     path: Path,
     split: str | None,
-    frame_stated: tuple[int, int],
+    stated: tuple[int, int],
     objects: dict[str, list[Any]],
     classes: str,
     boxes: bool,
@@ -223,7 +222,7 @@ def samples_of(
     shapes = [shape for listed in of_class.values() for shape in listed]
     frame: Frame | UnreadableError
     try:
-        frame = frame_of(picture, frame_stated, shapes, asked, studio)
+        frame = frame_of(picture, stated, shapes, asked, studio)
         if picture.orientation != 1:
             log.remark(name, UPRIGHT if frame.turn == 1 else STORED)
     except UnreadableError as error:

@@ -55,10 +55,11 @@ def _cleaned(name: str) -> str:
 
 @dataclass(frozen=True)
 class Meant:
-    """The picture that a name stands for; "" without one, and why."""
+    """The picture that a name stands for; "" without one, why, and which it may be."""
 
     picture: str = ""
     lacks: str = ""
+    perhaps: tuple[str, ...] = ()
 
 
 class Names:
@@ -108,11 +109,11 @@ class Names:
         meant = {}
         for name, pictures in found.items():
             if len(pictures) != 1:
-                meant[name] = Meant(lacks="several pictures" if pictures else "no picture")
+                meant[name] = Meant(lacks="several pictures" if pictures else "no picture", perhaps=tuple(pictures))
             elif ranks[name] == best[pictures[0]] and times[pictures[0]] == 1:
                 meant[name] = Meant(pictures[0])
             else:
-                meant[name] = Meant(lacks="no picture of its own")
+                meant[name] = Meant(lacks="no picture of its own", perhaps=tuple(pictures))
         return meant
 
     def _rank(self, given: str, picture: str) -> int:

@@ -235,8 +235,7 @@ def test_names_as_programs_write_them(tmp_path, name):
     content["images"] = [content["images"][0] | {"file_name": name}]
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
-    assert (set(rows), left_out) == ({"a:cat"}, {})
-    assert {"id": "b.jpg", "text": "1 picture is not in my.json: b.jpg"} in read_report(tmp_path / "out")["remarks"]
+    assert (set(rows), left_out) == ({"a:cat"}, {("b", "image"): "it is not in my.json"})
 
 
 def test_names_that_fit_no_picture_show_one_wanted_and_one_found(tmp_path):
@@ -246,7 +245,11 @@ def test_names_that_fit_no_picture_show_one_wanted_and_one_found(tmp_path):
     content["images"][0]["file_name"] = "x/other.jpg"
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
-    assert (set(rows), left_out) == ({"b:cat"}, {("x/other.jpg", "image"): "no picture of this file_name"})
+    assert set(rows) == {"b:cat"}
+    assert left_out == {
+        ("x/other.jpg", "image"): "no picture of this file_name",
+        ("a", "image"): "it is not in my.json",
+    }
     texts = {one["text"] for one in read_report(tmp_path / "out")["remarks"]}
     assert "1 name has no picture: it wants x/other.jpg, and the folder also holds a.jpg" in texts
     content["images"][1]["file_name"] = "x/another.jpg"
@@ -263,8 +266,11 @@ def test_two_names_that_mean_one_picture_have_none(tmp_path):
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"c:cat"}
+    reason = "no picture of its own of this file_name"
     assert left_out == {
-        (f"{part}/a.jpg", "image"): "no picture of its own of this file_name" for part in ("train", "val")
+        ("train/a.jpg", "image"): reason,
+        ("val/a.jpg", "image"): reason,
+        ("b", "image"): "it is not in my.json",
     }
 
 
