@@ -1,6 +1,7 @@
 """MS COCO as downloaded: captions, instances, and masks from polygons and run lengths."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ class Entry:
     file_name: str
     split: str
     frame: tuple[int, int]  # (height, width) of the picture that was annotated
+    program: str = ""  # that wrote the annotations, where it says so
     objects: list[dict[str, Any]] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
 
@@ -83,29 +85,53 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
     return images, names
 
 
-def entries_in(path: Path, split: str, log: BuildLog, fix: str = FIX) -> tuple[dict[int, Entry], dict[int, str]]:
-    """Return ({image id: entry}, {category id: name}) of a file of instances; what is malformed is a remark."""
+def whole(value: Any) -> int | None:
+    """Return an id of COCO: a whole number; None for anything else."""
+    return value if type(value) is int else None
+
+
+def entries_in(
+    path: Path, split: str, log: BuildLog, fix: str = FIX, id_of: Callable[[Any], Any] = whole
+) -> tuple[dict[Any, Entry], dict[Any, str]]:
+    """Return ({image id: entry}, {category id: name}) of a file of instances; what is malformed is a remark.
+
+    Args:
+        path: of the file.
+        split: of its images.
+        log: gets the remarks.
+        fix: ends the messages.
+        id_of: makes an id of a value, or None of what is none.
+
+    Raises:
+        UserError: The file is none of instances.
+    """
     content = json_of(path, dict, fix)
     listed = partial(_dicts, log=log, file=path.name, fix=fix)
-    names = {
-        entry["id"]: str(entry.get("name")) for entry in listed(content, "categories") if type(entry.get("id")) is int
-    }
-    images: dict[int, Entry] = {}
+    kinds = listed(content, "categories")
+    names = {id_of(kind.get("id")): str(kind.get("name")) for kind in kinds if id_of(kind.get("id")) is not None}
+    about = content.get("info")
+    program = str(about.get("contributor") or "") if isinstance(about, dict) else ""
+    images: dict[Any, Entry] = {}
     for image in listed(content, "images"):
-        key, file_name = image.get("id"), image.get("file_name")
-        if type(key) is not int or not isinstance(file_name, str):
-            log.remark(str(key), f"{path.name}: an image without id or file_name is skipped")
+        key, file_name = id_of(image.get("id")), image.get("file_name")
+        if key is None or not isinstance(file_name, str):
+            log.remark(str(image.get("id")), f"{path.name}: an image without id or file_name is skipped")
         elif key in images:
             log.remark(file_name, f"{path.name}: image id {key} comes twice; the first counts")
         else:
             frame = (int(_number(image.get("height"))), int(_number(image.get("width"))))
-            images[key] = Entry(file_name, split, frame)
+            images[key] = Entry(file_name, split, frame, program)
     for entry in listed(content, "annotations"):
-        if type(entry.get("category_id")) is not int or type(entry.get("image_id")) is not int:
+        kind, key = id_of(entry.get("category_id")), id_of(entry.get("image_id"))
+        if kind is None or key is None:
             log.remark(str(entry.get("id")), f"{path.name}: an object without category or image")
-        elif entry["image_id"] in images:
-            keep = ("segmentation", "area", "iscrowd", "category_id", "bbox", "id")
-            images[entry["image_id"]].objects.append({key: entry[key] for key in keep if key in entry})
+        elif key in images:
+            keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints", "ignore")
+            images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})
+        elif id_of is not whole:  # lists of COCO are also read for a part of its images
+            log.remark(
+                str(entry.get("id")), f"{path.name}: an object of image {key}, which is not in the list of images"
+            )
     return images, names
 
 
@@ -133,8 +159,12 @@ def area_of(entry: dict[str, Any]) -> float:
 
 
 def _number(value: Any) -> float:
-    """Return a number; 0 for anything else."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    """Return a number, also one that is written as text; 0 for anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
@@ -154,7 +184,7 @@ def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
     """Return bool (H, W) of polygons in parts, or of run lengths, plain or compressed.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: It cannot be read, or one of its parts.
     """
     mask = library("pycocotools.mask")
     if isinstance(segmentation, list):
@@ -182,7 +212,7 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
     if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
         raise UnreadableError("a polygon that is not a list of three or more points")
     if not all(isinstance(value, int | float) and abs(value) <= 2 * max(height, width) for value in points):
-        raise UnreadableError("a polygon with points far outside the image")
+        raise UnreadableError("a polygon with points that are no numbers or far outside the image")
     return points
 
 

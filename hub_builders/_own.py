@@ -1,19 +1,22 @@
 """Anyone's own pictures and masks: which mask belongs to which picture, and which of its pixels are the object."""
 
 import unicodedata
+import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageColor
 
+from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.data.untrusted import PICTURES, UNWRITABLE
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders._source import turn_of, walked
-from saliency_bench.utils.pictures import Picture, UnreadableError, decode, file_bytes, turned
+from saliency_bench.hub_builders._source import entries, turn_of, walked
+from saliency_bench.utils.picture_names import ends_of, stem, without_upload
+from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError, decode, file_bytes, turned
 
 LICENSE = "unknown"
 CITATION = "% your own data"
@@ -21,7 +24,27 @@ SPLITS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
     "dev": "validation", "test": "test", "testing": "test",
 }  # fmt: skip
-JPEG = (".jpg", ".jpeg")
+JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # beside those that begin with a dot
+# What else lies among pictures, and what to do with it.
+HEIC = "a HEIC picture, which Pillow reads with the plugin pillow-heif only; convert it to JPEG or PNG"
+RAW = "a camera's raw file, which rawpy reads and Pillow does not; convert it to JPEG or TIFF"
+VIDEO = "a video; extract its frames as pictures"
+ARCHIVE = "an archive; unpack it"
+DRAWING = "a drawing and not a picture of pixels; convert it to PNG"
+OTHERS = {
+    **dict.fromkeys((".heic", ".heif", ".hif"), HEIC),
+    **dict.fromkeys((".avif", ".avifs"), "an AVIF picture, which this Pillow reads with the plugin pillow-avif-plugin "
+                    "only; convert it to JPEG or PNG, or update Pillow"),
+    ".jxl": "a JPEG XL picture, which Pillow reads with the plugin pillow-jxl-plugin only; convert it to JPEG or PNG",
+    ".dcm": "a DICOM file, which pydicom reads; convert it to PNG",
+    **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw", ".raw"), RAW),
+    **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".3gp"), VIDEO),
+    **dict.fromkeys((".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".zst"), ARCHIVE),
+    **dict.fromkeys((".svg", ".pdf", ".eps", ".ps", ".ai", ".wmf", ".emf"), DRAWING),
+}  # fmt: skip
+TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".py", ".npy", ".npz",
+         ".mat", ".db", ".log", ".cache", ".parquet")  # fmt: skip
 BLACK = 0
 
 
@@ -43,13 +66,82 @@ def check_split(owner: str, split: str) -> None:
         raise UserError(f"{owner}: split={split} is unknown; use hash, train, validation or test")
 
 
-def pictures_in(folder: Path, log: BuildLog, without: Path | None = None) -> list[str]:
-    """Return the pictures at any depth, by their path in the folder; none in the folder `without`."""
-    paths = []
+def pictures_in(
+    folder: Path, log: BuildLog, without: Path | None = None, kind: str = "image", used: Container[Path] = ()
+) -> list[str]:
+    """Return the pictures at any depth, by their path in the folder; every other file is left out with a reason.
+
+    Args:
+        folder: to look in.
+        log: gets what is left out.
+        without: a folder that is not entered.
+        kind: what the files are ("image" or "mask").
+        used: files that something else reads.
+    """
+    pictures, hidden = [], []
     for here, folders, names in walked(folder):
-        folders[:] = [name for name in folders if (here / name).resolve() != without and not name.startswith(".")]
-        paths += [_path(here / name, folder) for name in names if not name.startswith(".")]
-    return sorted(name for name in paths if PurePosixPath(name).suffix.lower() in PICTURES and _writable(name, log))
+        hidden += [f"{_path(here / name, folder)}/" for name in folders if _is_hidden(name)]
+        folders[:] = [name for name in folders if (here / name).resolve() != without and not _is_hidden(name)]
+        for path in (here / name for name in names):
+            name = _path(path, folder)
+            if _is_hidden(path.name):
+                hidden.append(name)
+            elif path not in used and _writable(name, log):
+                if why := _no_picture(path):
+                    log.leave_out(name, kind, why)
+                else:
+                    pictures.append(name)
+    if hidden:
+        log.remark(ascii(hidden[0])[1:-1], f"{len(hidden)} hidden files or folders are passed over")
+    return sorted(pictures)
+
+
+def no_pictures(folder: Path, log: BuildLog) -> UserError:
+    """Return the error for a folder without a picture; says what it holds instead."""
+    reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
+    holds = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
+    return UserError(f"{folder} has no pictures that are read{holds}; give the folder that holds them")
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a file or folder is one that systems put beside pictures."""
+    return name.startswith(".") or name.lower() in HIDDEN
+
+
+def _no_picture(path: Path) -> str:
+    """Return why a file is no picture that is read; "" for one that is, by its ending or else by its first bytes."""
+    ending = path.suffix.lower()
+    if ending in PICTURES:
+        return ""
+    if ending in OTHERS:
+        return OTHERS[ending]
+    if ending not in TEXTS and _opens(path):
+        return ""
+    if ending in Image.registered_extensions():
+        return f"a kind of picture that is not read ({ending}); convert it to PNG"
+    return f"not a picture ({ending or 'without an ending'})"
+
+
+def _opens(path: Path) -> bool:
+    """Return whether the first bytes of a file are those of a picture."""
+    if not path.is_file():
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            Image.open(path, formats=FORMATS).close()
+        return True
+    except Exception:  # decoders raise many kinds of errors
+        return False
+
+
+def leave_out_beside(folder: Path, read: Container[Path], log: BuildLog) -> None:
+    """Leave out what lies in a folder beside the files and folders that are read; of a folder its name only."""
+    for path in entries(folder):
+        is_built = (path / REPORT).is_file()  # by an earlier build
+        if not (path in read or is_built or _is_hidden(path.name)) and _writable(path.name, log):
+            name = f"{path.name}/" if path.is_dir() else path.name
+            log.leave_out(name, "image", "it lies beside the pictures' folder, which alone is read")
 
 
 def _path(path: Path, folder: Path) -> str:
@@ -65,38 +157,11 @@ def _writable(name: str, log: BuildLog) -> bool:
     return True
 
 
-def stem(name: str) -> str:
-    """Return a path without its ending."""
-    return str(PurePosixPath(name).with_suffix(""))
-
-
 def ids_of(names: Iterable[str]) -> dict[str, str]:
     """Return {path: image id}: without its ending, where no other has the same."""
     names = list(names)
     times = Counter(map(stem, names))
     return {name: stem(name) if times[stem(name)] == 1 else name for name in names}
-
-
-def ends_of(name: str) -> list[str]:
-    """Return a path, and what is left of it without its first folders, longest first."""
-    parts = name.split("/")
-    return ["/".join(parts[start:]) for start in range(len(parts))]
-
-
-class Names:
-    """The pictures that a list may mean: by their path or its end, with or without ending, or with another (.JPG)."""
-
-    def __init__(self, names: Iterable[str]):
-        self.known: dict[str, list[str]] = {}
-        for name in names:
-            for end in {end for form in (name, stem(name)) for end in ends_of(form)}:
-                self.known.setdefault(end, []).append(name)
-
-    def called(self, given: str) -> list[str]:
-        """Return all that have this name."""
-        has_ending = PurePosixPath(given).suffix.lower() in PICTURES
-        exact = self.known.get(given, [])
-        return [given] if given in exact else exact or (self.known.get(stem(given), []) if has_ending else [])
 
 
 def masks_for(
@@ -105,20 +170,26 @@ def masks_for(
     """Return ({picture: its mask}, {picture: why it has none}, masks without a picture), by their names without ending.
 
     A mask belongs to the picture whose path ends as its own: `masks/cat/1.png` to `images/cat/1.jpg`, and so does
-    `masks/1.png`, if no other picture is called 1.
+    `masks/1.png`, if no other picture is called 1. Where nothing else fits, so does `masks/ab12cd34-1.png`, as Label
+    Studio calls uploads.
     """
     named: dict[str, list[str]] = {}
     for mask in masks:
         named.setdefault(stem(mask), []).append(mask)
     by_last: dict[str, list[str]] = {}
+    uploads: dict[str, list[str]] = {}
     for mask in masks:
-        by_last.setdefault(PurePosixPath(mask).stem, []).append(mask)
-    last = Counter(PurePosixPath(picture).stem for picture in pictures)
+        last = PurePosixPath(mask).stem
+        by_last.setdefault(last, []).append(mask)
+        if (upload := without_upload(last)) != last:
+            uploads.setdefault(upload, []).append(mask)
+    times = Counter(PurePosixPath(picture).stem for picture in pictures)
     masks_of_picture: dict[str, list[str]] = {}
     for picture in pictures:
         candidates = next((named[end] for end in ends_of(stem(picture)) if end in named), [])
         alone = PurePosixPath(picture).stem
-        masks_of_picture[picture] = candidates or (by_last.get(alone, []) if last[alone] == 1 else [])
+        others = (by_last.get(alone) or uploads.get(alone, [])) if times[alone] == 1 else []
+        masks_of_picture[picture] = candidates or others
     users = Counter(mask for several in masks_of_picture.values() for mask in several)
     chosen, lacking = {}, {}
     for picture, several in masks_of_picture.items():

@@ -2,10 +2,11 @@
 
     saliency-bench build coco-json --json annotations.json --images PICTURES --out my-data
 
-Source: the folder of the pictures that `file_name` in the annotations means (paths below it, or names alone), and the
-annotations: `images`, `categories`, and `annotations` with polygons or run lengths. A source that holds
-`annotations.json` and `images/` needs `--images` (or `--source`) only. Here `--json` is the file of annotations; the
-build report is printed as text, and as JSON it is `build_report.json`.
+Source: the folder of the pictures that `file_name` in the annotations means (by the end of the path, also one of
+another machine, where one picture fits), and the annotations: `images`, `categories`, and `annotations` with polygons
+or run lengths. A source that holds `annotations.json` (or `result.json`, as Label Studio calls it) and `images/` needs
+`--images` (or `--source`) only. Here `--json` is the file of annotations; the build report is printed as text, and as
+JSON it is `build_report.json`.
 """
 
 from collections.abc import Iterator
@@ -16,9 +17,12 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.data.jobs import BuildLog, Job
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _coco, _multilabel, _own
-from saliency_bench.hub_builders._source import base_of, needed, part, picture_of, turn_of
-from saliency_bench.utils.pictures import Picture, UnreadableError, turned
+from saliency_bench.hub_builders._frames import LABEL_STUDIO, Frame, Shape, frame_of, union
+from saliency_bench.hub_builders._source import base_of, needed, part, picture_of
+from saliency_bench.utils.picture_names import Meant, Names, plain
+from saliency_bench.utils.pictures import Picture, UnreadableError
 
 VERSION = "1"
 OWN_DATA = "images"
@@ -32,16 +36,27 @@ PAPER_COUNTS: dict = {}
 PRIVATE = ("json",)
 GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
-RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects; outlines are for the picture as stored, of
-the size that the annotations give. With `boxes` an object without an outline counts with its box."""
+EXAMPLE = {"stored": True}
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects. Of a picture that EXIF turns, sizes and
+points tell whether outlines follow the upright picture or the file as stored; where both fit, `upright` or `stored`
+says it, and without either the mask is left out. With `boxes` an object without an outline counts with its box."""
 
 HOME = "the pictures (`--images DIR`), and `--json FILE` with the annotations"
 FIX = "export the annotations again as COCO JSON"
+# What programs call their file: the first is ours, then Label Studio, CVAT, Roboflow.
+LISTINGS = ("annotations.json", "result.json", "annotations/instances_default.json", "_annotations.coco.json")
+
+UPRIGHT = "its outlines are taken as those of the upright picture (--stored takes unclear ones as those of the file)"
+STORED = "its outlines are taken as those of the file (--upright takes unclear ones as those of the upright picture)"
 
 
-def check(*, json: str, classes: str, drop: tuple[str, ...], boxes: bool, split: str, seed: int = 0) -> None:
+def check(*, json: str, split: str, upright: bool, stored: bool, **others: object) -> None:
     """Raise UserError for options that do not fit together."""
     _own.check_split("coco-json", split)
+    if upright and stored:
+        raise UserError(
+            "coco-json: outlines follow the upright picture or the file as stored; give one of both options"
+        )
     if json:
         _own.given_path(json, "json")
 
@@ -60,58 +75,128 @@ def samples(
     drop: tuple[str, ...] = (),
     boxes: bool = False,
     split: str = "",
+    upright: bool = False,
+    stored: bool = False,
 ) -> Iterator[Job]:
     """Yield the images in the order of their ids; classes in the order of theirs.
 
     Args:
         source: the folder of the raw source.
         log: gets what is left out, and why.
-        json: the file of annotations (default: annotations.json beside images/ in the source).
+        json: the file of annotations (default: annotations.json, or result.json, beside images/ in the source).
         classes: all gives a sample for each class of an image, image gives one for each image.
         drop: leave out images that show one of these classes.
         boxes: an object without an outline counts with its box.
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: test).
+        upright: outlines of pictures that EXIF turns follow the upright picture, where nothing proves either.
+        stored: they follow the file as stored, without a look at its EXIF orientation.
     """
     given = needed(source, "coco-json", HOME)
-    base = given if json else base_of(given, "annotations.json")
+    base = given if json else next((base for base in _bases(given) if base), given)
     images = base / "images" if (base / "images").is_dir() else base
-    path = _own.given_path(json, "json") if json else part(base, "annotations.json", HOME)
-    entries, names = _coco.entries_in(path, "", log, FIX)
-    log.classes = {"label": list(dict.fromkeys(names[key] for key in sorted(names)))}
+    path = _own.given_path(json, "json") if json else _listing(base)
+    entries, names = _coco.entries_in(path, "", log, FIX, id_of)
+    log.classes = {"label": list(dict.fromkeys(names[key] for key in sorted(names, key=_order)))}
     without = _multilabel.dropped("coco-json", classes, drop, log.classes["label"])
-    pictures = _own.pictures_in(images, log)
-    files, ids = _own.Names(pictures), _own.ids_of(pictures)
+    pictures = _own.pictures_in(images, log, used=[path])
+    ids, meant = _own.ids_of(pictures), Names(pictures).resolved(entry.file_name for entry in entries.values())
+    _check_found(path, images, ids, meant, log)
     log.expected = len(entries)
     seen: set[str] = set()
-    for _, entry in sorted(entries.items()):
-        name = entry.file_name.replace("\\", "/").removeprefix("./")
-        named = files.called(name)
+    asked = "upright" if upright else "stored" if stored else ""
+    for key in sorted(entries, key=_order):
+        entry = entries[key]
+        name, picture = plain(entry.file_name), meant[entry.file_name]
         objects = _objects(log, name, entry, names)
-        reason = _lacks(named, objects, [label for label in without if label in objects])
-        if reason or named[0] in seen:
+        reason = _lacks(picture, objects, [label for label in without if label in objects])
+        if reason or picture.picture in seen:
             log.leave_out(name, "image", reason or "its picture is in the annotations twice; the first counts")
             continue
-        seen.add(named[0])
+        seen.add(picture.picture)
         part_of = None if split == "hash" else split or "test"
-        yield Job(samples_of, ids[named[0]], images / named[0], part_of, entry.frame, objects, classes, boxes)
+        yield Job(samples_of, ids[picture.picture], images / picture.picture, part_of, entry.frame, objects, classes,
+                  boxes, asked, _of_label_studio(entry))  # fmt: skip
 
 
-def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[int, str]) -> dict[str, list[Any]]:
-    """Return {class: [outline and box of each object]}, in the order of the categories."""
+def id_of(value: Any) -> int | str | None:
+    """Return an id: a whole number, also one that is written as a float or as text, or any other text."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and value == str(int(value)):
+        value = int(value)
+    is_id = isinstance(value, int | float | str) and not isinstance(value, bool) and value == value and value != ""
+    return (value if isinstance(value, int) else str(value)) if is_id else None
+
+
+def _order(key: int | str) -> tuple[bool, int, str]:
+    """Return a key that sorts numbers by size, then texts."""
+    return (True, 0, key) if isinstance(key, str) else (False, key, "")
+
+
+def _bases(source: Path) -> Iterator[Path | None]:
+    """Yield the folder that holds each of the usual files of annotations, beside images/ or not; None without it."""
+    for name in LISTINGS:
+        for wanted in ((name, "images"), (name,)):
+            base = base_of(source, *wanted)
+            yield base if (base / name).is_file() else None
+
+
+def _listing(base: Path) -> Path:
+    """Return the file of annotations in a folder.
+
+    Raises:
+        UserError: There is none.
+    """
+    there = [base / name for name in LISTINGS if (base / name).is_file()]
+    return there[0] if there else part(base, LISTINGS[0], HOME)
+
+
+def _of_label_studio(entry: _coco.Entry) -> bool:
+    """Return whether Label Studio wrote what is known of an image."""
+    return entry.program == LABEL_STUDIO and all("ignore" in thing for thing in entry.objects)
+
+
+def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str, Meant], log: BuildLog) -> None:
+    """Remark on names without a picture, with one of each, and leave out pictures that no name may mean.
+
+    Raises:
+        UserError: No name has a picture.
+    """
+    lost = [name for name, one in meant.items() if not one.picture]
+    named = {name for one in meant.values() for name in (one.picture, *one.perhaps)}
+    spare = {name: image_id for name, image_id in ids.items() if name not in named}
+    if not ids:
+        raise _own.no_pictures(images, log)
+    if meant and len(lost) == len(meant):
+        raise UserError(
+            f"{images} has no picture that {path.name} names: it wants {one_line(lost[0], 100)} "
+            f"({meant[lost[0]].lacks}), and the folder holds {next(iter(spare or ids))}; give --images the folder of "
+            "the annotated pictures"
+        )
+    if lost:
+        holds = f", and the folder also holds {next(iter(spare))}" if spare else ""
+        names = "1 name has" if len(lost) == 1 else f"{len(lost)} names have"
+        log.remark(path.name, f"{names} no picture: it wants {one_line(lost[0], 100)}{holds}")
+    for image_id in spare.values():
+        log.leave_out(image_id, "image", f"it is not in {path.name}")
+
+
+def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]) -> dict[str, list[Any]]:
+    """Return {class: [outline, box, and whether it has keypoints, of each object]}, in the order of the categories."""
     kinds = {thing["category_id"] for thing in entry.objects}
-    if lost := kinds - set(names):
-        log.remark(name, f"category {min(lost)} is not in the list of categories and is skipped")
+    if lost := sorted(kinds - set(names), key=_order):
+        log.remark(name, f"category {lost[0]} is not in the list of categories and is skipped")
     objects: dict[str, list[Any]] = {}
-    for kind in sorted(kinds & set(names)):
-        shapes = [[thing.get("segmentation"), thing.get("bbox")] for thing in entry.of_category(kind)]
+    for kind in sorted(kinds & set(names), key=_order):
+        shapes = [[one.get("segmentation"), one.get("bbox"), "keypoints" in one] for one in entry.of_category(kind)]
         objects.setdefault(names[kind], []).extend(shapes)
     return objects
 
 
-def _lacks(named: list[str], objects: dict[str, list[Any]], dropped: list[str]) -> str:
+def _lacks(meant: Meant, objects: dict[str, list[Any]], dropped: list[str]) -> str:
     """Return why an image is left out; "" if it is not."""
-    if len(named) != 1:
-        return f"{'several pictures' if named else 'no picture'} of this file_name"
+    if not meant.picture:
+        return f"{meant.lacks} of this file_name"
     if dropped:
         return f"it shows a class that is dropped ({dropped[0]})"
     return "" if objects else "no object"
@@ -122,38 +207,50 @@ def samples_of(
     name: str,
     path: Path,
     split: str | None,
-    frame: tuple[int, int],
+    stated: tuple[int, int],
     objects: dict[str, list[Any]],
     classes: str,
     boxes: bool,
+    asked: str,
+    studio: bool,
 ) -> list[dict]:
     """Return the samples of an image."""
-    picture = picture_of(log, name, path, deep=True)
+    picture = picture_of(log, name, path, "", deep=True)
     if picture is None:
         return []
-    frame = frame if all(frame) else picture.stored  # some programs do not write the size
-    masks = {label: partial(_mask, shapes, frame, picture, boxes) for label, shapes in objects.items()}
+    of_class = {label: [Shape.of(*thing) for thing in listed] for label, listed in objects.items()}
+    shapes = [shape for listed in of_class.values() for shape in listed]
+    frame: Frame | UnreadableError
+    try:
+        frame = frame_of(picture, stated, shapes, asked, studio)
+        if picture.orientation != 1:
+            log.remark(name, UPRIGHT if frame.turn == 1 else STORED)
+    except UnreadableError as error:
+        frame = error
+    masks = {
+        label: partial(_mask, log, f"{name}:{label}", listed, frame, picture, boxes)
+        for label, listed in of_class.items()
+    }
     further = {"split": split} if split else {}
     return [sample | further for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
 
 
-def _mask(shapes: list[Any], frame: tuple[int, int], picture: Picture, boxes: bool) -> np.ndarray:
-    """Return bool (H, W): the union of the objects, turned with the picture.
+def _mask(
+    log: BuildLog, name: str, shapes: list[Shape], frame: Frame | UnreadableError, picture: Picture, boxes: bool
+) -> np.ndarray:
+    """Return bool (H, W): the union of the objects of a class on the upright picture.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: It cannot be drawn.
     """
-    turn = turn_of(picture, frame, "annotations")
-    return turned(np.any([_shape(outline, box, frame, boxes) for outline, box in shapes], axis=0), turn)
-
-
-def _shape(outline: Any, box: Any, frame: tuple[int, int], boxes: bool) -> np.ndarray:
-    """Return bool (H, W): the pixels of an object."""
-    if outline:
-        return _coco.mask_of(outline, *frame)
-    if not boxes:
-        raise UnreadableError("an object without an outline; --boxes takes its box" if box else "an empty outline")
-    return _own.boxed(box, *frame)
+    if isinstance(frame, UnreadableError):
+        raise frame
+    mask, problems = union(shapes, frame, picture, boxes)
+    if problems:
+        parts = "1 part of its outlines cannot be drawn and is"
+        parts = parts if len(problems) == 1 else f"{len(problems)} parts of its outlines cannot be drawn and are"
+        log.remark(name, f"{parts} left out: {problems[0]}")
+    return mask
 
 
 def example(folder: Path, count: int, side: int) -> None:

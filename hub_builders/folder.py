@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.data.untrusted import PICTURES
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _own
 from saliency_bench.hub_builders._source import base_of, mask_or_none, needed, picture_of, table
+from saliency_bench.utils.picture_names import Names
 
 VERSION = "1"
 OWN_DATA = "images"
@@ -88,10 +88,12 @@ def samples(
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders or table say, or
             test).
     """
-    images, masks_folder, listing = _places(needed(source, "folder", HOME), masks, labels)
-    names = _own.pictures_in(images, log, without=masks_folder)
+    base, images, masks_folder, listing = _places(needed(source, "folder", HOME), masks, labels)
+    names = _own.pictures_in(images, log, masks_folder, used=[listing] if listing else [])
     if not names:
-        raise UserError(f"{images} has no pictures ({', '.join(PICTURES)}); give the folder that holds them")
+        raise _own.no_pictures(images, log)
+    if images.parent == base:
+        _own.leave_out_beside(base, [images, masks_folder, listing], log)
     ids = _own.ids_of(names)
     rows = _listed(listing, names, ids, log) if listing else _in_folders(images, names, ids, log)
     log.classes = {"label": sorted({row.label for row in rows.values()}, key=_by_number)}
@@ -117,8 +119,8 @@ def sample_of(
     return known | ({"split": split} if split else {})
 
 
-def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, Path | None]:
-    """Return the folders of pictures and masks, and the table of labels."""
+def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path, Path | None, Path | None]:
+    """Return the source, its folders of pictures and masks, and the table of labels."""
     base = base_of(source, "images", "masks")
     base = base if base.is_relative_to(source) else source
     images = base / "images" if (base / "images").is_dir() else base
@@ -128,14 +130,14 @@ def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, P
     masks_folder = _own.given_path(masks, "masks", folder=True) if masks else beside
     if masks_folder == images.resolve():
         raise UserError(f"{images} holds pictures and masks; put the masks in a folder of their own")
-    return images, masks_folder, _own.given_path(labels, "labels") if labels else table_beside
+    return base, images, masks_folder, _own.given_path(labels, "labels") if labels else table_beside
 
 
 def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:
     """Return {picture: its mask file}, {picture: why it has none}; masks of no picture go into the log."""
     if folder is None:
         return {}, {}
-    chosen, lacking, spare = _own.masks_for(names, _own.pictures_in(folder, log))
+    chosen, lacking, spare = _own.masks_for(names, _own.pictures_in(folder, log, kind="mask"))
     if spare and names and not chosen:
         wanted = PurePosixPath(names[0]).with_suffix(".png")
         raise UserError(
@@ -168,7 +170,7 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
 
 def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
     """Return of each picture its row in the table."""
-    known = _own.Names(names)
+    known = Names(names)
     rows: dict[str, Row] = {}
     columns: dict[str, str] | None = None
     for number, row in table(listing, (), "fix the table"):

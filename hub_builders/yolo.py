@@ -4,9 +4,10 @@
 
 Source: a folder of pictures, and of each picture a text file of its name with a line for each object:
 `class cx cy w h`, the centre and size of a box, or `class x1 y1 x2 y2 x3 y3 ...`, the corners of an outline or of a
-turned box, all as parts of width and height. Poses are not read. The names of the classes are `names` in a `data.yaml`,
-or the lines of a `classes.txt`. A source with `images/` and `labels/`, or with `train/images/` and `train/labels/`, and
-with `data.yaml` needs `--images` (or `--source`) only; folders called train, valid or val, and test give splits.
+turned box, all as parts of width and height. Poses (`kpt_shape` in `data.yaml`) are refused. The names of the classes
+are `names` in a `data.yaml`, or the lines of a `classes.txt`. A source with `images/` and `labels/`, or with
+`train/images/` and `train/labels/`, and with `data.yaml` needs `--images` (or `--source`) only; folders called train,
+valid or val, and test give splits.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,6 @@ import numpy as np
 import yaml
 
 from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.data.untrusted import PICTURES
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _coco, _examples, _multilabel, _own
 from saliency_bench.hub_builders._source import base_with, files_below, needed, picture_of, text_of
@@ -42,7 +42,8 @@ RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and out
 picture, as YOLO reads it; with `stored`, of the file without a look at its EXIF orientation."""
 
 HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
-NAMES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt")
+NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # obj.names is CVAT's, for YOLO 1.1
+YAML = (".yaml", ".yml")
 LARGEST = 2**24  # bytes of a label file, and of the names
 SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as in Ultralytics
 
@@ -88,13 +89,16 @@ def samples(
     images = base / "images" if (base / "images").is_dir() else base
     beside = base / "labels" if images != base and (base / "labels").is_dir() else images
     folder = _own.given_path(labels, "labels", folder=True) if labels else beside
-    known = names_in(_own.given_path(names, "names") if names else _names_file(base, folder))
+    path = _own.given_path(names, "names") if names else _names_file(base, folder)
+    _refuse_poses(path, *(base / name for name in NAMES))
+    known = names_in(path)
     log.classes = {"label": [known[number] for number in sorted(known)]}
     without = _multilabel.dropped("yolo", classes, drop, log.classes["label"])
-    pictures = _own.pictures_in(images, log)
+    texts = files_below(folder, ".txt")
+    pictures = _own.pictures_in(images, log, used={*texts, *(base / name for name in NAMES), path})
     if not pictures:
-        raise UserError(f"{images} has no pictures ({', '.join(PICTURES)}); give the folder that holds them")
-    chosen, lacking = _labels(folder, pictures, log)
+        raise _own.no_pictures(images, log)
+    chosen, lacking = _labels(folder, texts, pictures, log)
     log.expected = len(chosen)
     for name, image_id in _own.ids_of(pictures).items():
         if name in lacking:
@@ -150,16 +154,12 @@ def names_in(path: Path) -> dict[int, str]:
     Raises:
         UserError: It is none.
     """
-    if path.stat().st_size > LARGEST:
+    if path.suffix.lower() in YAML:
+        names: object = _content(path).get("names")
+    elif path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
-    text = text_of(path)
-    names: object = [line.strip() for line in text.splitlines() if line.strip()]
-    if path.suffix.lower() in (".yaml", ".yml"):
-        try:
-            content = yaml.load(text, yaml.BaseLoader)  # texts only: `no` is a name, nothing is made
-        except (yaml.YAMLError, RecursionError) as error:
-            raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
-        names = content.get("names") if isinstance(content, dict) else None
+    else:
+        names = [line.strip() for line in text_of(path).splitlines() if line.strip()]
     if isinstance(names, list):
         names = {str(number): name for number, name in enumerate(names)}
     if not names or not isinstance(names, dict):
@@ -174,15 +174,45 @@ def names_in(path: Path) -> dict[int, str]:
     return {int(number): name for number, name in names.items()}
 
 
-def _labels(folder: Path, pictures: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:
+def _refuse_poses(*paths: Path) -> None:
+    """Raise UserError where one of these files describes poses, whose points would be taken for an outline."""
+    for path in paths:
+        if path.suffix.lower() in YAML and path.is_file() and "kpt_shape" in _content(path):
+            raise UserError(
+                f"{path} describes poses (kpt_shape), whose points are no outline; export boxes or outlines (detect, "
+                "segment or obb)"
+            )
+
+
+def _content(path: Path) -> dict[str, object]:
+    """Return the content of a YAML file, as texts; {} where it is no mapping.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    if path.stat().st_size > LARGEST:
+        raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
+    try:
+        content = yaml.load(text_of(path), yaml.BaseLoader)  # texts only: `no` is a name, nothing is made
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _labels(
+    folder: Path, paths: list[Path], pictures: list[str], log: BuildLog
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return {picture: its label file}, {picture: why it has none}; files of no picture go into the log.
 
     Raises:
         UserError: The files cannot be told apart.
     """
-    texts = [path.relative_to(folder).as_posix() for path in files_below(folder, ".txt") if path.name != NAMES[-1]]
+    texts = [path.relative_to(folder).as_posix() for path in paths if path.name != NAMES[-1]]
     if not texts:
-        raise UserError(f"{folder} has no label files (.txt); give the folder that holds them with --labels")
+        raise UserError(
+            f"{folder} has no label files (.txt); give the folder that holds them with --labels, or for pictures in "
+            "folders of their classes use `saliency-bench build folder`"
+        )
     meant = {_beside(name): name for name in pictures}
     meant = meant if len(meant) == len(pictures) else {name: name for name in pictures}
     chosen, lacking, spare = _own.masks_for(list(meant), texts, "label")

@@ -50,6 +50,8 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--format", choices=("png", "coco", "label-studio", "cvat"), default="png",
                          help="of --export and --import (default: png)")  # fmt: skip
     results.add_argument("--person", metavar="NAME", help="pseudonym of who drew what is imported")
+    results.add_argument("--label", default="", metavar="NAME",
+                         help="import the regions with this label (default: the class of the image)")  # fmt: skip
     results.add_argument("--rule", default="half", metavar="RULE",
                          help="consensus of --export: half, majority or staple (default: half)")  # fmt: skip
     results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="of these people only")
@@ -89,6 +91,8 @@ def main(args: Namespace) -> int:
         return 0
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
+    if args.label and not args.imported:
+        raise UserError("--label NAME chooses among the regions of --import PATH; give both")
     introduction = _people.introduction(args)
     serving = _is_serving(args)
     if serving:
@@ -130,7 +134,9 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     source = find(args.dataset)
     rows, split = source.load_usual(args.split)
     images, dataset = StudyImages(rows), fingerprint(rows)
-    imported = read_masks(images, Path(args.imported), args.format, args.person) if args.imported else None
+    imported = None
+    if args.imported:
+        imported = read_masks(images, Path(args.imported), args.format, args.person, args.label)
     name = _study_name(args, store, f"{source.text}, {split}", dataset, must_exist)
     if store is None:
         new_configuration(images, given)
@@ -219,10 +225,17 @@ def _import(annotating: Any, imported: Any, args: Namespace) -> None:
     from saliency_bench.studies.exporting import store_masks
 
     store_masks(annotating, imported)
-    count, strange = len(imported.masks), imported.strange
+    count, strange, selection = len(imported.masks), imported.strange, imported.selection
     if strange:
-        complain(f"{len(strange)} masks fit no image of the dataset, such as {strange[0]}")
-    _tell(args, {"images": count, "unknown": strange}, f"masks of {count} images are stored as those of {args.person}")
+        complain(f"{len(strange)} names fit no image of the dataset, such as {strange[0]}; the dataset has "
+                 f"{annotating.images.units[0]}")  # fmt: skip
+    for name, why in list(selection.left_out.items())[:MOST_NAMED]:
+        complain(f"image {name} is left out: {why}")
+    if len(selection.left_out) > MOST_NAMED:
+        complain(f"{len(selection.left_out) - MOST_NAMED} more images are left out")
+    facts = {"images": count, "unknown": strange, "left out": selection.left_out, "regions": selection.counts(),
+             "passed over": dict(selection.passed)}  # fmt: skip
+    _tell(args, facts, f"masks of {count} images are stored as those of {args.person}\n{selection.line()}")
 
 
 def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:

@@ -24,9 +24,9 @@ from saliency_bench.data.builders import private
 from saliency_bench.data.fingerprints import class_name
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.options import defaults
+from saliency_bench.utils.pictures import ENDINGS as PICTURES
 
 TABLES = (".parquet", ".arrow", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt")
-PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 READ = {*TABLES, *PICTURES}
 CARDS = ("README.md", ".huggingface.yaml")
 LARGEST_CARD = 5_000_000  # bytes

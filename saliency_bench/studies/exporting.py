@@ -1,11 +1,11 @@
 """From an annotation study to files, and from files to an annotation study."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -13,10 +13,11 @@ import numpy as np
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.studies.agreement import consensus, votes
 from saliency_bench.studies.annotating import Annotating, Choice
-from saliency_bench.studies.formats.regions import CONSENSUS, FORMATS, MODULES, Drawn, check_person
+from saliency_bench.studies.formats.regions import CONSENSUS, FORMATS, MODULES, Drawn, Place, Selection, check_person
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.result_rows import write_rows
 from saliency_bench.studies.study import Answer
+from saliency_bench.utils.picture_names import Names
 from saliency_bench.utils.pictures import UnreadableError, png
 from saliency_bench.utils.seeds import seed_of
 
@@ -107,31 +108,37 @@ class Imported:
     Attributes:
         person: the pseudonym.
         masks: {unit: bool (H, W)}.
-        strange: names that fit no image.
+        selection: what became of all regions of the file.
     """
 
     person: str
     masks: dict[str, np.ndarray]
-    strange: list[str]
+    selection: Selection
+
+    @property
+    def strange(self) -> list[str]:
+        """Return the names that fit no image."""
+        return list(self.selection.strange)
 
 
-def read_masks(images: StudyImages, path: Path, format: str, person: str) -> Imported:
+def read_masks(images: StudyImages, path: Path, format: str, person: str, label: str = "") -> Imported:
     """Return the masks of a person in a file; all of them where it names nobody.
 
-    An image is found by its id, or by the last part of it without ending.
+    An image is found by its id, or by the end of what the file writes as its name.
+
+    Args:
+        images: of the study.
+        path: of the file or folder.
+        format: its format.
+        person: whose masks.
+        label: of the regions to take; "": the label that is the class of the image.
 
     Raises:
-        UserError: The file cannot be read or is of other people, or a mask has another size than its image.
+        UserError: The file cannot be read or is of other people, its labels do not tell, or it has no mask that fits.
     """
     check_person(person)
-    units = _units_by_name(images)
-    by_name = module_of(format).read(path, person)
-    named = {name: units.get(name) or units.get(_stem(name)) for name in by_name}
-    masks = {unit: by_name[name] for name, unit in named.items() if unit is not None}
-    for name, unit in named.items():
-        if unit is not None:
-            _check_mask(images, unit, name, by_name[name])
-    return Imported(person, masks, [name for name, unit in named.items() if unit is None])
+    selection = Selection(partial(_places, images), label, partial(_check_mask, images))
+    return Imported(person, module_of(format).read(path, person, selection), selection)
 
 
 def store_masks(annotating: Annotating, imported: Imported) -> None:
@@ -140,20 +147,23 @@ def store_masks(annotating: Annotating, imported: Imported) -> None:
         _store(annotating, unit, mask, imported.person)
 
 
-def _units_by_name(images: StudyImages) -> dict[str, str]:
-    """Return {what a file may call an image: its unit}, of the names that only one has."""
-    names = [(name, unit) for unit in images.units for name in {unit, unit.replace("/", "_"), _stem(unit)}]
-    counts = Counter(name for name, _ in names)
-    return {name: unit for name, unit in names if counts[name] == 1}
+def _places(images: StudyImages, given: Iterable[str]) -> dict[str, Place]:
+    """Return the image of each name of a file that means one: the name of a unit, or of an image."""
+    given = list(given)
+    of_image: dict[str, dict[str, str | None]] = {}
+    for unit in images.units:
+        of_image.setdefault(images.image_id(unit), {})[unit] = images.label(unit)
+    names, units = Names(of_image), {unit: unit for unit in images.units}
+    for image in of_image:
+        names.add(image.replace("/", "_"), image)  # as PNG folders spell it
+    units |= {flat: unit for unit in images.units if (flat := unit.replace("/", "_")) not in units}
+    exact = {name: units[name] for name in given if name in units}
+    meant = names.resolved(name for name in given if name not in exact)
+    places = {name: Place(one.picture, of_image[one.picture]) for name, one in meant.items() if one.picture}
+    return places | {name: Place(unit, {unit: images.label(unit)}) for name, unit in exact.items()}
 
 
-def _stem(name: str) -> str:
-    """Return the last part of a name, without ending."""
-    last = PurePosixPath(name).name
-    return last.rsplit(".", 1)[0] if "." in last else last
-
-
-def _check_mask(images: StudyImages, unit: str, name: str, mask: np.ndarray) -> None:
+def _check_mask(images: StudyImages, unit: str, mask: np.ndarray) -> None:
     """Raise UserError for a mask of another size than its image."""
     try:
         height, width = images.size(unit)
@@ -161,8 +171,8 @@ def _check_mask(images: StudyImages, unit: str, name: str, mask: np.ndarray) -> 
         raise UserError(f"image {unit} of the dataset cannot be read: {error}") from None
     if mask.shape != (height, width):
         raise UserError(
-            f"the mask of {name[:100]} has {mask.shape[1]} x {mask.shape[0]} pixels, its image {width} x "
-            f"{height}; export the masks in the size of the images"
+            f"its mask has {mask.shape[1]} x {mask.shape[0]} pixels, its image {width} x {height}; export the masks in "
+            "the size of the images"
         )
 
 

@@ -22,12 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from saliency_bench.errors import one_line
 from saliency_bench.utils.files import read_bytes
 
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")  # none of these runs an external program
+AVIF = ("AVIF",) if "avif" in features.modules and features.check("avif") else ()  # Pillow may lack it
+# None of these runs an external program, and each is known by its first bytes.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "PCX", "QOI", "SGI", *AVIF)
+ENDINGS = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm",
+    ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".j2c", ".pcx", ".qoi", ".bw", ".rgb", ".rgba",
+    ".sgi", *((".avif", ".avifs") if AVIF else ()),
+)  # fmt: skip
 SUFFIXES = {"JPEG": ".jpg", "PNG": ".png"}
 ORIENTATION = 0x0112
 MAX_PIXELS = 64_000_000

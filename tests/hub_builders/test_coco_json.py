@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 import saliency_bench as sb
 from saliency_bench.cli import main
@@ -53,9 +53,10 @@ def test_a_sample_for_each_class_and_where_the_size_is_not_written(tmp_path):
     assert set(built(tmp_path, classes="image")[0]) == {"a"}
     source(tmp_path, objects, size=None)
     assert pixels(built(tmp_path)[0]["a:dog"]) == 128
-    source(tmp_path, objects, size=(40, 20))
-    _, left_out = built(tmp_path)
-    assert left_out["a:dog", "mask"] == "annotations of another size than its image"
+    for size in ((40, 20), ("40", "20")):
+        source(tmp_path, objects, size=size)
+        _, left_out = built(tmp_path)
+        assert left_out["a:dog", "mask"] == "annotations of another size than its image"
 
 
 @pytest.mark.parametrize("outline", [[], None])
@@ -101,3 +102,280 @@ def test_what_is_no_coco_is_one_line_and_json_is_the_file_of_annotations(tmp_pat
     assert 'my.json has no list "categories"; export the annotations again as COCO JSON' in capsys.readouterr().err
     with pytest.raises(UserError, match=r"--json nowhere\.json is not a file"):
         sb.build("coco-json", tmp_path / "other", tmp_path / "pictures", json="nowhere.json")
+
+
+def ones(size, *boxes):
+    """Bool (H, W) with boxes (rows, columns) set."""
+    mask = np.zeros(size, bool)
+    for rows, columns in boxes:
+        mask[slice(*rows), slice(*columns)] = True
+    return mask
+
+
+def of_mask(row):
+    return None if row["mask"] is None else np.asarray(row["mask"]) > 0
+
+
+FLAT = OUTLINE[0]
+PAIRS = [[4, 4], [20, 4], [20, 12], [4, 12]]
+WHOLE = ones((20, 30), ((4, 12), (4, 20)))
+# Column by column: 4 whole ones and 4 pixels come first, then 16 times 8 pixels and the 12 up to the next.
+PLAIN = {"size": [20, 30], "counts": [4 * 20 + 4, *[8, 12] * 15, 8, 8 + 10 * 20]}
+
+
+def compressed():
+    from pycocotools import mask
+
+    packed = mask.encode(np.asfortranarray(WHOLE.astype(np.uint8)))
+    return {"size": packed["size"], "counts": packed["counts"].decode()}
+
+
+@pytest.mark.parametrize(
+    "outline", [[FLAT], FLAT, PAIRS, [PAIRS], [[float(one) for one in FLAT]], PLAIN, [PLAIN], "compressed"]
+)
+def test_an_outline_in_every_spelling(tmp_path, outline):
+    source(tmp_path, [{"segmentation": compressed() if outline == "compressed" else outline, "iscrowd": 1}])
+    rows, left_out = built(tmp_path)
+    assert left_out == {}
+    np.testing.assert_array_equal(of_mask(rows["a:cat"]), WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("3f2504e0-4f89-11d3-9a0c-0305e82c3301", "0b1e5a9c-4f89-11d3-9a0c-0305e82c3301"),
+        (7.0, 8.0),
+        ("7", "8"),
+        ("a", 3),
+        (0, "00"),
+    ],
+)
+def test_ids_of_any_kind(tmp_path, first, second):
+    content = source(tmp_path, [], ("a.jpg", "b.jpg"))
+    content["images"][0]["id"], content["images"][1]["id"] = first, second
+    content["categories"][0]["id"], content["categories"][1]["id"] = second, first  # dog, cat
+    other = str(first) if isinstance(first, int) else int(first) if isinstance(first, float) else first
+    content["annotations"] = [
+        {"id": first, "image_id": other, "category_id": second, "segmentation": OUTLINE},
+        {"id": second, "image_id": second, "category_id": other, "segmentation": OUTLINE},
+    ]
+    (tmp_path / "my.json").write_text(json.dumps(content))
+    rows, left_out = built(tmp_path)
+    assert (set(rows), left_out) == ({"a:dog", "b:cat"}, {})
+
+
+def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
+    content = source(tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 5, "id": 7}])
+    content["images"] += [{"id": odd, "file_name": "a.jpg"} for odd in (None, True, "", [1])]
+    (tmp_path / "my.json").write_text(json.dumps(content))
+    rows, _ = built(tmp_path)
+    assert set(rows) == {"a:cat"}
+    texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
+    assert sum("without id or file_name" in text for text in texts) == 4
+    assert "my.json: an object of image 5, which is not in the list of images" in texts
+
+
+BAD = [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7], [0, 0, 900, 0, 5, 5], [0, 0, None, 0, 5, 5], None, {"counts": [1]}]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_bad_part_of_an_outline_does_not_cost_the_mask(tmp_path, bad, apart):
+    objects = [{"segmentation": [FLAT, bad]}] if not apart else [{"segmentation": one} for one in ([FLAT], [bad])]
+    source(tmp_path, objects)
+    rows, left_out = built(tmp_path)
+    np.testing.assert_array_equal(of_mask(rows["a:cat"]), WHOLE)
+    (remark,) = read_report(tmp_path / "out")["remarks"]
+    assert remark["id"] == "a:cat"
+    assert remark["text"].startswith("1 part of its outlines cannot be drawn and is left out: ")
+    assert left_out == {}
+    source(tmp_path, [{"segmentation": [bad]}])
+    assert built(tmp_path)[1].keys() == {("a:cat", "mask")}
+
+
+def test_keypoints_are_no_outline(tmp_path):
+    points = {"keypoints": [5, 5, 2, 6, 6, 2], "num_keypoints": 2, "bbox": [4, 4, 16, 8]}
+    source(tmp_path, [points])
+    assert "with keypoints and without an outline; --boxes" in built(tmp_path)[1]["a:cat", "mask"]
+    np.testing.assert_array_equal(of_mask(built(tmp_path, boxes=True)[0]["a:cat"]), WHOLE)
+
+
+@pytest.mark.parametrize("given", ["", "images"])
+@pytest.mark.parametrize("listing", ["result.json", "annotations/instances_default.json", "_annotations.coco.json"])
+def test_exports_are_found_from_their_folder_and_from_images(tmp_path, given, listing):
+    content = source(tmp_path, [{"segmentation": OUTLINE}])
+    content["images"][0]["file_name"] = "images/a.jpg"
+    (tmp_path / "pictures").rename(tmp_path / "images")
+    (tmp_path / listing).parent.mkdir(exist_ok=True)
+    (tmp_path / listing).write_text(json.dumps(content))
+    (tmp_path / "my.json").unlink()
+    for options in ({}, {"json": str(tmp_path / listing)}):
+        out = sb.build("coco-json", tmp_path / "out", tmp_path / given, progress=False, overwrite=True, **options)
+        assert [row["image_id"] for row in sb.load_dataset(out)] == ["a:cat"]
+
+
+NAMES = [
+    "images/a.jpg",
+    "images\\a.jpg",
+    "/home/someone/a.jpg",
+    "train/a.jpg",
+    "file:///C:/x/a.jpg",
+    "a.JPG",
+    "x/a%2ejpg",
+    "ab12cd34-a.jpg",
+    "images/ab12cd34-a.jpg",
+    "https://example.org/a.jpg?x=1",
+    "/data/local-files/?d=x%2Fa.jpg",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_as_programs_write_them(tmp_path, name):
+    content = source(tmp_path, [{"segmentation": OUTLINE}], ("a.jpg", "b.jpg"))
+    content["images"] = [content["images"][0] | {"file_name": name}]
+    (tmp_path / "my.json").write_text(json.dumps(content))
+    rows, left_out = built(tmp_path)
+    assert (set(rows), left_out) == ({"a:cat"}, {("b", "image"): "it is not in my.json"})
+
+
+def test_names_that_fit_no_picture_show_one_wanted_and_one_found(tmp_path):
+    content = source(
+        tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}], ("a.jpg", "b.jpg")
+    )
+    content["images"][0]["file_name"] = "x/other.jpg"
+    (tmp_path / "my.json").write_text(json.dumps(content))
+    rows, left_out = built(tmp_path)
+    assert set(rows) == {"b:cat"}
+    assert left_out == {
+        ("x/other.jpg", "image"): "no picture of this file_name",
+        ("a", "image"): "it is not in my.json",
+    }
+    texts = {one["text"] for one in read_report(tmp_path / "out")["remarks"]}
+    assert "1 name has no picture: it wants x/other.jpg, and the folder also holds a.jpg" in texts
+    content["images"][1]["file_name"] = "x/another.jpg"
+    (tmp_path / "my.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"it wants x/other\.jpg .*, and the folder holds a\.jpg; give --images"):
+        built(tmp_path)
+
+
+def test_two_names_that_mean_one_picture_have_none(tmp_path):
+    objects = [{"segmentation": OUTLINE, "image_id": number} for number in range(3)]
+    content = source(tmp_path, objects, ("a.jpg", "b.jpg", "c.jpg"))
+    for image, name in zip(content["images"], ("train/a.jpg", "val/a.jpg", "c.jpg"), strict=True):
+        image["file_name"] = name
+    (tmp_path / "my.json").write_text(json.dumps(content))
+    rows, left_out = built(tmp_path)
+    assert set(rows) == {"c:cat"}
+    reason = "no picture of its own of this file_name"
+    assert left_out == {
+        ("train/a.jpg", "image"): reason,
+        ("val/a.jpg", "image"): reason,
+        ("b", "image"): "it is not in my.json",
+    }
+
+
+# Photographs in portrait: the file is 30 x 20, upright it is 20 wide and 30 high.
+
+LOW = ((18, 28), (3, 15))  # rows and columns of the upright picture: below the edge of the file
+MIDDLE = ((5, 15), (3, 15))  # inside of both
+FAR = ((3, 15), (18, 28))  # of the file: right of the edge of the upright picture
+
+
+def corners(rows, columns):
+    (top, low), (left, right) = rows, columns
+    return [[left, top, right, top, right, low, left, low]]
+
+
+def portrait(folder, box, orientation=6, size=(30, 20), **more):
+    content = source(folder, [{"segmentation": corners(*box)} | more], size=size)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.effect_noise((30, 20), 60).convert("RGB").save(folder / "pictures/a.jpg", exif=exif)
+    return content
+
+
+def as_shown(mask, orientation):
+    """The mask of a file as Pillow shows it."""
+    image = Image.fromarray(mask.astype(np.uint8))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    return np.asarray(ImageOps.exif_transpose(image)) > 0
+
+
+@pytest.mark.parametrize("orientation", [5, 6, 7, 8])
+@pytest.mark.parametrize("asked", [{}, {"upright": True}, {"stored": True}])
+def test_points_outside_of_one_frame_prove_the_other(tmp_path, orientation, asked):
+    portrait(tmp_path, LOW, orientation)
+    np.testing.assert_array_equal(of_mask(built(tmp_path, **asked)[0]["a:cat"]), ones((30, 20), LOW))
+    portrait(tmp_path, FAR, orientation)
+    expected = as_shown(ones((20, 30), FAR), orientation)
+    np.testing.assert_array_equal(of_mask(built(tmp_path, **asked)[0]["a:cat"]), expected)
+
+
+@pytest.mark.parametrize("size", [(30, 20), None])
+@pytest.mark.parametrize("orientation", [2, 3, 4, 5, 6, 7, 8])
+def test_where_both_frames_fit_the_user_says_which(tmp_path, orientation, size):
+    portrait(tmp_path, MIDDLE, orientation, size)
+    rows, left_out = built(tmp_path)
+    assert rows["a:cat"]["mask"] is None
+    assert "say with --upright or --stored" in left_out["a:cat", "mask"]
+    upright = (30, 20) if orientation >= 5 else (20, 30)
+    np.testing.assert_array_equal(of_mask(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
+    expected = as_shown(ones((20, 30), MIDDLE), orientation)
+    np.testing.assert_array_equal(of_mask(built(tmp_path, stored=True)[0]["a:cat"]), expected)
+    with pytest.raises(UserError, match="give one of both"):
+        built(tmp_path, upright=True, stored=True)
+
+
+def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):
+    from pycocotools import mask as library
+
+    portrait(tmp_path, MIDDLE, size=(20, 30))  # as CVAT writes it
+    np.testing.assert_array_equal(of_mask(built(tmp_path)[0]["a:cat"]), ones((30, 20), MIDDLE))
+    for shape in ((20, 30), (30, 20)):
+        drawn = ones(shape, MIDDLE)
+        packed = library.encode(np.asfortranarray(drawn.astype(np.uint8)))
+        runs = {"size": list(shape), "counts": packed["counts"].decode()}
+        portrait(tmp_path, MIDDLE, segmentation=runs)
+        expected = drawn if shape == (30, 20) else as_shown(drawn, 6)
+        np.testing.assert_array_equal(of_mask(built(tmp_path)[0]["a:cat"]), expected)
+
+
+def test_a_stray_point_proves_nothing(tmp_path):
+    (rows, columns) = MIDDLE
+    portrait(tmp_path, (rows, columns), segmentation=[*corners(rows, columns), [0, 0, 5, 900, 5, 5]])
+    assert "say with --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
+    portrait(tmp_path, (rows, columns), segmentation=corners((5, 20.5), columns))  # rounded, not outside
+    assert "say with --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_label_studios_own_converter_and_its_portraits(tmp_path, orientation):
+    """It states the file's size, stretches outlines to it, and writes boxes in pixels of the upright picture."""
+    converter = pytest.importorskip("label_studio_converter", reason="needs label-studio-converter")
+    portrait(tmp_path, MIDDLE, orientation)
+    (tmp_path / "upload/1").mkdir(parents=True)
+    (tmp_path / "pictures/a.jpg").rename(tmp_path / "upload/1/ab12cd34-a.jpg")
+    width, height = (20, 30) if orientation >= 5 else (30, 20)
+    about = {"original_width": width, "original_height": height, "image_rotation": 0, "to_name": "image"}
+    polygon = {"points": [[20, 20], [60, 20], [60, 80], [20, 80]], "polygonlabels": ["cat"]}
+    box = {"x": 10, "y": 60, "width": 30, "height": 30, "rotation": 0, "rectanglelabels": ["dog"]}
+    results = [about | {"from_name": "p", "type": "polygonlabels", "value": polygon},
+               about | {"from_name": "r", "type": "rectanglelabels", "value": box}]  # fmt: skip
+    task = {"id": 1, "data": {"image": "/data/upload/1/ab12cd34-a.jpg"}, "annotations": [{"id": 1, "result": results}]}
+    task["annotations"][0]["completed_by"] = 1
+    (tmp_path / "tasks.json").write_text(json.dumps([task]))
+    tags = '<PolygonLabels name="p" toName="image"><Label value="cat"/></PolygonLabels>'
+    tags += '<RectangleLabels name="r" toName="image"><Label value="dog"/></RectangleLabels>'
+    project = converter.Converter(f'<View><Image name="image" value="$image"/>{tags}</View>', str(tmp_path),
+                                  upload_dir=str(tmp_path / "upload"))  # fmt: skip
+    project.convert_to_coco(str(tmp_path / "tasks.json"), str(tmp_path / "coco"), is_dir=False)
+    project.convert_to_yolo(str(tmp_path / "tasks.json"), str(tmp_path / "yolo"), is_dir=False)
+    cat = ones((height, width), ((height * 2 // 10, height * 8 // 10), (width * 2 // 10, width * 6 // 10)))
+    dog = ones((height, width), ((height * 6 // 10, height * 9 // 10), (width // 10, width * 4 // 10)))
+    for name, options in (("coco-json", {"boxes": True}), ("yolo", {})):
+        folder = tmp_path / name.partition("-")[0]
+        out = sb.build(name, tmp_path / f"of {name}", folder, progress=False, **options)
+        rows = {row["image_id"]: of_mask(row) for row in sb.load_dataset(out)}
+        np.testing.assert_array_equal(rows["ab12cd34-a:cat"], cat)
+        np.testing.assert_array_equal(rows["ab12cd34-a:dog"], dog)

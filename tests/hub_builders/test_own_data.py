@@ -12,6 +12,7 @@ from saliency_bench.cli import main
 from saliency_bench.data.build_report import read_report
 from saliency_bench.errors import UserError
 from saliency_bench.studies.shown_pictures import shown
+from saliency_bench.utils.pictures import AVIF, ENDINGS, FORMATS
 
 BOX = np.zeros((20, 30), bool)
 BOX[4:11, 6:20] = True
@@ -334,3 +335,93 @@ def test_names_and_licences_that_are_none(tmp_path, name, options, message):
     picture(tmp_path / "images/disc/1.png")
     with pytest.raises(UserError, match=message):
         sb.build(name, tmp_path / "out", progress=False, **options)
+
+
+KINDS = {
+    "1.jfif": "JPEG", "2.jpe": "JPEG", "3.JPG": "JPEG", "4.Jpeg": "JPEG", "5.jpg_large": "JPEG", "no_ending": "JPEG",
+    "6.png": "PNG", "7.apng": "PNG", "8.webp": "WEBP", "9.tif": "TIFF", "10.bmp": "BMP", "11.gif": "GIF",
+    "12.ppm": "PPM", "13.jp2": "JPEG2000", "14.pcx": "PCX", "15.sgi": "SGI", "16.qoi": "QOI",
+    **({"17.avif": "AVIF"} if AVIF else {}),
+}  # fmt: skip
+NOT_READ = {
+    "a.heic": "pillow-heif",
+    "b.CR2": "rawpy",
+    "c.mp4": "a video",
+    "d.zip": "an archive; unpack it",
+    "e.txt": "not a picture (.txt)",
+    "f.xml": "not a picture (.xml)",
+    "g.svg": "a drawing",
+    "h.tga": "a kind of picture that is not read (.tga); convert it to PNG",
+    "i.jxl": "pillow-jxl-plugin",
+    "noise": "not a picture (without an ending)",
+    "j.xyz": "not a picture (.xyz)",
+    "k.jpg": "not an image",
+    "l.png": "empty file",
+    "m.tar.gz": "an archive",
+}
+HIDDEN = [".DS_Store", "Thumbs.db", "._1.jpg", "desktop.ini"]
+
+
+def test_every_file_of_a_folder_is_used_or_named(tmp_path):
+    folder = tmp_path / "images/cat"
+    folder.mkdir(parents=True)
+    noise = Image.effect_noise((30, 20), 60).convert("RGB")
+    for name, kind in KINDS.items():
+        noise.save(folder / name, format=kind)
+    for name in [*NOT_READ, *HIDDEN]:
+        (folder / name).write_bytes(b"" if name == "l.png" else b"\x01\x02 no picture")
+    (folder / ".git").mkdir()
+    noise.save(folder / ".git/1.jpg")
+    rows, left_out = built(tmp_path)
+    assert set(rows) == {f"cat/{name.partition('.')[0]}" for name in KINDS}
+    named = {name.rpartition("/")[2]: why for (name, what), why in left_out.items()}
+    by_stem = {name.partition(".")[0] if name in ("k.jpg", "l.png") else name: why for name, why in NOT_READ.items()}
+    assert named.keys() == by_stem.keys()
+    assert [name for name, why in by_stem.items() if why not in named[name]] == []
+    (remark,) = [one for one in read_report(tmp_path / "out")["remarks"] if "hidden" in one["text"]]
+    assert remark["text"].startswith("5 hidden files or folders are passed over")
+
+
+def test_a_folder_without_a_picture_says_what_it_holds(tmp_path):
+    (tmp_path / "images/cat").mkdir(parents=True)
+    for name in ("1.heic", "2.HEIC", "3.mp4"):
+        (tmp_path / "images/cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(UserError, match=r"has no pictures that are read \(2 left out: a HEIC picture.* pillow-heif"):
+        built(tmp_path)
+
+
+def test_all_endings_of_the_formats_that_are_read(tmp_path):
+    Image.init()
+    formats = {ending: name for ending, name in Image.registered_extensions().items() if name in FORMATS}
+    assert {*formats, ".mpo"} == set(ENDINGS)
+
+
+def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
+    picture(tmp_path / "in/images/1.png")
+    mask(tmp_path / "in/masks/1.png")
+    mask(tmp_path / "in/masks/deep/.DS_Store.png")
+    (tmp_path / "in/masks/notes.docx").write_text("x")
+    (tmp_path / "in/labels.csv").write_text("image,label\n1.png,cat\n")
+    (tmp_path / "in/README.md").write_text("x")
+    picture(tmp_path / "in/extra/2.png")
+    folder = sb.build("folder", tmp_path / "in/out", tmp_path / "in", progress=False)
+    first = (folder / "build_report.json").read_bytes()
+    left_out = {(one["id"], one["what"]): one["reason"] for one in read_report(folder)["left_out"]}
+    beside = "it lies beside the pictures' folder, which alone is read"
+    assert left_out == {
+        ("README.md", "image"): beside,
+        ("extra/", "image"): beside,
+        ("notes.docx", "mask"): "not a picture (.docx)",
+    }
+    sb.build("folder", folder, tmp_path / "in", progress=False, overwrite=True)
+    assert (folder / "build_report.json").read_bytes() == first
+
+
+def test_masks_with_the_names_of_uploads_to_label_studio(tmp_path):
+    for name in ("cat/1.png", "cat/2.png", "dog/2.png"):
+        picture(tmp_path / "images" / name)
+    for name in ("ab12cd34-1.png", "ab12cd34-2.png"):
+        mask(tmp_path / "masks" / name)
+    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
+    assert [name for name, row in rows.items() if row["mask"]] == ["cat/1"]
+    assert ("ab12cd34-2.png", "mask") in left_out

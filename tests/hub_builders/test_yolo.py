@@ -181,3 +181,41 @@ def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(UnreadableError, match="cannot be read as text"):
         objects_in(tmp_path / "binary.txt")
+
+
+@pytest.mark.parametrize("shape", ["[17, 3]", "[2, 2]"])
+@pytest.mark.parametrize("names", ["", "classes.txt"])
+def test_poses_are_refused(tmp_path, shape, names):
+    picture(tmp_path / "in/images/a.png")
+    text(tmp_path / "in/labels/a.txt", f"1 {BOX} 0.3 0.4 0.5 0.6\n")  # with two points: eight numbers, as of an outline
+    text(tmp_path / "in/classes.txt", "no\ncat\n")
+    given = {"names": str(tmp_path / "in" / names)} if names else {}
+    for content in (f"{NAMES}kpt_shape: {shape}\n", f'{{"names": ["no", "cat"], "kpt_shape": {shape}}}'):
+        text(tmp_path / "in/data.yaml", content)
+        with pytest.raises(UserError, match=r"data\.yaml describes poses \(kpt_shape\), whose points are no outline"):
+            built(tmp_path, **given)
+    text(tmp_path / "in/data.yaml", f"{NAMES}# kpt_shape: {shape}\n")
+    text(tmp_path / "in/labels/a.txt", f"1 {BOX}\n")
+    assert of_mask(built(tmp_path, **given)[0]["a:cat"]).any()
+
+
+def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
+    """Label Studio's export without images; CVAT's YOLO 1.1."""
+    picture(tmp_path / "in/obj_Train_data/a.png")
+    text(tmp_path / "in/obj_Train_data/ab12cd34-a.txt", f"1 {BOX}\n")
+    text(tmp_path / "in/obj.names", "no\ncat\n")
+    text(tmp_path / "in/obj.data", "classes = 2\n")
+    text(tmp_path / "in/train.txt", "data/obj_Train_data/a.png\n")
+    rows, left_out, report = built(tmp_path)
+    expected = np.zeros((8, 10), bool)
+    expected[2:6, 2:6] = True
+    np.testing.assert_array_equal(of_mask(rows["obj_Train_data/a:cat"]), expected)
+    assert left_out == {("obj.data", "image"): "not a picture (.data)"}
+    assert [one["id"] for one in report["remarks"]] == ["train.txt"]
+
+
+def test_pictures_in_folders_of_their_classes_are_another_layout(tmp_path):
+    picture(tmp_path / "in/train/cat/a.png")
+    text(tmp_path / "in/data.yaml", NAMES)
+    with pytest.raises(UserError, match=r"has no label files .* use `saliency-bench build folder`"):
+        built(tmp_path)

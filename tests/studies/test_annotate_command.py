@@ -145,3 +145,37 @@ def test_a_port_that_is_taken_is_one_line_and_leaves_nothing(line, tmp_path, cap
         assert main([*line, "--port", str(taken.getsockname()[1])]) == 2
     assert "give another --port" in capsys.readouterr().err
     assert list(tmp_path.glob("study.db*")) == []
+
+
+def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
+    def box(label, left):
+        return f'<box label="{label}" xtl="{left}" ytl="10" xbr="{left + 20}" ybr="30"/>'
+
+    image = '<image id="{0}" name="images/image-00{0}.png" width="80" height="60">{1}</image>'
+    dogs = [box("dog", 5) + box("shadow", 40), box("dog", 5), '<mask label="dog" left="0" top="0" width="2" height="2" '
+            'rle="0, 3"/>', '<points label="dog" points="1,2"/>']  # fmt: skip
+    images = "".join(image.format(2 * number + 1, content) for number, content in enumerate(dogs))
+    (tmp_path / "a.xml").write_text(f"<annotations>{images}{image.format(99, box('dog', 5))}</annotations>")
+    options = ["--import", str(tmp_path / "a.xml"), "--format", "cvat", "--person"]
+    assert main([*line, *options, "ada"]) == 0
+    told = capsys.readouterr()
+    assert "image images/image-005.png is left out: the runs are not those of a mask of 2 x 2 pixels" in told.err
+    assert "1 names fit no image of the dataset, such as images/image-0099.png; the dataset has image-000" in told.err
+    first, second = told.out.splitlines()
+    assert first == "masks of 2 images are stored as those of ada"
+    assert second == (
+        "6 regions read: 2 drawn, 4 skipped (1 of the kind points, which has no area, 1 of no image of the dataset, "
+        "1 labelled shadow, 1 of an image that is left out)"
+    )
+    assert main([*line, *options, "bob", "--label", "shadow", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["images"] == 1
+    assert facts["regions"]["read"] == facts["regions"]["drawn"] + sum(facts["regions"]["skipped"].values()) == 6
+    study = Store(tmp_path / "study.db").get("study")
+    masks = {(one.person, one.unit): one.pixels for one in study.answers()}
+    dog, shadow = np.zeros((2, 60, 80), bool)
+    dog[10:30, 5:25] = shadow[10:30, 40:60] = True
+    np.testing.assert_array_equal(masks["ada", "image-001"], dog)
+    np.testing.assert_array_equal(masks["bob", "image-001"], shadow)
+    assert main([*line, "--label", "dog"]) == 2
+    assert "--label NAME chooses among the regions of --import PATH" in capsys.readouterr().err

@@ -1,7 +1,9 @@
 """Masks written for annotation programs and read back: every pixel, and no damage taken for a mask."""
 
 import json
+from base64 import b64encode
 from contextlib import suppress
+from io import BytesIO
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import dataset, import_masks
+from PIL import Image as Pictures
 from pycocotools import mask as reference
 from test_annotating import study_of
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.exporting import export, module_of
+from saliency_bench.studies.exporting import export, module_of, read_masks
 from saliency_bench.studies.formats import label_studio
 from saliency_bench.studies.formats.regions import FORMATS
 from saliency_bench.utils.pictures import values
@@ -230,3 +233,383 @@ def test_cvats_sdk_reads_the_same_pixels_and_writes_the_same_runs(annotated, tmp
         size = {"image_width": int(image.get("width")), "image_height": int(image.get("height"))}
         np.testing.assert_array_equal(masks.decode_mask(points, **size), drawn(number))
         assert masks.encode_mask(drawn(number)) == points
+
+
+# What other programs write.
+
+
+class Images:
+    """Images of SIZE as a study knows them: {id: class}."""
+
+    def __init__(self, classes, size=SIZE):
+        self.classes, self.units, self.size = classes, list(classes), lambda unit: size
+        self.image_id, self.label = lambda unit: unit.partition(", ")[0], lambda unit: classes[unit]
+
+
+CATS = Images({"p1": "cat", "p2": "cat", "p3": "cat"})
+CAT = {"x": 10, "y": 10, "width": 20, "height": 50, "rotation": 0, "rectanglelabels": ["cat"]}  # 8:24, 6:36
+
+
+def rectangle(rows, columns):
+    mask = np.zeros(SIZE, bool)
+    mask[rows, columns] = True
+    return mask
+
+
+BOX = rectangle(slice(6, 36), slice(8, 24))
+
+
+def result(value, kind="rectanglelabels", **more):
+    height, width = SIZE
+    return {
+        "type": kind,
+        "original_width": width,
+        "original_height": height,
+        "image_rotation": 0,
+        "value": value,
+    } | more
+
+
+def task(name, *annotations, **more):
+    return {"data": {"image": name}, "annotations": list(annotations), **more}
+
+
+def by(*results, **more):
+    return {"completed_by": 1, "was_cancelled": False, "result": list(results), **more}
+
+
+def imported(tmp_path, content, format="label-studio", images=CATS, label="", person="ada"):
+    path = tmp_path / "file"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_masks(images, path, format, person, label)
+
+
+def bitmask(mask):
+    pixels = np.zeros((*mask.shape, 4), np.uint8)
+    pixels[mask, 3] = 255  # black on transparent
+    buffer = BytesIO()
+    Pictures.fromarray(pixels).save(buffer, "png")
+    return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
+
+
+ROWS, COLUMNS = np.mgrid[:60, :80] + 0.5
+SHAPES = {
+    "rectangle": (CAT, BOX),
+    # turned by 90 degrees around its upper left corner (8, 6): 16 x 30 pixels become 30 x 16 to its left
+    "turned rectangle": (CAT | {"x": 50, "rotation": 90}, rectangle(slice(6, 22), slice(10, 40))),
+    "polygon": (
+        {"points": [[10, 10], [30, 10], [30, 60], [10, 60]], "closed": True, "polygonlabels": ["cat"]}, BOX
+    ),
+    "ellipse": (
+        {"x": 50, "y": 50, "radiusX": 25, "radiusY": 10, "rotation": 0, "ellipselabels": ["cat"]},
+        ((COLUMNS - 40) / 20) ** 2 + ((ROWS - 30) / 6) ** 2 <= 1,
+    ),
+    "turned ellipse": (
+        {"x": 50, "y": 50, "radiusX": 25, "radiusY": 10, "rotation": 90, "ellipselabels": ["cat"]},
+        ((ROWS - 30) / 20) ** 2 + ((COLUMNS - 40) / 6) ** 2 <= 1,
+    ),
+    "brush": ({"format": "rle", "rle": label_studio.encode(BOX).tolist(), "brushlabels": ["cat"]}, BOX),
+    "bitmask": ({"imageDataURL": bitmask(BOX), "bitmasklabels": ["cat"]}, BOX),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_every_kind_of_region_of_label_studio_is_drawn(tmp_path, kind):
+    value, mask = SHAPES[kind]
+    found = imported(tmp_path, [task("p1", by(result(value)))])
+    np.testing.assert_array_equal(found.masks["p1"], mask)
+    assert found.selection.counts() == {"read": 1, "drawn": 1, "skipped": {}}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({"vertices": [], "vectorlabels": ["cat"]}, "kind vector cannot be drawn"),
+        ({"points": [[1, 2], [3, 4]], "polygonlabels": ["cat"]}, "a damaged polygon"),
+        ({"points": [[1, 2, 3]] * 3, "polygonlabels": ["cat"]}, "a damaged polygon"),
+        (CAT | {"x": None}, "a damaged rectangle"),
+        ({"rle": [1, 2, 3], "brushlabels": ["cat"]}, "a brush mask is damaged"),
+        ({"imageDataURL": bitmask(BOX[:9]), "bitmasklabels": ["cat"]}, "another size"),
+        ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a damaged bitmask"),
+        (None, "turned by 90 degrees"),
+        ({}, "no usable height"),
+    ],
+)
+def test_an_image_with_a_region_that_cannot_be_drawn_is_named_and_the_others_are_stored(tmp_path, value, why):
+    odd = result(value if value is not None else CAT, image_rotation=90 * (value is None))
+    if value == {}:
+        odd = result(CAT, original_height=None)
+    tasks = [task("p1", by(odd, result(CAT))), task("p2", by(result(CAT)))]
+    found = imported(tmp_path, tasks)
+    assert list(found.masks) == ["p2"]
+    assert why in found.selection.left_out["p1"]
+    counts = found.selection.counts()
+    assert (counts["read"], counts["drawn"], counts["skipped"]) == (3, 1, {"of an image that is left out": 2})
+    with pytest.raises(UserError, match="no mask that can be stored: image p1: "):
+        imported(tmp_path, tasks[:1])
+
+
+def test_what_is_no_area_is_counted_and_is_no_answer(tmp_path):
+    point = result({"x": 3, "y": 3, "width": 1, "keypointlabels": ["cat"]}, "keypointlabels")
+    choice = result({"choices": ["clear"]}, "choices")
+    words = result({"start": 0, "end": 3, "labels": ["cat"]}, "labels")
+    video = result({"sequence": [], "labels": ["cat"]}, "videorectangle")
+    found = imported(tmp_path, [task("p1", by(point, choice)), task("p2", by(point, words, video, result(CAT)))])
+    assert list(found.masks) == ["p2"]
+    assert found.selection.counts() == {
+        "read": 5,
+        "drawn": 1,
+        "skipped": {
+            "of the kind keypoint, which has no area": 2,
+            "of the kind labels, which has no area": 1,
+            "of the kind video, which has no area": 1,
+        },
+    }
+    assert found.selection.line().endswith("; passed over: 1 choices")
+
+
+def test_results_with_one_id_are_one_region(tmp_path):
+    """As the tags Rectangle and Labels write it, with what people said of the region."""
+    shape = {name: value for name, value in CAT.items() if name != "rectanglelabels"}
+    results = [
+        result(shape, "rectangle", id="a"),
+        result(shape | {"labels": ["cat"]}, "labels", id="a"),
+        result(shape | {"choices": ["sharp"]}, "choices", id="a"),
+        result(shape | {"labels": ["shadow"], "x": 50}, "labels", id="b"),
+    ]
+    found = imported(tmp_path, [task("p1", by(*results))])
+    np.testing.assert_array_equal(found.masks["p1"], BOX)
+    assert found.selection.counts() == {"read": 2, "drawn": 1, "skipped": {"labelled shadow": 1}}
+
+
+def test_cancelled_annotations_and_predictions_are_no_answers(tmp_path):
+    cancelled = by(result(CAT), was_cancelled=True, no_region=[60, 80])
+    tasks = [
+        task("p1", by(was_cancelled=True), predictions=[by(result(CAT))]),
+        task("p2", cancelled, by(result(CAT))),
+        task("p3", by(), predictions=[7, 8]),
+    ]
+    found = imported(tmp_path, tasks)
+    assert list(found.masks) == ["p2"]
+    assert found.selection.counts() == {"read": 2, "drawn": 1, "skipped": {"of a cancelled annotation": 1}}
+    assert found.selection.passed == {"prediction": 3, "cancelled annotation": 2}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        ({"created_at": "2026-01-02"}, {"created_at": "2026-01-03"}, 1),
+        ({"created_at": "2026-01-03"}, {"created_at": "2026-01-02"}, 0),
+        ({"created_at": "2026-01-03"}, {"created_at": "2026-01-02", "updated_at": "2026-01-04"}, 1),
+        ({"ground_truth": True}, {"updated_at": "2026-01-04"}, 0),
+        ({"reviews": [{"accepted": True}]}, {"updated_at": "2026-01-04", "reviews": [{"accepted": False}]}, 0),
+        ({}, {}, 1),
+    ],
+)
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_of_several_annotations_of_a_person_one_counts(tmp_path, first, second, counts, tasks):
+    one, two = by(result(CAT), **first), by(result(CAT | {"x": 50}), result(CAT | {"x": 70}), **second)
+    content = [task("p1", one, two)] if tasks == 1 else [task("p1.png", one), task("p1.png", two)]
+    found = imported(tmp_path, content)
+    moved = rectangle(slice(6, 36), slice(40, 72))  # 16 pixels wide, from 40 and from 56
+    np.testing.assert_array_equal(found.masks["p1"], moved if counts else BOX)
+    skipped = {"of another annotation of its image, not accepted or older": 2 - counts}
+    assert found.selection.counts() == {"read": 3, "drawn": 1 + counts, "skipped": skipped}
+
+
+def labelled(*labels):
+    """Boxes side by side, 8 pixels wide, each with a label."""
+    return [result(CAT | {"x": 10 * place, "width": 10, "rectanglelabels": [label] if label else []})
+            for place, label in enumerate(labels)]  # fmt: skip
+
+
+def columns(*places):
+    mask = np.zeros(SIZE, bool)
+    for place in places:
+        mask[6:36, 8 * place : 8 * place + 8] = True
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("labels", "label", "places"),
+    [
+        (["cat", "background", "cat"], "", (0, 2)),
+        (["Cat ", "shadow"], "", (0,)),
+        (["cat", None], "", (0,)),
+        ([None, None], "", (0, 1)),
+        (["cat", "tail", "tail"], "tail", (1, 2)),
+        (["object", "shadow"], "Object", (0,)),
+    ],
+)
+@pytest.mark.parametrize("format", ["label-studio", "cvat", "coco"])
+def test_a_label_chooses_the_class(tmp_path, labels, label, places, format):
+    content = {
+        "label-studio": [task("p1.png", by(*labelled(*labels)))],
+        "cvat": cvat(*(boxed(place, label) for place, label in enumerate(labels))),
+        "coco": coco_of(labels),
+    }[format]
+    found = imported(tmp_path, content, format, label=label)
+    np.testing.assert_array_equal(found.masks["p1"], columns(*places))
+    counts = found.selection.counts()
+    assert (counts["read"], counts["drawn"]) == (len(labels), len(places))
+    assert sum(counts["skipped"].values()) == len(labels) - len(places)
+
+
+def boxed(place, label):
+    named = f'label="{label}"' if label else ""
+    return f'<box {named} xtl="{8 * place}" ytl="6" xbr="{8 * place + 8}" ybr="36" source="manual"/>'
+
+
+def cvat(*elements, name="p1.png", size='height="60" width="80"'):
+    return f'<annotations><image id="0" name="{name}" {size}>{"".join(elements)}</image></annotations>'
+
+
+def coco_of(labels):
+    kinds = [{"id": str(place), "name": label} for place, label in enumerate(labels) if label]
+    corners = [[8 * place, 6, 8 * place + 8, 6, 8 * place + 8, 36, 8 * place, 36] for place in range(len(labels))]
+    listed = [{"image_id": 7.0, "category_id": str(place), "segmentation": one} for place, one in enumerate(corners)]
+    image = {"id": 7.0, "file_name": "images\\p1.png", "height": 60, "width": 80}
+    return {"images": [image], "categories": kinds, "annotations": listed}
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "label", "message"),
+    [
+        (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object: give --label NAME"),
+        (CATS, ["cat"], "dog", "no region labelled dog; its labels are cat"),
+        (CATS, [None], "cat", "no region labelled cat; it has no labels: leave --label out"),
+        (Images({"p1": ""}), ["a", "b"], "", r"no classes, and .* several labels \(a, b\); give --label"),
+    ],
+)
+def test_labels_that_do_not_tell_are_refused(tmp_path, images, labels, label, message):
+    with pytest.raises(UserError, match=message):
+        imported(tmp_path, [task("p1", by(*labelled(*labels)))], images=images, label=label)
+
+
+def test_a_dataset_without_classes_takes_the_only_label(tmp_path):
+    images = Images({"p1": ""})
+    for labels, label, place in ((["a"], "", 0), (["a", "b"], "b", 1)):
+        found = imported(tmp_path, [task("p1", by(*labelled(*labels)))], images=images, label=label)
+        np.testing.assert_array_equal(found.masks["p1"], columns(place))
+
+
+def test_a_picture_of_several_classes_has_a_mask_of_each(tmp_path):
+    images = Images({"p1, cat": "cat", "p1, dog": "dog"})
+    found = imported(tmp_path, [task("x/p1.png", by(*labelled("dog", "cat", "sky", None, "dog")))], images=images)
+    np.testing.assert_array_equal(found.masks["p1, cat"], columns(1))
+    np.testing.assert_array_equal(found.masks["p1, dog"], columns(0, 4))
+    assert found.selection.skipped == {"labelled sky": 1, "without a label": 1}
+    found = imported(tmp_path, [task("p1, dog", by(*labelled("dog", "cat")))], images=images)
+    assert list(found.masks) == ["p1, dog"]
+
+
+def test_names_of_uploads_and_other_machines_find_their_image(tmp_path):
+    names = ["/data/upload/1/ab12cd34-p1.png", "/data/local-files/?d=in%5Cp2.png", "s3://bucket/p3.jpg?x=p1", "p4.png"]
+    found = imported(tmp_path, [task(name, by(result(CAT))) for name in names])
+    assert list(found.masks) == ["p1", "p2", "p3"]
+    assert found.strange == ["p4.png"]
+    assert found.selection.skipped == {"of no image of the dataset": 1}
+    found = imported(tmp_path, [task(name, by(result(CAT))) for name in ("a/p1.png", "b/p1.png", "p2.png")])
+    assert (list(found.masks), found.strange) == (["p2"], ["a/p1.png", "b/p1.png"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"data": {"photo": "p1.png", "text": "p2"}, "annotations": [by(result(CAT))]}],
+        [{"data": {"id": 3}, "file_upload": "ab12cd34-p1.png", "completions": [by(result(CAT))]}],
+        by(result(CAT), task={"id": 1, "data": {"image": "s3://b/p1.png"}}),
+        [task(["p2.png", "p1.png"], by(result(CAT, item_index=1)))],
+    ],
+)
+def test_other_layouts_of_label_studio(tmp_path, content):
+    found = imported(tmp_path, content)
+    assert list(found.masks) == ["p1"]
+    np.testing.assert_array_equal(found.masks["p1"], BOX)
+
+
+def test_json_min_as_label_studios_own_converter_writes_it(tmp_path):
+    converter = pytest.importorskip("label_studio_converter", reason="needs label-studio-converter")
+    brush = {"format": "rle", "rle": label_studio.encode(columns(4)).tolist(), "brushlabels": ["cat"]}
+    results = [
+        result(CAT, from_name="r", to_name="image"),
+        result(brush, "brushlabels", from_name="b", to_name="image"),
+        result({"choices": ["clear"]}, "choices", from_name="c", to_name="image"),
+    ]
+    annotations = [by(*results, created_at="2026-01-01"), by(*results[:1], was_cancelled=True, created_at="2026-01-02")]
+    (tmp_path / "tasks.json").write_text(json.dumps([task("s3://b/p1.png", *annotations, id=3)]))
+    labels = '<Label value="cat"/>'
+    tags = f'<RectangleLabels name="r" toName="image">{labels}</RectangleLabels>'
+    tags += f'<BrushLabels name="b" toName="image">{labels}</BrushLabels>'
+    tags += '<Choices name="c" toName="image"><Choice value="clear"/></Choices>'
+    project = converter.Converter(f'<View><Image name="image" value="$image"/>{tags}</View>', str(tmp_path))
+    project.convert_to_json_min(str(tmp_path / "tasks.json"), str(tmp_path / "out"), is_dir=False)
+    found = read_masks(CATS, tmp_path / "out/result.json", "label-studio", "ada")
+    np.testing.assert_array_equal(found.masks["p1"], BOX | columns(4))
+    assert found.selection.counts() == {"read": 2, "drawn": 2, "skipped": {}}
+
+
+def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
+    elements = {
+        '<mask label="cat" left="5" top="7" width="4" height="2" rle="0, 3, 2, 3"/>': 6,
+        '<polygon label="cat" points="20.0,10.0;30.0,10.0;30.0,20.0;20.0,20.0" z_order="1"/>': 100,
+        '<box label="cat" xtl="40" ytl="10" xbr="50" ybr="14" rotation="90.0"/>': 40,
+        '<ellipse label="cat" cx="70" cy="40" rx="6" ry="3" rotation="90"/>': int(
+            (((ROWS - 40) / 6) ** 2 + ((COLUMNS - 70) / 3) ** 2 <= 1).sum()
+        ),
+    }
+    mask = rectangle(slice(10, 20), slice(20, 30)) | rectangle(slice(7, 17), slice(43, 47))
+    mask |= ((ROWS - 40) / 6) ** 2 + ((COLUMNS - 70) / 3) ** 2 <= 1
+    mask[7, 5:8] = mask[8, 6:9] = True
+    others = [
+        '<points label="cat" points="1,2;3,4"/>',
+        '<polyline label="cat" points="1,2;3,4"/>',
+        '<tag label="cat"/>',
+        '<skeleton label="cat"><points label="a" points="1,2"/></skeleton>',
+        boxed(9, "shadow"),
+    ]
+    found = imported(tmp_path, cvat(*elements, *others, name="images/p1.png"), "cvat")
+    np.testing.assert_array_equal(found.masks["p1"], mask)
+    assert mask.sum() == sum(elements.values())
+    assert found.selection.counts() == {
+        "read": 8,
+        "drawn": 4,
+        "skipped": {f"of the kind {kind}, which has no area": 1 for kind in ("points", "polyline", "skeleton")}
+        | {"labelled shadow": 1},
+    }
+    assert found.selection.passed == {"tag": 1}
+
+
+@pytest.mark.parametrize(
+    ("element", "size", "why"),
+    [
+        ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, 3"/>', None, "not those of a mask of 2 x 2"),
+        ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "outside of its image"),
+        ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a damaged mask"),
+        ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),
+        ('<cuboid label="cat" xtl1="1"/>', None, "kind cuboid cannot be drawn"),
+        (boxed(0, "cat"), 'height="0" width="80"', "no usable height"),
+        (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, its image 80 x 60"),
+    ],
+)
+def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, why):
+    bad = cvat(element, size=size or 'height="60" width="80"').replace("</annotations>", "")
+    good = cvat(boxed(1, "cat"), name="p2.png").replace("<annotations>", "")
+    found = imported(tmp_path, bad + good, "cvat")
+    assert list(found.masks) == ["p2"]
+    assert why in found.selection.left_out["p1.png"]
+    with pytest.raises(UserError, match=r"image p1\.png: "):
+        imported(tmp_path, f"{bad}</annotations>", "cvat")
+
+
+def test_tracks_of_a_video_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"tracks of a video; export it as CVAT for images 1\.1"):
+        imported(tmp_path, '<annotations><track id="0" label="cat"><box frame="0"/></track></annotations>', "cvat")
+
+
+def test_masks_by_cvats_sdk_are_read(tmp_path):
+    masks = pytest.importorskip("cvat_sdk.masks", reason="needs cvat-sdk")
+    *runs, left, top, right, bottom = masks.encode_mask(drawn(7))
+    about = f'left="{left}" top="{top}" width="{right - left + 1}" height="{bottom - top + 1}"'
+    element = f'<mask label="cat" source="manual" {about} rle="{", ".join(map(str, runs))}"/>'
+    np.testing.assert_array_equal(imported(tmp_path, cvat(element), "cvat").masks["p1"], drawn(7))

@@ -15,9 +15,10 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
-from saliency_bench.studies.formats.regions import Drawn, Region, box_of, check_size, file_in, masks_of
+from saliency_bench.studies.formats.regions import Drawn, Region, Selection, box_of, check_size, file_in, masks_of
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import parse_json, read_bytes
+from saliency_bench.utils.outlines import parts_of
 
 LARGEST = 2**30  # bytes
 
@@ -71,47 +72,84 @@ def _annotation(number: int, image: int, category: int, entry: Drawn) -> dict[st
     }
 
 
-def read(path: Path, person: str) -> dict[str, np.ndarray]:
-    """Return {file name without ending: mask}; of several annotations of an image, all together."""
+def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
+    """Return {unit: mask} of a file; ids may be numbers or texts."""
     path = file_in(path, "annotations.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
-        images = {annotation["id"]: annotation for annotation in content["images"]}
-        regions = [_region(images[annotation["image_id"]], annotation) for annotation in content["annotations"]]
-        return masks_of(
-            regions + [annotation for image in content["images"] for annotation in _empty(image)], person, path
-        )
+        listed = {str(image["id"]): (number, image) for number, image in enumerate(content["images"])}
+        names = {str(kind["id"]): str(kind["name"]) for kind in content.get("categories") or []}
+        regions = [_region(*listed[str(one["image_id"])], one, names) for one in content["annotations"]]
+        regions += [empty for number, image in listed.values() for empty in _empty(number, image)]
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read as COCO annotations ({one_line(error)}); export them again") from None
+    return masks_of(regions, person, path, selection)
 
 
-def _region(image: dict[str, Any], annotation: dict[str, Any]) -> Region:
+def _region(number: int, image: dict[str, Any], annotation: dict[str, Any], names: dict[str, str]) -> Region:
     """Return an annotation as a region."""
-    size = check_size(image["height"], image["width"])
-    return Region(
-        str(annotation.get("person") or ""), str(image["file_name"]), partial(_mask, annotation["segmentation"], *size)
-    )
+    person, name = str(annotation.get("person") or ""), str(image["file_name"])
+    outline, label = annotation.get("segmentation"), names.get(str(annotation.get("category_id")))
+    if not outline and "keypoints" in annotation:
+        return Region(person, name, why="of the kind keypoints, which has no area")
+    labels = (label,) if label else ()
+    return Region(person, name, partial(_mask, outline, image), labels=labels, annotation=(number,))
 
 
-def _empty(image: dict[str, Any]) -> Iterator[Region]:
+def _empty(number: int, image: dict[str, Any]) -> Iterator[Region]:
     """Yield an empty region of everybody who found no region on an image."""
     for person in image.get("no_region") or []:
         size = check_size(image["height"], image["width"])
-        yield Region(str(person), str(image["file_name"]), partial(np.zeros, size, bool))
+        empty = partial(np.zeros, size, bool)
+        yield Region(str(person), str(image["file_name"]), empty, annotation=(number,), is_region=False)
 
 
-def _mask(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """Return the mask of a segmentation."""
-    if isinstance(segmentation, dict) and isinstance(segmentation.get("counts"), list):
+def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
+    """Return the mask of a segmentation.
+
+    Raises:
+        UserError: It cannot be drawn.
+    """
+    height, width = check_size(image.get("height"), image.get("width"))
+    parts = parts_of(outline)
+    if not parts:
+        raise UserError("a region without an outline; export outlines or masks, not boxes")
+    masks = [_runs(part, height, width) for part in parts if isinstance(part, dict)]
+    flat = [part for part in parts if not isinstance(part, dict)]
+    try:
+        return np.any([*masks, *([_pycocotools().decode(_outlines(flat, height, width))] if flat else [])], axis=0)
+    except UserError:
+        raise
+    except Exception as error:  # the library raises many kinds of errors
+        raise UserError(f"a damaged outline ({one_line(error)})") from None
+
+
+def _outlines(parts: list[Any], height: int, width: int) -> Any:
+    """Return outlines as the library's run lengths."""
+    for part in parts:
+        if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
+            raise UserError("an outline that is not a list of three or more points")
+        if not (np.abs(part) <= 2 * max(height, width)).all():  # NaN is neither
+            raise UserError("an outline with points far outside of its image")
+    coco = _pycocotools()
+    return coco.merge(coco.frPyObjects(parts, height, width))
+
+
+def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
+    """Return the mask of run lengths."""
+    if isinstance(segmentation.get("counts"), list):
         return np.ascontiguousarray(mask_of(segmentation["counts"], width, height).T)
+    if segmentation.get("size") != [height, width]:
+        raise UserError("a region has another size than its image; export the annotations again")
+    return _pycocotools().decode(segmentation).astype(bool)
+
+
+def _pycocotools() -> Any:
+    """Return the library."""
     try:
         from pycocotools import mask as coco
     except ModuleNotFoundError as error:
         raise UserError(f"compressed run lengths and polygons need pycocotools: {install_hint('builders')}") from error
-    if isinstance(segmentation, dict):
-        if segmentation.get("size") != [height, width]:
-            raise UserError("a region has another size than its image; export the annotations again")
-        return coco.decode(segmentation).astype(bool)
-    return coco.decode(coco.merge(coco.frPyObjects(segmentation, height, width))).astype(bool)
+    return coco

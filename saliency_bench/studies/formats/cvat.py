@@ -1,7 +1,8 @@
 """CVAT for images 1.1: PERSON/annotations.xml, with a mask element for each image.
 
-A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. CVAT
-lists images that nobody has annotated, too; one without a region has `no_region="1"`. Needs defusedxml to read.
+A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. Polygons,
+boxes and ellipses, also turned ones, are read, too. CVAT lists images that nobody has annotated; one without a region
+has `no_region="1"`. Needs defusedxml to read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from saliency_bench.registry import install_hint
 from saliency_bench.studies.formats.regions import (
     Drawn,
     Region,
+    Selection,
     box_of,
     check_size,
     file_in,
@@ -26,9 +28,12 @@ from saliency_bench.studies.formats.regions import (
 )
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.outlines import box, ellipse, polygon
 
 FILE = "annotations.xml"
 LARGEST = 2**28  # bytes
+WITHOUT_AREA = ("points", "polyline", "skeleton")
+ABOUT = ("tag", "attribute")  # elements of an image that draw nothing
 
 
 def check(drawn: Sequence[Drawn]) -> None:
@@ -65,8 +70,8 @@ def _add(root: ElementTree.Element, number: int, entry: Drawn) -> None:
     ElementTree.SubElement(image, "mask", about | {"rle": runs} | {name: str(value) for name, value in box.items()})
 
 
-def read(path: Path, person: str) -> dict[str, np.ndarray]:
-    """Return {name of the image: mask}; of several masks of an image, all together."""
+def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
+    """Return {unit: mask} of a file for images."""
     try:
         from defusedxml.ElementTree import fromstring
     except ModuleNotFoundError as error:
@@ -77,27 +82,70 @@ def read(path: Path, person: str) -> dict[str, np.ndarray]:
             path = folder_of(path, folders, person)
         path = file_in(path, FILE)
         root = fromstring(read_bytes(path, LARGEST))
-        return masks_of((region for image in root.iter("image") for region in _regions(image)), person, path)
+        regions = [region for number, image in enumerate(root.iter("image")) for region in _regions(image, number)]
     except UserError:
         raise
     except (OSError, ValueError, KeyError, SyntaxError) as error:
         raise UserError(f"{path} cannot be read as CVAT for images 1.1 ({one_line(error)}); export it again") from None
+    if root.find("track") is not None:
+        raise UserError(f"{path} holds the tracks of a video; export it as CVAT for images 1.1")
+    return masks_of(regions, person, path, selection)
 
 
-def _regions(image: Any) -> Iterator[Region]:
-    """Yield the masks of an image."""
-    name, size = image.attrib["name"], check_size(int(image.attrib["height"]), int(image.attrib["width"]))
-    for element in image.iter("mask"):
-        yield Region("", name, partial(_mask, element.attrib, *size))
+def _regions(image: Any, number: int) -> Iterator[Region]:
+    """Yield the regions of an image, and what else is to be counted."""
+    name = image.attrib["name"]
+    for element in image:
+        kind, label = element.tag, element.attrib.get("label")
+        if kind in ABOUT:
+            yield Region("", name, why=kind, is_region=False)
+        elif kind in WITHOUT_AREA:
+            yield Region("", name, why=f"of the kind {kind}, which has no area")
+        else:
+            labels = (label,) if label else ()
+            yield Region("", name, partial(_mask, element, image.attrib), labels=labels, annotation=(number,))
     if image.attrib.get("no_region") == "1":
-        yield Region("", name, partial(np.zeros, size, bool))
+        yield Region("", name, partial(np.zeros, _size(image.attrib), bool), annotation=(number,), is_region=False)
 
 
-def _mask(attributes: Any, height: int, width: int) -> np.ndarray:
-    """Return the mask of an element."""
-    left, top, wide, high = (int(attributes[name]) for name in ("left", "top", "width", "height"))
+def _size(image: Any) -> tuple[int, int]:
+    """Return height and width of an image."""
+    return check_size(int(image["height"]), int(image["width"]))
+
+
+def _mask(element: Any, image: Any) -> np.ndarray:
+    """Return the mask of an element.
+
+    Raises:
+        UserError: It cannot be drawn.
+    """
+    kind, about = element.tag, element.attrib
+    try:
+        height, width = _size(image)
+        if kind == "mask":
+            return _runs(about, height, width)
+        angle = float(about.get("rotation") or 0)
+        if kind == "polygon":
+            pairs = [pair.split(",") for pair in about["points"].split(";")]
+            return polygon([(float(x), float(y)) for x, y in pairs], height, width)
+        if kind == "box":
+            left, top, right, bottom = (float(about[name]) for name in ("xtl", "ytl", "xbr", "ybr"))
+            return polygon(box(left, top, right - left, bottom - top, angle), height, width)
+        if kind == "ellipse":
+            x, y, *radii = (float(about[name]) for name in ("cx", "cy", "rx", "ry"))
+            return ellipse((x, y), (radii[0], radii[1]), angle, height, width)
+    except UserError:
+        raise
+    except (ValueError, KeyError) as error:
+        raise UserError(f"a damaged {kind} ({one_line(error)})") from None
+    raise UserError(f"a region of the kind {kind} cannot be drawn; use mask, polygon, box or ellipse")
+
+
+def _runs(about: Any, height: int, width: int) -> np.ndarray:
+    """Return the mask of a box with run lengths."""
+    left, top, wide, high = (int(about[name]) for name in ("left", "top", "width", "height"))
     if left < 0 or top < 0 or wide < 1 or high < 1 or left + wide > width or top + high > height:
         raise UserError("a mask lies outside of its image; export the annotations again")
     mask = np.zeros((height, width), bool)
-    mask[top : top + high, left : left + wide] = mask_of([int(run) for run in attributes["rle"].split(",")], high, wide)
+    mask[top : top + high, left : left + wide] = mask_of([int(run) for run in about["rle"].split(",")], high, wide)
     return mask

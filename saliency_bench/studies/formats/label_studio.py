@@ -1,5 +1,9 @@
 """Label Studio: `tasks.json` with brush masks, which its import and `label_studio_sdk.converter.brush` read.
 
+Read are its exports JSON and JSON-MIN, with every kind of region that has an area: brush, bitmask, polygon, rectangle
+and ellipse, also turned ones. Their numbers are parts of the upright picture in percent. A rectangle is turned around
+its upper left corner, an ellipse around its centre.
+
 A brush mask is the picture (H, W, 4) of bytes, the mask in all four channels (0 or 255), as run lengths in a stream of
 bits: the number of bytes (32 bits), the size of a word less 1 (5), four sizes of a length less 1 (4 each); then, until
 all bytes are there, either 1, the choice of a size (2), the length less 1 (as many bits as chosen), and one byte that
@@ -10,23 +14,42 @@ beside it holds the height and width of the image.
 """
 
 import json
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.studies.formats.regions import Drawn, Region, check_size, file_in, masks_of
+from saliency_bench.studies.formats.regions import Drawn, Region, Selection, check_size, file_in, masks_of
 from saliency_bench.utils.files import parse_json, read_bytes
+from saliency_bench.utils.outlines import box, ellipse, polygon
+from saliency_bench.utils.pictures import ENDINGS, UnreadableError
+from saliency_bench.utils.pictures import decode as decoded
 
 SIZES = (3, 4, 8, 16)  # bits of a length
 CHANNELS = 4
 LARGEST = 2**30  # bytes
+# What a region is, by what its value holds; the first that fits.
+KINDS = {
+    "brush": ("rle",),
+    "bitmask": ("imageDataURL",),
+    "video": ("sequence",),
+    "vector": ("vertices",),
+    "ellipse": ("x", "y", "radiusX", "radiusY"),
+    "polygon": ("points",),
+    "rectangle": ("x", "y", "width", "height"),
+    "keypoint": ("x", "y"),
+}
+WITHOUT_AREA = ("keypoint", "video")
+# Results that say something of the image, or of a region that has a result of its own.
+NO_REGIONS = ("choices", "rating", "textarea", "number", "taxonomy", "datetime", "pairwise", "ranker", "relation")
+BOOKKEEPING = ("id", "annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement")  # of JSON-MIN
 
 
 def check(drawn: Sequence[Drawn]) -> None:
@@ -123,29 +146,159 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
     return values.reshape(height, width, CHANNELS)[:, :, -1] > 0
 
 
-def read(path: Path, person: str) -> dict[str, np.ndarray]:
-    """Return {image: mask} of an export as JSON; of several regions of an image, all together."""
+def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
+    """Return {unit: mask} of an export as JSON or JSON-MIN."""
     path = file_in(path, "tasks.json")
     try:
-        tasks = parse_json(read_bytes(path, LARGEST))
-        return masks_of(_named([region for task in tasks for region in _regions(task)]), person, path)
+        content = parse_json(read_bytes(path, LARGEST))
+        tasks = enumerate(content if isinstance(content, list) else [content])
+        regions = _named([region for number, task in tasks for region in _regions(task, number)])
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read as Label Studio's JSON ({one_line(error)}); export it again") from None
+    return masks_of(regions, person, path, selection)
 
 
-def _regions(task: Any) -> Iterator[Region]:
-    """Yield the regions of a task."""
-    name = str(task["data"]["image"])
-    for annotation in task["annotations"]:
+def _regions(task: Any, number: int) -> Iterator[Region]:
+    """Yield the regions of a task, and what else is to be counted."""
+    if "result" in task and isinstance(task.get("task"), dict):  # as it is kept in a bucket: a file per annotation
+        task = task["task"] | {"annotations": [task]}
+    if "data" not in task and ("annotation_id" in task or "annotator" in task):
+        task = _whole(task)
+    images = _images(task)
+    for _ in task.get("predictions") or []:
+        yield Region("", images[0], why="prediction", is_region=False)
+    annotations = task.get("annotations", task.get("completions"))
+    for place, annotation in enumerate(annotations):
         person = _person(annotation)
-        if annotation.get("no_region"):
-            yield Region(person, name, partial(np.zeros, check_size(*annotation["no_region"]), bool))
-        for result in annotation["result"]:
-            if result.get("type") == "brushlabels":
-                size = check_size(result["original_height"], result["original_width"])
-                yield Region(person, name, partial(decode, result["value"]["rle"], *size))
+        if annotation.get("was_cancelled") or annotation.get("skipped"):
+            yield Region(person, images[0], why="cancelled annotation", is_region=False)
+            for region in _of_annotation(annotation, person, images, ()):
+                if region.is_region:
+                    yield replace(region, mask=None, why="of a cancelled annotation")
+            continue
+        yield from _of_annotation(annotation, person, images, _rank(annotation, number, place))
+
+
+def _whole(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of JSON-MIN, one for each annotation, as a task."""
+    results = [
+        {"value": value, "original_width": value.get("original_width"), "original_height": value.get("original_height")}
+        for values in record.values()
+        for value in (values if isinstance(values, list) else [])
+        if isinstance(value, dict)
+    ]
+    data = {name: value for name, value in record.items() if name not in BOOKKEEPING and isinstance(value, str)}
+    about = {"completed_by": record.get("annotator"), "result": results}
+    about |= {name: record.get(name) for name in ("created_at", "updated_at")}
+    return {"data": data, "annotations": [about]}
+
+
+def _images(task: dict[str, Any]) -> list[str]:
+    """Return what a task calls its images: the field `image`, or the first that looks like a picture."""
+    data = task["data"]
+    values = [data["image"]] if "image" in data else list(data.values())
+    lists = [value if isinstance(value, list) else [value] for value in values]
+    named = [list(map(str, names)) for names in lists if "image" in data or any(map(_is_picture, names))]
+    if not named and task.get("file_upload"):
+        named = [[str(task["file_upload"])]]
+    if not named or not named[0]:
+        raise UserError("a task of Label Studio names no picture in its data; import tasks of pictures")
+    return named[0]
+
+
+def _is_picture(name: Any) -> bool:
+    """Return whether a text ends as the name of a picture does."""
+    return isinstance(name, str) and PurePosixPath(name.partition("?")[0] or name).suffix.lower() in ENDINGS
+
+
+def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
+    """Return what of several annotations counts: the ground truth, else an accepted one, else the latest."""
+    reviews = annotation.get("reviews")
+    accepted = any(isinstance(one, dict) and one.get("accepted") is True for one in reviews or [])
+    time = str(annotation.get("updated_at") or annotation.get("created_at") or "")
+    return annotation.get("ground_truth") is True, accepted, time, number, place
+
+
+def _of_annotation(annotation: dict[str, Any], person: str, images: list[str], rank: tuple) -> Iterator[Region]:
+    """Yield the regions of an annotation; results with the same id are one region."""
+    if annotation.get("no_region"):
+        empty = partial(np.zeros, check_size(*annotation["no_region"]), bool)
+        yield Region(person, images[0], empty, annotation=rank, is_region=False)
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for place, result in enumerate(annotation["result"]):
+        groups.setdefault(str(result.get("id") or place), []).append(result)
+    for results in groups.values():
+        shapes = [result for result in results if _kind(result)]
+        result = shapes[0] if shapes else results[0]
+        name = images[result["item_index"]] if len(images) > 1 and "item_index" in result else images[0]
+        kind = str(result.get("type") or "region")
+        if not shapes:
+            why = kind if kind in NO_REGIONS else f"of the kind {kind}, which has no area"
+            yield Region(person, name, why=why, is_region=kind not in NO_REGIONS)
+        elif _kind(result) in WITHOUT_AREA:
+            yield Region(person, name, why=f"of the kind {_kind(result)}, which has no area")
+        else:
+            yield Region(person, name, partial(_mask, result), labels=_labels(results), annotation=rank)
+
+
+def _kind(result: dict[str, Any]) -> str:
+    """Return what a result draws; "" for none."""
+    value = result.get("value")
+    if not isinstance(value, dict):
+        return ""
+    return next((kind for kind, names in KINDS.items() if all(name in value for name in names)), "")
+
+
+def _labels(results: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the labels of a region: lists whose name ends in "labels"."""
+    values = [result["value"] for result in results if isinstance(result.get("value"), dict)]
+    listed = [named for value in values for key, named in value.items() if key.endswith("labels")]
+    return tuple(dict.fromkeys(str(label) for labels in listed if isinstance(labels, list) for label in labels))
+
+
+def _mask(result: dict[str, Any]) -> np.ndarray:
+    """Return the mask of a result.
+
+    Raises:
+        UserError: It cannot be drawn.
+    """
+    kind, value = _kind(result), result["value"]
+    if kind not in ("brush", "bitmask", "polygon", "ellipse", "rectangle"):
+        raise UserError(f"a region of the kind {kind} cannot be drawn; use brush, polygon, rectangle or ellipse")
+    height, width = check_size(result.get("original_height"), result.get("original_width"))
+    if result.get("image_rotation"):
+        raise UserError(
+            f"a {kind} was drawn on the image turned by {result['image_rotation']} degrees in Label Studio, which is "
+            "not read; turn the image back there, and export it again"
+        )
+    try:
+        if kind == "brush":
+            return decode(value["rle"], height, width)
+        if kind == "bitmask":
+            return _bitmask(value["imageDataURL"], height, width)
+        if kind == "polygon":
+            return polygon([(x / 100 * width, y / 100 * height) for x, y in value["points"]], height, width)
+        angle = float(value.get("rotation") or 0)
+        x, y = value["x"] / 100 * width, value["y"] / 100 * height
+        if kind == "ellipse":
+            radii = value["radiusX"] / 100 * width, value["radiusY"] / 100 * height
+            return ellipse((x, y), radii, angle, height, width)
+        across, down = value["width"] / 100 * width, value["height"] / 100 * height
+        return polygon(box(x, y, across, down, angle, at=(x, y)), height, width)
+    except UserError:
+        raise
+    except (ValueError, TypeError, UnreadableError) as error:
+        raise UserError(f"a damaged {kind} ({one_line(error)})") from None
+
+
+def _bitmask(address: str, height: int, width: int) -> np.ndarray:
+    """Return the mask of a bitmask: what is not transparent in a PNG."""
+    alpha = np.asarray(decoded(b64decode(address.partition("base64,")[2])).convert("RGBA"))[..., 3] > 0
+    if alpha.shape != (height, width):
+        raise UserError("a bitmask has another size than its image; export the annotations again")
+    return alpha
 
 
 def _person(annotation: dict[str, Any]) -> str:
@@ -161,12 +314,12 @@ def _named(regions: list[Region]) -> list[Region]:
 
     Of several accounts, an address is what is before its @, where that is one person's, as --person has no @.
     """
-    people = {region.person for region in regions}
+    people = {region.person for region in regions if region.mask is not None}
     if len(people) == 1 and all("@" in region or region.isdecimal() for region in people):
-        return [replace(region, person="") for region in regions]
+        return [replace(region, person="" if region.person in people else region.person) for region in regions]
     short = Counter(region.partition("@")[0] for region in people)
     names = {
         region: start if short[start := region.partition("@")[0]] == 1 else region.replace("@", ".")
         for region in people
     }
-    return [replace(region, person=names[region.person]) for region in regions]
+    return [replace(region, person=names.get(region.person, region.person)) for region in regions]

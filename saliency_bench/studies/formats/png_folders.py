@@ -5,12 +5,22 @@ Masks are 0 and 255; a pixel of `votes` is the number of people who marked it, a
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.formats.regions import Drawn, check_stems, file_stem, folder_name, folder_of
+from saliency_bench.studies.formats.regions import (
+    Drawn,
+    Region,
+    Selection,
+    check_stems,
+    file_stem,
+    folder_name,
+    folder_of,
+    masks_of,
+)
 from saliency_bench.utils.pictures import UnreadableError, png, values
 
 
@@ -38,8 +48,8 @@ def _save(path: Path, pixels: np.ndarray) -> None:
     path.write_bytes(png(pixels))
 
 
-def read(path: Path, person: str) -> dict[str, np.ndarray]:
-    """Return {name of the file without .png: bool (H, W), what is not 0} of the folder of a person, or of all."""
+def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
+    """Return {unit: bool (H, W), what is not 0} of the folder of a person, or of all."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder; give the folder of the PNG files of one person")
     files = sorted(path.glob("*.png"))
@@ -47,10 +57,14 @@ def read(path: Path, person: str) -> dict[str, np.ndarray]:
     if not files and (folders := [folder for folder in above.iterdir() if any(folder.glob("*.png"))]):
         path = folder_of(path, folders, person)
         files = sorted(path.glob("*.png"))
-    try:
-        masks = {file.stem: values(file) > 0 for file in files}
-    except UnreadableError as error:
-        raise UserError(f"{path} holds a file that is not a mask: {error}") from None
-    if not masks:
+    if not files:
         raise UserError(f"{path} holds no PNG file; give the folder of the PNG files of one person")
-    return masks
+    return masks_of([Region("", file.stem, partial(_mask, file)) for file in files], person, path, selection)
+
+
+def _mask(path: Path) -> np.ndarray:
+    """Return the mask of a file; raise UserError for a file that is none."""
+    try:
+        return values(path) > 0
+    except UnreadableError as error:
+        raise UserError(f"{path.name} is not a mask: {error}") from None

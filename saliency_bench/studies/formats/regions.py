@@ -1,19 +1,20 @@
-"""What the formats share: regions of people in files, names of files, and the checks of what is read."""
+"""What the formats share: regions of people in files, which of them count, names of files, and checks."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from saliency_bench.errors import SHOWN, UserError, one_line
-from saliency_bench.utils.pictures import MAX_PIXELS
+from saliency_bench.utils.pictures import ENDINGS, MAX_PIXELS
 
 FORMATS = ("png", "coco", "label-studio", "cvat")
 MODULES = {"png": "png_folders", "coco": "coco", "label-studio": "label_studio", "cvat": "cvat"}
 OTHERS = "coco, label-studio"  # which need no file names
-ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 MOST_BYTES = 200  # of a file name
 CONSENSUS = "consensus"  # the person whom the mask of most people is ascribed to
 
@@ -41,17 +42,199 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Region:
-    """A region in a file.
+    """A region in a file, or what else is to be counted.
 
     Attributes:
         person: the pseudonym; "" where the file does not say whose it is.
         image_id: what the file calls the image.
-        mask: decodes the region, if it is wanted.
+        mask: decodes the region, if it is wanted; None of what is not drawn.
+        why: it is not drawn; with `is_region` False: what it is, as "prediction".
+        labels: of the region; () without any.
+        annotation: rank and number of the annotation that it belongs to; of several on an image, the highest counts.
+        is_region: whether it is counted among the regions; not so that an image has none, or a prediction.
     """
 
     person: str
     image_id: str
-    mask: Callable[[], np.ndarray]
+    mask: Callable[[], np.ndarray] | None = None
+    why: str = ""
+    labels: tuple[str, ...] = ()
+    annotation: tuple = ()
+    is_region: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """An image that a file means.
+
+    Attributes:
+        image: the id of the dataset.
+        units: {unit: its class}; class None takes any label, "" is that of a dataset without classes.
+    """
+
+    image: str
+    units: dict[str, str | None]
+
+
+def anywhere(names: Iterable[str]) -> dict[str, Place]:
+    """Return each name as an image of its own, which takes every label."""
+    return {name: Place(name, {name: None}) for name in names}
+
+
+@dataclass
+class Selection:
+    """Which regions of a person are taken for which unit, and what becomes of all others.
+
+    Attributes:
+        places: {name in the file: `Place`} of names that mean an image of the dataset.
+        label: take regions with this label; "": with the label that is the class.
+        check: raise UserError for a mask that does not fit its unit; None: a damaged region is an error of its file.
+        drawn: number of regions in masks.
+        skipped: {why: number of regions}.
+        passed: {what: number} of what is no region, as predictions.
+        strange: names that mean no image.
+        left_out: {name: why} of images with a region that cannot be drawn.
+    """
+
+    places: Callable[[Iterable[str]], dict[str, Place]] = anywhere
+    label: str = ""
+    check: Callable[[str, np.ndarray], None] | None = None
+    drawn: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    passed: Counter[str] = field(default_factory=Counter)
+    strange: dict[str, None] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def masks(self, regions: Iterable[Region], person: str, where: str) -> dict[str, np.ndarray]:
+        """Return {unit: mask} of a person's regions, of several regions of a unit all together.
+
+        Args:
+            regions: of a file.
+            person: whose are taken.
+            where: name of the file.
+
+        Raises:
+            UserError: Labels do not say which regions are meant, or no mask can be drawn.
+        """
+        mine = [region for region in regions if self._is_drawable(region, person)]
+        places = self.places(dict.fromkeys(region.image_id for region in mine))
+        mine = [region for region in mine if self._is_known(region, places)]
+        last: dict[str, tuple] = {}
+        for region in mine:
+            image = places[region.image_id].image
+            last[image] = max(region.annotation, last.get(image, region.annotation))
+        labels = Counter(label for region in mine for label in region.labels)
+        self._check_label(labels, where, bool(mine))
+        taken: dict[str, list[Region]] = {}
+        lacking = 0  # regions that have no label of their class
+        for region in mine:
+            place = places[region.image_id]
+            if region.annotation != last[place.image]:
+                self._skip("of another annotation of its image, not accepted or older", region)
+            elif units := self._units(region, place, labels, where):
+                for unit in units:
+                    taken.setdefault(unit, []).append(region)
+                self.drawn += region.is_region
+            else:
+                lacking += 1
+                self._skip(f"labelled {', '.join(region.labels)}" if region.labels else "without a label", region)
+        if lacking and not taken:
+            classes = sorted({str(name) for place in places.values() for name in place.units.values()})
+            raise UserError(
+                f"{where} has no region whose label is the class of its image ({_listed(classes)}); its labels are "
+                f"{_listed(sorted(labels))}: give --label NAME"
+            )
+        return self._drawn(taken, where)
+
+    def _is_drawable(self, region: Region, person: str) -> bool:
+        """Return whether something is a region of this person; count it otherwise."""
+        if region.mask is not None and region.person == person:
+            return True
+        self._skip(region.why or "of other people", region)
+        return False
+
+    def _is_known(self, region: Region, places: dict[str, Place]) -> bool:
+        """Return whether the image of a region is there; count it otherwise."""
+        if region.image_id in places:
+            return True
+        self.strange[region.image_id] = None
+        self._skip("of no image of the dataset", region)
+        return False
+
+    def _skip(self, why: str, region: Region) -> None:
+        """Count what is not drawn."""
+        if region.is_region:
+            self.skipped[why] += 1
+        elif region.why:
+            self.passed[region.why] += 1
+
+    def _check_label(self, labels: Counter[str], where: str, is_any: bool) -> None:
+        """Raise UserError for a --label that no region has."""
+        if self.label and is_any and not any(_same(self.label, label) for label in labels):
+            known = f"its labels are {_listed(sorted(labels))}" if labels else "it has no labels: leave --label out"
+            raise UserError(f"{where} has no region labelled {self.label}; {known}")
+
+    def _units(self, region: Region, place: Place, labels: Counter[str], where: str) -> list[str]:
+        """Return the units that a region belongs to, by its labels."""
+        if not region.is_region or None in place.units.values():
+            return list(place.units)
+        if not region.labels:  # nobody knows of which class, where others have a label
+            return list(place.units) if not labels and len(place.units) == 1 else []
+        if self.label:
+            if not any(_same(self.label, label) for label in region.labels):
+                return []
+            named = [unit for unit, name in place.units.items() if _same(self.label, name or "")]
+            return list(place.units) if len(place.units) == 1 else named
+        if "" in place.units.values() and len(labels) > 1:
+            raise UserError(f"the dataset has no classes, and {where} has several labels ({_listed(sorted(labels))}); "
+                            "give --label NAME")  # fmt: skip
+        return [unit for unit, name in place.units.items()
+                if not name or any(_same(name, label) for label in region.labels)]  # fmt: skip
+
+    def _drawn(self, taken: dict[str, list[Region]], where: str) -> dict[str, np.ndarray]:
+        """Return {unit: mask}; a unit with a region that cannot be drawn is left out as a whole."""
+        masks: dict[str, np.ndarray] = {}
+        for unit, regions in taken.items():
+            try:
+                for region in regions:
+                    joined(masks, unit, region.mask())  # type: ignore[misc] # those without were counted
+                if self.check:
+                    self.check(unit, masks[unit])
+            except UserError as error:
+                if self.check is None:
+                    raise UserError(f"{where}, image {regions[0].image_id[:100]}: {error}") from None
+                masks.pop(unit, None)
+                count = sum(region.is_region for region in regions)
+                self.drawn -= count
+                self.skipped["of an image that is left out"] += count
+                self.left_out[regions[0].image_id] = str(error)
+        if self.left_out and not masks:
+            name, why = next(iter(self.left_out.items()))
+            raise UserError(f"{where} has no mask that can be stored: image {name[:100]}: {why}")
+        return masks
+
+    def counts(self) -> dict[str, Any]:
+        """Return what became of all regions, as numbers."""
+        return {"read": self.drawn + sum(self.skipped.values()), "drawn": self.drawn, "skipped": dict(self.skipped)}
+
+    def line(self) -> str:
+        """Return what became of all regions, as a line whose numbers add up."""
+        counts, skipped = self.counts(), sum(self.skipped.values())
+        reasons = ", ".join(f"{number} {why}" for why, number in self.skipped.most_common())
+        others = ", ".join(f"{number} {what}{'s' * (number > 1)}" for what, number in self.passed.most_common())
+        read = counts["read"]
+        text = f"{read} region{'s' * (read != 1)} read: {self.drawn} drawn, {skipped} skipped"
+        return text + (f" ({reasons})" if reasons else "") + (f"; passed over: {others}" if others else "")
+
+
+def _same(one: str, other: str) -> bool:
+    """Return whether two labels are the same, in any case."""
+    return one.strip().casefold() == other.strip().casefold()
+
+
+def _listed(names: list[str]) -> str:
+    """Return the first of some names, as text."""
+    return ", ".join(name[:40] for name in names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
 
 def check_person(name: str) -> str:
@@ -137,22 +320,20 @@ def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
     return named[_chosen(named, person, str(path))]
 
 
-def masks_of(regions: Iterable[Region], person: str, path: Path) -> dict[str, np.ndarray]:
-    """Return {image id: mask}, of several regions of an image all together.
+def masks_of(
+    regions: Iterable[Region], person: str, path: Path, selection: Selection | None = None
+) -> dict[str, np.ndarray]:
+    """Return {unit: mask} of what a selection takes (without one: of all images and labels).
 
     Only those of `person` where a file names people.
 
     Raises:
-        UserError: The file is of other people.
+        UserError: The file is of other people, or the selection refuses it.
     """
     regions = list(regions)
-    people = {region.person for region in regions}
+    people = {region.person for region in regions if region.mask is not None}
     wanted = "" if people <= {""} else _chosen(people - {""}, person, str(path))
-    masks: dict[str, np.ndarray] = {}
-    for region in regions:
-        if region.person == wanted:
-            joined(masks, region.image_id, region.mask())
-    return masks
+    return (selection or Selection()).masks(regions, wanted, str(path))
 
 
 def _chosen(people: Iterable[str], person: str, path: str) -> str:
@@ -164,10 +345,7 @@ def _chosen(people: Iterable[str], person: str, path: str) -> str:
     people = sorted(set(people) - {CONSENSUS})
     if person in people:
         return person
-    names = ", ".join(name[:40] for name in people[:SHOWN]) + (
-        f" and {len(people) - SHOWN} more" * (len(people) > SHOWN)
-    )
-    raise UserError(f"{path} has no masks of {person}; give --person, one of: {names or 'nobody'}")
+    raise UserError(f"{path} has no masks of {person}; give --person, one of: {_listed(people) or 'nobody'}")
 
 
 def check_size(height: object, width: object) -> tuple[int, int]:

@@ -1,0 +1,156 @@
+"""Where outlines stand: on a picture's file as stored, or on the upright picture that EXIF makes of it.
+
+Programs state a size and do not say which picture they mean. Of a photograph in portrait, CVAT states the upright size,
+and its outlines follow the upright picture. Others (labelme2coco, supervision, boxes of Label Studio) state the size of
+the file and follow the upright picture; tools that know no EXIF state the size of the file and follow it.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.hub_builders import _coco, _own
+from saliency_bench.utils.outlines import parts_of
+from saliency_bench.utils.pictures import Picture, UnreadableError, turned
+
+LABEL_STUDIO = "Label Studio"  # `contributor` in its exports, whose objects also have `ignore`
+SLACK = 0.01  # of a side, and a pixel more, by which points may lie outside of their picture
+UNCLEAR = ("EXIF turns the picture, and its outlines fit the file as stored as well as the upright picture; say with "
+           "--upright or --stored which of them they follow")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a file says of an object: the parts of its outline, its box, and whether it has keypoints."""
+
+    parts: list[Any]
+    box: Any = None
+    keypoints: bool = False
+
+    @classmethod
+    def of(cls, outline: Any, box: Any, keypoints: bool) -> "Shape":
+        """Return the shape of an object's `segmentation` and `bbox`."""
+        return cls(parts_of(outline), box, keypoints)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The picture that outlines follow.
+
+    Attributes:
+        size: (height, width) of it.
+        turn: the EXIF orientation by which what is drawn on it becomes upright.
+        scale: of the points of outlines, (x, y).
+    """
+
+    size: tuple[int, int]
+    turn: int
+    scale: tuple[float, float] = (1.0, 1.0)
+
+
+def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], asked: str, studio: bool) -> Frame:
+    """Return the frame of all outlines of a picture.
+
+    Points outside of one frame that fit the other prove it, and so does the size of run lengths. Where nothing does,
+    the user says it; Label Studio shows pictures upright.
+
+    Args:
+        picture: the picture.
+        stated: (height, width) by the file; (0, 0) where it does not say.
+        shapes: all that are on the picture.
+        asked: "upright", "stored", or "" where the user does not say.
+        studio: Label Studio wrote the file. Where it states the size of the file as stored, it stretches outlines, not
+            boxes, of the upright picture to it.
+
+    Raises:
+        UnreadableError: The size is another one, or both frames fit and the user does not say.
+    """
+    stored, upright = Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1)
+    if all(stated) and stated not in (stored.size, upright.size):
+        raise UnreadableError("annotations of another size than its image")
+    parts = [part for shape in shapes for part in shape.parts]
+    runs = {tuple(part["size"]) for part in parts if isinstance(part, dict) and isinstance(part.get("size"), list)}
+    most = 2 * max(picture.stored)  # beyond which an outline cannot be drawn, and proves nothing
+    outlines = [part for part in parts if _is_flat(part) and all(abs(value) <= most for value in part)]
+    boxes = [_corners(shape.box) for shape in shapes if not shape.parts and _is_flat(shape.box)]
+    if picture.orientation == 1 or not (runs or outlines or boxes):
+        return upright if picture.orientation == 1 else stored
+    possible = [stored, upright] if stated == stored.size or not all(stated) else [upright]
+    if stored.size != upright.size and runs:
+        possible = [frame for frame in possible if frame.size in runs] or possible
+    stretched = studio and stated == stored.size and _fits(outlines, stored)
+    fitting = [frame for frame in possible if _fits(boxes if stretched else outlines + boxes, frame)] or possible
+    asked = asked or ("upright" if studio else "")
+    if len(fitting) > 1 and not asked:
+        raise UnreadableError(UNCLEAR)
+    frame = fitting[0] if len(fitting) == 1 else {"stored": stored, "upright": upright}[asked]
+    if frame is stored or not stretched:
+        return frame
+    return replace(upright, scale=(upright.size[1] / stored.size[1], upright.size[0] / stored.size[0]))
+
+
+def _is_flat(part: Any) -> bool:
+    """Return whether a part is a list of numbers."""
+    return isinstance(part, list) and bool(part) and all(type(value) in (int, float) for value in part)
+
+
+def _corners(box: list[float]) -> list[float]:
+    """Return the lower right corner of a box."""
+    return [box[0] + box[2], box[1] + box[3]] if len(box) == 4 else []
+
+
+def _fits(outlines: list[list[float]], frame: Frame) -> bool:
+    """Return whether no point lies to the right of a frame or below it."""
+    height, width = frame.size
+    right = max((value for part in outlines for value in part[::2]), default=0)
+    low = max((value for part in outlines for value in part[1::2]), default=0)
+    return right <= width * (1 + SLACK) + 1 and low <= height * (1 + SLACK) + 1
+
+
+def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> tuple[np.ndarray, list[str]]:
+    """Return bool (H, W), the union of some objects on the upright picture, and why parts of them are not in it.
+
+    Raises:
+        UnreadableError: Nothing can be drawn, or an object has no outline.
+    """
+    mask = np.zeros((picture.height, picture.width), bool)
+    drawn, problems = 0, []
+    for shape in shapes:
+        if not shape.parts:
+            mask |= _boxed(shape, frame, boxes)
+            drawn += 1
+            continue
+        try:  # all parts at once, which is faster
+            mask |= _drawn(shape.parts, frame, picture)
+            drawn += 1
+        except UnreadableError:
+            for part in shape.parts:
+                try:
+                    mask |= _drawn([part], frame, picture)
+                    drawn += 1
+                except UnreadableError as error:
+                    problems.append(str(error))
+    if not drawn:
+        raise UnreadableError(problems[0])
+    return mask, problems
+
+
+def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
+    """Return bool (H, W): the box of an object without an outline."""
+    if not boxes:
+        lacks = "with keypoints and without an outline" if shape.keypoints else "without an outline"
+        raise UnreadableError(f"an object {lacks}; --boxes takes its box" if shape.box else "an empty outline")
+    return turned(_own.boxed(shape.box, *frame.size), frame.turn)
+
+
+def _drawn(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
+    """Return bool (H, W): parts of an outline on the upright picture; run lengths say for which frame they are."""
+    if len(parts) == 1 and isinstance(parts[0], dict):
+        size = parts[0].get("size")
+        frames = (frame, Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1))
+        frame = next((one for one in frames if size == list(one.size)), frame)
+        return turned(_coco.mask_of(parts[0], *frame.size), frame.turn)
+    scaled = [[value * frame.scale[place % 2] for place, value in enumerate(part)] if _is_flat(part) else part
+              for part in parts]  # fmt: skip
+    return turned(_coco.mask_of(scaled, *frame.size), frame.turn)

@@ -1,0 +1,49 @@
+"""What programs write as the name of a picture, and the picture that they mean."""
+
+import pytest
+
+from saliency_bench.utils.picture_names import Names
+
+PICTURES = ["a/1.jpg", "b/1.jpg", "b/2.png", "b/my photo (3).jpg", "0a1b2c3d-4.png", "4.png", "ü%5.png"]
+
+
+@pytest.mark.parametrize(
+    ("given", "pictures"),
+    [
+        ("a/1.jpg", ["a/1.jpg"]),
+        ("1.jpg", ["a/1.jpg", "b/1.jpg"]),
+        ("images/b/1.jpg", ["b/1.jpg"]),
+        ("images\\b\\1.jpg", ["b/1.jpg"]),
+        ("./a/1.JPG", ["a/1.jpg"]),
+        ("C:\\data\\b\\2.png", ["b/2.png"]),
+        ("/home/someone/2.png", ["b/2.png"]),
+        ("file:///C:/data/2.png", ["b/2.png"]),
+        ("s3://bucket/deep/2.png", ["b/2.png"]),
+        ("https://example.org/x/2.png?token=a/4.png#top", ["b/2.png"]),
+        ("/data/local-files/?d=photos/2.png", ["b/2.png"]),
+        ("/data/local-files/?d=photos%2Fb%2F2.png", ["b/2.png"]),
+        ("/data/upload/3/ab12cd34-2.png", ["b/2.png"]),
+        ("ab12cd34-2.jpeg", ["b/2.png"]),
+        ("b/my%20photo%20%283%29.jpg", ["b/my photo (3).jpg"]),
+        ("images/ab12cd34-my_photo_3.jpg", ["b/my photo (3).jpg"]),
+        ("0a1b2c3d-4.png", ["0a1b2c3d-4.png"]),
+        ("ab12cd34-4.png", ["4.png"]),
+        ("ü%5.png", ["ü%5.png"]),
+        ("%C3%BC%255.png", ["ü%5.png"]),
+        ("ab12cd3-2.png", []),
+        ("3.png", []),
+        ("", []),
+        ("..", []),
+        ("http://[", []),
+    ],
+)
+def test_the_picture_of_a_name(given, pictures):
+    assert Names(PICTURES).meant(given) == pictures
+
+
+def test_of_two_names_the_one_that_is_the_path_has_the_picture():
+    names = Names(["val/1.jpg", "2.jpg", "3.jpg"])
+    given = ["train/1.jpg", "val/1.jpg", "a/2.jpg", "b/2.jpg", "x/3.jpg"]
+    meant = names.resolved(given)
+    assert [meant[name].picture for name in given] == ["", "val/1.jpg", "", "", "3.jpg"]
+    assert [meant[name].lacks for name in given[:4]] == ["no picture of its own", "", *["no picture of its own"] * 2]
