@@ -375,6 +375,12 @@ def test_group_runner_up_and_rival_by_loops(sets, scores, drawn):
         assert not rival or scores[list(found)].mean() == pytest.approx(highest)
 
 
+def test_a_group_of_which_the_model_has_no_class_is_no_rival():
+    """Groups of a dataset's classes, all of whose members a label map leaves out."""
+    groups = ClassGroups("mapped", ((0, 1), (), (2,)))
+    assert groups.rival(0, np.array([0.5, 0.3, 0.2])) == (2,)
+
+
 def test_the_runner_up_of_a_contrast_is_of_the_same_group():
     logits = np.array([3.0, 0.5, 1.0, 2.5, 0.0, 2.0])
     groups = load_groups(TREES_AND_FISH, NAMES, 6)
