@@ -11,3 +11,7 @@ QUANTITATIVE = (
 CROWDSOURCING = (
     "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
 )
+RFXG = (
+    "Elisha et al., Rethinking Saliency Maps: A Cognitive Human Aligned Taxonomy and Evaluation Framework for "
+    "Explanations, 2025, https://arxiv.org/abs/2511.13081"
+)

@@ -1,17 +1,19 @@
-"""Derive `targets/groups_imagenet.json` from WordNet's relation and ImageNet's class index (P3, appendix B).
+"""Derive `targets/groups_imagenet.json`, groups of ImageNet's classes, from WordNet (P3, appendix B).
 
 Example:
-  python -m saliency_bench.hub_builders._wordnet FOLDER
+  python -m saliency_bench.hub_builders._wordnet dict/data.noun
 
-FOLDER holds `wordnet.is_a.txt` (a line "hypernym hyponym" per edge) and `imagenet_class_index.json` ({"0": [WordNet id,
-name]}). The table includes WordNet's licence, as the licence requires.
+`data.noun` is the file of nouns of WordNet 3.0 (wordnet.princeton.edu, folder `dict/`). The table includes WordNet's
+licence, as the licence requires.
 """
 
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import saliency_bench.targets
 from saliency_bench.errors import UserError
@@ -35,98 +37,199 @@ software and/or database. Title to copyright in this software, database and any 
 times remain with Princeton University and LICENSEE agrees to preserve same."""
 
 
-def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> dict[str, list[str]]:
-    """Return {group: its leaves}: for each leaf its smallest hypernym of 5 to 50 leaves, of equal ones the lowest id.
+class Group(NamedTuple):
+    """A group of classes.
 
-    A leaf without one takes the leaves of its largest hypernym of fewer, if any, and is joined by the groups of its
-    neighbours, the leaves nearest in the order of WordNet ids (of two equally near the lower one first), until five are
-    together; a neighbour with whose group there would be more than 50 is passed over. The group is then called by the
-    ids of what was joined. Groups may nest; those of several leaves come once.
+    Attributes:
+        categories: The category that is the group, or those that were merged, by WordNet id.
+        members: Its classes.
+        made_for: The classes that a merged group was made for; () for a category.
     """
-    parents: Mapping[str, set[str]] = defaultdict(set)
+
+    categories: tuple[str, ...]
+    members: tuple[str, ...]
+    made_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """WordNet's relation "is a" above some classes.
+
+    Attributes:
+        above: {class or category: itself and all its hypernyms}.
+        below: {category: its classes}; a class counts as a category of itself.
+    """
+
+    above: Mapping[str, frozenset[str]]
+    below: Mapping[str, frozenset[str]]
+
+    def size(self, category: str) -> int:
+        """Return the number of classes in a category."""
+        return len(self.below[category])
+
+    def distance(self, one: str, other: str) -> int:
+        """Return the number of categories above one of two but not both, each itself included.
+
+        In a tree this is the number of steps between the two. Where a category has several hypernyms, all count.
+        """
+        return len(self.above[one] ^ self.above[other])
+
+    def part_of(self, leaf: str, frame: str | None) -> str:
+        """Return the category that a class brings to a merged group.
+
+        It is the smallest category of 5 to 50 classes inside `frame`, else the largest with fewer: of equal ones the
+        most general, then the lowest id.
+        """
+        inside = [name for name in self.above[leaf] if frame is None or frame in self.above[name] - {name}]
+        sized = [(self.size(name), len(self.above[name]), name) for name in inside]
+        groups = [entry for entry in sized if ENOUGH <= entry[0] <= MOST]
+        smaller = [(-size, depth, name) for size, depth, name in sized if size < ENOUGH]
+        return min(groups or smaller)[-1]
+
+
+def hierarchy(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> Hierarchy:
+    """Return what lies above some classes, by edges (hypernym, hyponym)."""
+    parents: dict[str, set[str]] = defaultdict(set)
     for hypernym, hyponym in edges:
         parents[hyponym].add(hypernym)
-    ordered = sorted(leaves)
-    above = {leaf: _above(leaf, parents) for leaf in ordered}
+    above: dict[str, frozenset[str]] = {}
+
+    def climb(name: str) -> frozenset[str]:
+        """Return a category and its hypernyms, and remember them."""
+        if name not in above:
+            above[name] = frozenset({name}).union(*(climb(parent) for parent in parents[name]))
+        return above[name]
+
     below: dict[str, set[str]] = defaultdict(set)
-    for leaf in ordered:
-        for hypernym in above[leaf]:
-            below[hypernym].add(leaf)
-    group_of: dict[str, str | None] = {}  # the hypernym that is a leaf's group, if any
-    for leaf in ordered:
-        sizes = [(len(below[hypernym]), hypernym) for hypernym in above[leaf]]
-        group_of[leaf] = min(((size, name) for size, name in sizes if ENOUGH <= size <= MOST), default=(0, None))[1]
-    groups = {name: sorted(below[name]) for name in set(group_of.values()) if name is not None}
-    for leaf in (leaf for leaf in ordered if group_of[leaf] is None):
-        name, members = _joined(leaf, ordered, group_of, above, below)
-        groups.setdefault(name, members)
-    return dict(sorted(groups.items()))
+    for leaf in leaves:
+        for name in climb(leaf):
+            below[name].add(leaf)
+    return Hierarchy(above, {name: frozenset(held) for name, held in below.items()})
 
 
-def _above(leaf: str, parents: Mapping[str, set[str]]) -> set[str]:
-    """Return all hypernyms of a synset."""
-    hypernyms: set[str] = set()
-    pending = [leaf]
-    while pending:
-        new = parents[pending.pop()] - hypernyms
-        hypernyms |= new
-        pending += new
-    return hypernyms
+def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Group]:
+    """Return the group of each class, in the order of their WordNet ids.
 
-
-def _joined(leaf: str, ordered: list[str], group_of: dict, above: dict, below: dict) -> tuple[str, list[str]]:
-    """Return the name and leaves of the group that joins a leaf without one to its neighbours.
-
-    Args:
-        leaf: The leaf.
-        ordered: All leaves in the order of their ids.
-        group_of: {leaf: its group, or None}.
-        above: {leaf: its hypernyms}.
-        below: {hypernym: its leaves}.
+    The group of a class is its smallest category of 5 to 50 classes, of equal ones the lowest id. A class without one
+    is merged with its neighbours, see `merge`. Groups may nest or overlap; that of several classes comes once.
     """
+    ordered = sorted(leaves)
+    tree = hierarchy(edges, ordered)
+    groups: set[tuple[str, ...]] = set()
+    made_for: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for leaf in ordered:
+        sized = [(tree.size(name), name) for name in tree.above[leaf] if ENOUGH <= tree.size(name) <= MOST]
+        if sized:
+            groups.add((min(sized)[1],))
+        else:
+            made_for[merge(leaf, tree)].append(leaf)
+    return [
+        Group(names, tuple(sorted(frozenset().union(*(tree.below[name] for name in names)))), tuple(made_for[names]))
+        for names in sorted(groups | set(made_for))
+    ]
 
-    def largest(node: str) -> str:
-        """Return the group of a leaf, or else its largest hypernym of fewer than five, or itself."""
-        small = [(-len(below[name]), name) for name in above[node] if len(below[name]) < ENOUGH]
-        return group_of[node] or min(small, default=(0, node))[1]
 
-    index = ordered.index(leaf)
-    near = sorted(range(len(ordered)), key=lambda other: (abs(other - index), other))
-    names: list[str] = []
-    members: set[str] = set()
-    for other in near:
+def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
+    """Return the categories whose union is the group of a class that is in no category of 5 to 50 classes.
+
+    All lie in the class's smallest category of more than 50 (of equal ones the lowest id). Each class in it brings a
+    category (`part_of`). The class's own comes first, then the nearest, until five classes are together: of equally
+    near ones the smallest, then the one whose WordNet id is nearest, as related animals have ids side by side. One that
+    would make more than 50 is passed over.
+    """
+    above_cap = [(tree.size(name), name) for name in tree.above[leaf] if tree.size(name) > MOST]
+    frame = min(above_cap)[1] if above_cap else None
+    own = tree.part_of(leaf, frame)
+    leaves = tree.below[frame] if frame else {name for name, held in tree.below.items() if name in held}
+
+    def nearness(name: str) -> tuple[int, int, int, str]:
+        """Return how near a category is, to sort by."""
+        return tree.distance(own, name), tree.size(name), abs(number_of(own) - number_of(name)), name
+
+    names, members = [own], tree.below[own]
+    for name in sorted({tree.part_of(other, frame) for other in leaves} - {own}, key=nearness):
         if len(members) >= ENOUGH:
             break
-        if ordered[other] not in members:
-            name = largest(ordered[other])
-            more = members | below.get(name, {ordered[other]})
-            if len(more) <= MOST:
-                names.append(name)
-                members = more
-    return "+".join(sorted(names)), sorted(members)
+        union = members | tree.below[name]
+        if len(union) <= MOST and union != members:
+            names.append(name)
+            members = union
+    return tuple(sorted(names))
 
 
-def table_of(folder: Path) -> dict:
-    """Return the table of a folder with both files; UserError if it cannot be read."""
+def number_of(wnid: str) -> int:
+    """Return the number of a WordNet id."""
+    return int(wnid.removeprefix("n"))
+
+
+def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Return ({WordNet id: name}, edges (hypernym, hyponym)) of WordNet's `data.noun`.
+
+    A line is "offset file type count word id word id ... pointers symbol offset type source/target ... | gloss", with
+    the count of words in hexadecimal. "@" is the pointer to a hypernym.
+
+    Raises:
+        UserError: It is not that file.
+    """
+    names, edges = {}, []
     try:
-        index = json.loads((folder / "imagenet_class_index.json").read_text(encoding="utf-8"))
-        lines = (folder / "wordnet.is_a.txt").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} does not hold WordNet's relation and ImageNet's classes: {error}") from error
-    number = {synset: int(key) for key, (synset, _) in index.items()}
-    edges = ((line.split()[0], line.split()[1]) for line in lines if line.strip())
-    groups = derive(edges, number)
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("  "):  # the licence
+                continue
+            fields = line.partition(" | ")[0].split()
+            wnid, end = f"n{fields[0]}", 4 + 2 * int(fields[3], 16)
+            names[wnid] = fields[4]
+            pointers = fields[end + 1 : end + 1 + 4 * int(fields[end])]
+            edges += [(f"n{pointers[at + 1]}", wnid) for at in range(0, len(pointers), 4) if pointers[at] == "@"]
+    except (OSError, ValueError, IndexError) as error:
+        raise UserError(f"{path} is not data.noun of WordNet 3.0 (wordnet.princeton.edu): {error}") from error
+    return names, edges
+
+
+def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: Sequence[str]) -> dict:
+    """Return the table of groups of classes, given by their WordNet ids; UserError if WordNet lacks one.
+
+    A group is called by the names of its categories, each by that of the most specific one with the same classes, which
+    is the class itself where there is only one.
+    """
+    if missing := [wnid for wnid in wnids if wnid not in names]:
+        raise UserError(f"{missing[0]} is no noun of this WordNet; its version must be 3.0")
+    edges = list(edges)
+    tree = hierarchy(edges, wnids)
+    number = {wnid: index for index, wnid in enumerate(wnids)}
+    groups = derive(edges, wnids)
+
+    def label(category: str) -> str:
+        """Return the name that a category goes by."""
+        held = tree.below[category]
+        same = [name for name in tree.above[min(held)] if tree.below[name] == held]
+        return names[max(same, key=lambda name: (len(tree.above[name]), name))].replace("_", " ")
+
+    plain = [" + ".join(map(label, group.categories)) for group in groups]
+    called = [
+        name if plain.count(name) == 1 else f"{name} ({', '.join(group.categories)})"
+        for name, group in zip(plain, groups, strict=True)
+    ]
     return {
         "about": " ".join(NOTICE.split()),
-        "classes": [index[str(key)][1] for key in range(len(index))],
-        "groups": {name: sorted(number[leaf] for leaf in members) for name, members in groups.items()},
-        "joined": [name for name in groups if "+" in name],
+        "classes": [names[wnid] for wnid in wnids],
+        "wnids": list(wnids),
+        "groups": {name: [number[leaf] for leaf in group.members] for name, group in zip(called, groups, strict=True)},
+        "categories": {name: list(group.categories) for name, group in zip(called, groups, strict=True)},
+        "joined": {
+            name: [number[leaf] for leaf in group.made_for]
+            for name, group in zip(called, groups, strict=True)
+            if group.made_for
+        },
     }
 
 
-def main(folder: str) -> None:
-    """Write the table beside this file."""
-    write_text(TABLE, json.dumps(table_of(Path(folder)), separators=(",", ":")) + "\n")
+def main(path: str) -> None:
+    """Write the table beside the other groups, of the classes as pretrained networks order them."""
+    from timm.data import ImageNetInfo
+
+    names, edges = read_nouns(Path(path))
+    write_text(TABLE, json.dumps(table_of(names, edges, ImageNetInfo().label_names()), separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -26,14 +26,20 @@ def arguments(parser: ArgumentParser) -> None:
     new = parser.add_argument_group("serve, a new study")
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run (default: all)")
     new.add_argument("--images", type=int, metavar="N", help="images to judge (default: all)")
-    new.add_argument("--judgements", type=int, default=10, metavar="N",
+    new.add_argument("--protocol", choices=("p2",),
+                     help="settings of a paper; p2 (Lu et al.): --judgements 10 --pairs 20 --checks 0, so that "
+                     "nobody is left out")  # fmt: skip
+    new.add_argument("--judgements", type=int, metavar="N",
                      help="people per image and explainer (default: 10)")  # fmt: skip
-    new.add_argument("--pairs", type=int, default=20, metavar="N", help="most images per person (default: 20)")
-    new.add_argument("--choices", type=int, default=4, metavar="N", help="labels to choose from (default: 4)")
-    new.add_argument("--checks", type=int, default=2, metavar="N",
+    new.add_argument("--pairs", type=int, metavar="N", help="most images per person (default: 20)")
+    new.add_argument("--choices", type=int, metavar="N", help="labels to choose from (default: 4)")
+    new.add_argument("--checks", type=int, metavar="N",
                      help="images shown whole, to see who pays attention (default: 2)")  # fmt: skip
     new.add_argument("--strike", action="store_true",
                      help="labels that were tried cannot be chosen again; makes guessing pay")  # fmt: skip
+    new.add_argument("--fill", choices=("black", "grey"), default="black",
+                     help="hidden pixels: black, as in saliency_kae, or grey, to resume a study of an earlier version "
+                     "(default: black)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)
@@ -48,14 +54,15 @@ def serve(args: Namespace) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.peekaboom.app import create_app
     from saliency_bench.studies.database import check_text
-    from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
+    from saliency_bench.studies.peekaboom.protocol import KIND, PROTOCOLS, Peekaboom, configuration
     from saliency_bench.studies.run_images import run_folder, run_images
     from saliency_bench.studies.store import Store
 
     folder, run = run_folder(args.run)
     images = run_images(folder, args.explainers or (), args.dataset)
-    numbers: dict[str, Any] = {
-        name: getattr(args, name) for name in ("judgements", "pairs", "choices", "checks", "strike")
+    given = {name: getattr(args, name) for name in ("judgements", "pairs", "choices", "checks", "strike", "fill")}
+    numbers: dict[str, Any] = PROTOCOLS.get(args.protocol, {}) | {
+        name: value for name, value in given.items() if value is not None
     }
     lease, introduction = _people.lease_hours(args), _people.introduction(args)
     settings = configuration(images, limit=args.images, seed=args.seed, **numbers)

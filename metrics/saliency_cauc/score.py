@@ -17,7 +17,7 @@ from saliency_bench.targets.class_groups import ClassGroups
 
 
 @metric(
-    version=3,
+    version=4,
     higher_is_better=False,
     range=score_range,
     paper=XIE_2023,

@@ -27,7 +27,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
 
 
 @metric(
-    version=3,
+    version=4,
     higher_is_better=True,
     range=limits,
     paper=XIE_2023,

@@ -24,7 +24,7 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
 
 
 @metric(
-    version=3,
+    version=4,
     higher_is_better=higher_is_better,
     range=(-1, 1),
     paper=ELISHA_2025,

@@ -23,7 +23,7 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
 
 
 @metric(
-    version=3,
+    version=4,
     higher_is_better=True,
     range=(-1, 1),
     paper=ELISHA_2025,

@@ -1,7 +1,9 @@
-"""Clever Hans finder: samples that the network gets right with confidence, from pixels outside the object.
+"""Clever Hans finder: samples whose target the network is confident of, from pixels outside the object.
 
-Equation 19 of Li et al. (2020): confidence above 0.9, pointing game below 0.5, insertion above the run's median. The
-map points outside the mask, and the pixels it points at suffice for the network: it may look at the wrong thing.
+Equation 19 of Li et al. (2020): f_c above 0.9, pointing game below 0.5, insertion above the run's median. The map
+points outside the mask, and the pixels it points at suffice for the network: it may look at the wrong thing. f_c is the
+confidence in what the maps explain, not in the most probable class: the probability of the target's class, the sum over
+the classes of a group, and for a contrast the difference of both sides, as in insertion.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +20,8 @@ from saliency_bench.results.cell import CellResult
 from saliency_bench.results.intervals import interval
 from saliency_bench.results.run_folder import Row, RunData
 
-HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "confidence", "pointing game", "insertion")
+HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "target",
+          "confidence", "pointing game", "insertion")  # fmt: skip
 POINTING, INSERTION = "saliency_pointing_game", "saliency_insertion"
 COUNTS = ("dataset", "model", "explainer", "found", "of", "share", "low", "high", "insertion above")
 
@@ -30,7 +33,8 @@ def clever_hans(
 
     Args:
         runs: with saliency_pointing_game and saliency_insertion.
-        confidence: of the prediction, above this; a prediction that is known to be wrong is left out.
+        confidence: f_c, of the target that the maps explain, above this; a sample that the network is known to get
+            wrong is left out.
         pointing_game: below this.
         insertion: above this; default: the median of the explainer's own scores in the run.
 
@@ -40,7 +44,7 @@ def clever_hans(
     rows: list[tuple] = []
     counts: list[tuple] = []
     for run in runs:
-        confidences, right = _predicted(run)
+        confidences, right = _confidences(run)
         subject, codes = run.subject, run.codes()
         for row, pointing, inserted in _scored_by_both(run):
             scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
@@ -61,8 +65,8 @@ def clever_hans(
         )
     above = "the median of the explainer" if insertion is None else f"{insertion:g}"
     notes = [
-        f"Confidence above {confidence:g}, pointing game below {pointing_game:g}, insertion above {above}; none "
-        "that is known to be wrong.",
+        f"Confidence in the explained target above {confidence:g}, pointing game below {pointing_game:g}, insertion "
+        f"above {above}; none that is known to be wrong.",
         "95 % intervals of the shares are for these thresholds; that the median itself is of samples is not in them.",
         "Look at each: the mask may be wrong, and evidence may well lie beside the object.",
     ]
@@ -80,9 +84,9 @@ def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]
             yield row, cells[POINTING], cells[INSERTION]
 
 
-def _predicted(run: RunData) -> tuple[np.ndarray, np.ndarray]:
-    """Return (confidences (n,) in the order of the run's ids, NaN where unknown; whether each may be right)."""
-    columns = ["image_id", "confidence", "correct"]
+def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
+    """Return (f_c (n,) in the order of the run's ids, NaN where there is none; whether each sample may be right)."""
+    columns = ["image_id", "target_confidence", "correct"]
     table = pa.concat_tables(pq.read_table(_predictions(folder), columns=columns) for folder in run.all_folders)
     confidences, correct = (
         dict(zip(table["image_id"].to_pylist(), table[name].to_pylist(), strict=True)) for name in columns[1:]
@@ -95,20 +99,23 @@ def _predicted(run: RunData) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _predictions(folder: Path) -> Path:
-    """Return the path of a run's predictions. Raise UserError if there are none."""
+    """Return the path of a run's predictions. Raise UserError if there are none, or none of the targets."""
     path = folder / "predictions.parquet"
-    if not path.is_file():
-        raise UserError(f"{folder} has no predictions.parquet, which holds the confidences; start the run again")
+    if not path.is_file() or "target_confidence" not in pq.read_schema(path).names:
+        raise UserError(
+            f"{folder} has no predictions.parquet with the column target_confidence, the confidence in what the maps "
+            "explain, as of an earlier version; start the run again"
+        )
     return path
 
 
-def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
-    """Return {image id: (label, prediction)} of these samples of a cell."""
-    wanted, classes = set(ids), {}
+def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
+    """Return {image id: (label, prediction, target)} of these samples of a cell."""
+    wanted, classes, names = set(ids), {}, ("label", "prediction", "target")
     path = run.folders.get(cell.cell_id, run.folder) / "records.parquet"
-    stretches = records.by_cell(path, ["image_id", "label", "prediction"], [cell.cell_id])
+    stretches = records.by_cell(path, ["image_id", *names], [cell.cell_id])
     for _, batch in stretches:
         for entry in batch.to_pylist():
             if entry["image_id"] in wanted:
-                classes[entry["image_id"]] = entry["label"], entry["prediction"]
+                classes[entry["image_id"]] = tuple(entry[name] for name in names)
     return classes

@@ -174,6 +174,7 @@ def answers(context: RunContext, chunk: Chunk) -> list[dict]:
         row = {stored(name): value for name, value in about.items()} | {"left_out": chunk.faults.get(position)}
         if position in index_of and logits is not None and chunk.batch is not None:
             row |= _predicted(context, chunk.batch, index_of[position], logits, context.question.right(about))
+            row["target_confidence"] = _target_confidence(context, about, logits[index_of[position]])
         rows.append({name: row.get(name) for name in names})
     return rows
 
@@ -214,6 +215,18 @@ def _predicted(context: RunContext, batch: Batch, index: int, logits: torch.Tens
         "correct": bool(recognised(p.numpy(), right, activation)),
         "top5": bool(right[first].any()) if five else None,
     }
+
+
+def _target_confidence(context: RunContext, about: Mapping, logits: torch.Tensor) -> float | None:
+    """Return f of the target that the maps of a sample explain; None without a target or probabilities.
+
+    It is the sum of the target's probabilities, less that of the classes it is contrasted with, as along curves.
+    """
+    p = probabilities(logits[None].double(), context.classifier.activation)[0]
+    if p.isnan().any() or not context.question.has_target(about):
+        return None
+    terms = context.question.target_of(about, logits.numpy())
+    return float(p[list(terms.plus)].sum() - p[list(terms.minus)].sum())
 
 
 def all_predictions(context: RunContext) -> Predictions:

@@ -99,7 +99,7 @@ def analyse(runs: Any, what: str, **options: Any) -> Analysis:
         runs: what `run` returned, its folder, or a list of such. Runs that ask the same question become one.
         what: "correlation" of every two metrics over samples per explainer, and over the means of datasets where there
             are three or more; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples
-            that are recognised with confidence from outside the object (options `confidence`, `pointing_game`,
+            whose target is recognised with confidence from outside the object (options `confidence`, `pointing_game`,
             `insertion`); "sweep", a metric along an option (`option`); "rank", agreement of metrics on the order of
             explainers; "randomisation", whether explainers depend on the weights, by the parts of
             saliency_randomisation (`bound`); "agreement" of metrics and people on the order of explainers at each

@@ -441,7 +441,7 @@ def _gallery(findings: Findings, runs: Sequence[RunData]) -> Figure:
             axes.imshow(image)
         axes.imshow(heat, alpha=0.6 if image is not None else 1.0, extent=_extent(image, heat))
         axes.set_title(
-            f"{row['sample'][:24]}\n{row['prediction']} {row['confidence']:.2f}, {row['explainer'][:20]}\n"
+            f"{row['sample'][:24]}\n{row['target']} {row['confidence']:.2f}, {row['explainer'][:20]}\n"
             f"pointing {row['pointing game']:.2f}, insertion {row['insertion']:.2f}",
             fontsize=6,
         )

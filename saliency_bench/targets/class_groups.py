@@ -9,10 +9,11 @@ these classes; others need a file.
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,22 +33,28 @@ class ClassGroups:
         name: Name of the table or file.
         members: Class numbers of each group.
         called: Name of each group.
-        joined: Indices of groups that were made for classes without a group of their own.
+        joined: {index of a group that was merged for classes without a group of their own: these classes}.
     """
 
     name: str
     members: tuple[tuple[int, ...], ...]
     called: tuple[str, ...] = ()
-    joined: frozenset[int] = frozenset()
+    joined: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def group_of(self, label: int) -> tuple[int, ...]:
         """Return the smallest group that contains a class, the first of equal ones, or () if none does.
 
-        A joined group counts only for classes that are in no other.
+        A joined group is that of the classes it was made for.
         """
-        groups = [(index in self.joined, len(group), index) for index, group in enumerate(self.members)
-                  if label in group]  # fmt: skip
-        return self.members[min(groups)[2]] if groups else ()
+        index = self.index_of_group(label)
+        return () if index is None else self.members[index]
+
+    def index_of_group(self, label: int) -> int | None:
+        """Return the index of the group of a class, see `group_of`."""
+        groups = [
+            (len(group), index) for index, group in enumerate(self.members) if label in self.joined.get(index, group)
+        ]
+        return min(groups)[1] if groups else None
 
     def runner_up(self, label: int, scores: np.ndarray) -> int | None:
         """Return the other member of the class's group with the highest score, or None if it has no other."""
@@ -55,15 +62,19 @@ class ClassGroups:
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """Return the group disjoint from the class's with the highest mean score, the first of equal ones, or ()."""
+        """Return the group disjoint from the class's with the highest mean score, the first of equal ones, or ().
+
+        A joined group is never the rival: it is no concept of its own.
+        """
         members = set(self.group_of(label))
-        disjoint = [group for group in self.members if members and members.isdisjoint(group)]
+        disjoint = [group for index, group in enumerate(self.members)
+                    if members and group and index not in self.joined and members.isdisjoint(group)]  # fmt: skip
         return max(disjoint, key=lambda group: float(scores[list(group)].mean()), default=())
 
     @property
     def identity(self) -> str:
         """Hash of the members, for cell ids."""
-        content = [self.members, sorted(self.joined)] if self.joined else self.members
+        content = [self.members, sorted(self.joined.items())] if self.joined else self.members
         return blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
 
@@ -102,19 +113,22 @@ def load_groups(
         for name, table in _tables().items():
             if len(class_names) == len(model_classes) and (positions := places_in(class_names, table)):
                 # Class of the table -> class of the names -> classes of the model.
-                groups = {
-                    key: [number for index in group for number in model_classes[positions[index]]]
-                    for key, group in table["groups"].items()
-                }
-                return _groups(name, groups, table.get("joined", ()))
+                groups, joined = (
+                    {key: [number for index in group for number in model_classes[positions[index]]]
+                     for key, group in listed.items()}
+                    for listed in (table["groups"], table.get("joined", {}))
+                )  # fmt: skip
+                return _groups(name, groups, joined)
     return None
 
 
-def _groups(name: str, members: dict[str, list[int]], joined: Sequence[str] = ()) -> ClassGroups:
-    """Return groups of {name: class numbers}; `joined` are the names of joined groups."""
+def _groups(
+    name: str, members: Mapping[str, list[int]], joined: Mapping[str, list[int]] = MappingProxyType({})
+) -> ClassGroups:
+    """Return groups of {name: class numbers}; `joined` are the classes that the joined ones were made for."""
     # Members are sorted, so that the identity does not depend on the order in a file.
-    numbers = frozenset(index for index, group in enumerate(members) if group in set(joined))
-    return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), numbers)
+    made_for = {index: tuple(sorted(joined[group])) for index, group in enumerate(members) if group in joined}
+    return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), made_for)
 
 
 @cache

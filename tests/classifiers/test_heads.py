@@ -178,8 +178,30 @@ def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path):
     assert about["accuracy_kind"] == "mean average precision"
     found = predictions(result)
     assert [row["confidence"] for row in found] == pytest.approx(p.max(axis=1).tolist(), abs=1e-6)
+    assert [row["target_confidence"] for row in found] == pytest.approx([p[i, i % classes] for i in range(7)], abs=1e-6)
     assert [row["correct"] for row in found] == [bool(p[i, i % classes] > 0.5) for i in range(7)]
     assert json.loads((result.folder / "run.json").read_text())["identity"]["activation"] == "sigmoid"
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_the_confidence_in_a_group_is_its_sum_and_in_a_contrast_the_difference(saved, tmp_path, activation):
+    """As insertion and deletion read them."""
+    data, model = saved(dataset()), classifier(4, activation=activation)
+    images = model.prepare([{"image": picture} for picture in pictures()]).images
+    with torch.no_grad():
+        logits = model(images).double()
+    p = (logits.sigmoid() if activation == "sigmoid" else logits.softmax(dim=1)).tolist()
+    lines = ["1|2,", "0,3", "1|3,0|2", "2,", "3,1", "0|1|2|3,", "1,0"]
+    targets = tmp_path / "targets.csv"
+    targets.write_text("image_id,target,against\n" + "".join(f"i{i},{line}\n" for i, line in enumerate(lines)))
+    by_hand = [p[0][1] + p[0][2], p[1][0] - p[1][3], p[2][1] + p[2][3] - p[2][0] - p[2][2], p[3][2], p[4][3] - p[4][1],
+               sum(p[5]), p[6][1] - p[6][0]]  # fmt: skip
+    ordered = [sorted(row, reverse=True) for row in p]
+    expected = {str(targets): by_hand, "predicted": [row[0] for row in ordered],
+                "contrast:second": [row[0] - row[1] for row in ordered]}  # fmt: skip
+    for number, (target, values) in enumerate(expected.items()):
+        found = predictions(run(data, model, tmp_path / f"run{number}", target=target))
+        assert [row["target_confidence"] for row in found] == pytest.approx(values, abs=1e-6)
 
 
 SHAPES = ["circle", "square"]

@@ -18,10 +18,15 @@ FEATURES = Features(
 )
 
 
-def split(name, masked):
+def split(name, masked, label=0):
     picture = Pictures.fromarray(np.zeros((8, 8, 3), np.uint8))
     rows = [
-        {"image_id": f"{name}{number}", "image": picture, "mask": picture.convert("L") if there else None, "label": 0}
+        {
+            "image_id": f"{name}{number}",
+            "image": picture,
+            "mask": picture.convert("L") if there else None,
+            "label": label,
+        }
         for number, there in enumerate(masked)
     ]
     return Dataset.from_list(rows, features=FEATURES)
@@ -29,14 +34,14 @@ def split(name, masked):
 
 @pytest.fixture
 def data(tmp_path):
-    """Five pictures in two splits, three of them with a mask, of three classes of which one is there."""
-    splits = {"train": split("a", [True, False, True]), "test": split("b", [False, True])}
+    """Five pictures in two splits, three of them with a mask, of three classes of which two are there."""
+    splits = {"train": split("a", [True, False, True]), "test": split("b", [False, True], 2)}
     DatasetDict(splits).save_to_disk(tmp_path / "data" / "pets")
     return tmp_path / "data"
 
 
 def test_all_splits_are_counted(data):
-    assert counts_of(str(data / "pets")) == {"classes": 3, "images": 5, "masks": 3}
+    assert counts_of(str(data / "pets")) == {"classes": 3, "images": 5, "masks": 3, "rarest": 0, "commonest": 3}
     with pytest.raises(NoNumberError, match="not built"):
         counts_of(str(data / "cows"))
 
@@ -49,7 +54,9 @@ def test_a_table_of_sizes_needs_no_run(data, tmp_path):
         "runs": {"all": {"datasets": ["pets", "cows"], "models": ["small", "wide"], "explainers": ["random"]}},
         "tables": {"sizes": {
             "title": "Sizes", "runs": ["all"], "rows": ["dataset"], "columns": ["value"], "plot": "",
-            "values": {name: {"size": name} for name in ("classes", "images", "masks")},
+            "values": {**{name: {"size": name} for name in ("classes", "images", "masks", "commonest")},
+                       "format": {"text": {"pets": "pixel-wise"}}},
+            "show": {"value": ["classes", "images", "masks"]},
             "figures": [[3, 5000, None], [2, 7, 7]],
         }},
     }  # fmt: skip
@@ -59,10 +66,10 @@ def test_a_table_of_sizes_needs_no_run(data, tmp_path):
     assert (done.jobs, done.failed) == ([], {})
     (table,) = done.tables
     assert table.printed.texts()[1:] == [
-        ["pets", "3 (paper 3, +0)", "5 (paper 5,000, −4,995)", "3"],
-        ["cows", "– (paper 2)", "– (paper 7)", "– (paper 7)"],
+        ["pets", "3 (paper 3, +0)", "5 (paper 5,000, −4,995)", "3", "3", "pixel-wise"],
+        ["cows", "– (paper 2)", "– (paper 7)", "– (paper 7)", "–", "–"],
     ]
-    assert "3 of 6 numbers are missing: the dataset is not built." in table.notes
+    assert "4 of 10 numbers are missing: the dataset is not built." in table.notes
     assert "5,000" in done.page.read_text()
 
 
@@ -72,8 +79,16 @@ def test_the_size_of_a_dataset_is_no_other_quantity(tmp_path):
         find_suite("p0")[0].read_text().replace("classes: {size: classes}", "classes: {size: classes, accuracy: top1}")
     )
     path.write_text(text)
-    with pytest.raises(UserError, match="accuracy, crowd or size"):
+    with pytest.raises(UserError, match="accuracy, crowd, size or text"):
         find_suite(str(path))
+
+
+def test_the_binary_sets_of_p0_are_evaluated_on_the_positive_class(tmp_path):
+    """Saliency-Bench, appendix C: all scores rest on images with a mask."""
+    _, content, _ = find_suite("p0")
+    for job in jobs_of(content, ["p0-table2", "p0-table4"], Choice(tmp_path)):
+        only = ("masked",) if job.dataset in ("disease-xai", "cancer-xai", "security-xai") else ()
+        assert tuple(job.spec.only or ()) == only
 
 
 def test_the_sizes_of_a_paper_start_no_run_where_other_tables_do(tmp_path):

@@ -13,9 +13,20 @@ from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import build
+from saliency_bench.data.annotations import joined, split_off
+from saliency_bench.data.build_report import read_report
 from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _coco, _examples, coco_val, food_101, imagenet_val, openimages_animals, voc_val
+from saliency_bench.hub_builders import (
+    _coco,
+    _examples,
+    coco_val,
+    food_101,
+    imagenet_groups,
+    imagenet_val,
+    openimages_animals,
+    voc_val,
+)
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -219,6 +230,35 @@ def test_imagenet_draws_images_to_train_on_where_the_source_has_them(tmp_path):
     trained = [samples[name] for name in set().union(*splits.values())]
     assert set(Counter(sample["label"] for sample in trained).values()) == {2}
     assert {sample["source_split"] for sample in trained} == {"train"}
+
+
+def test_imagenet_triplets_of_image_class_and_group(tmp_path, monkeypatch):
+    """Published without the images, and joined with them by the names of their files."""
+    monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path / "cache"))
+    source, samples = tmp_path / "source", {}
+    for builder, example in ((imagenet_groups, "imagenet-val devkit"), (imagenet_val, "imagenet-val")):
+        shutil.rmtree(source, ignore_errors=True)
+        samples[builder] = built(builder, _examples.write(example, source, 4, 32))[0]
+    triplets = samples[imagenet_groups]
+    tench, goldfish = sorted(triplets)[:2]
+    assert [triplets[name]["class_group"] for name in sorted(triplets)] == [
+        "teleost fish", "teleost fish", "wading bird", "crane + lighter + hard disc + sunglass + pick"
+    ]  # fmt: skip
+    assert triplets[tench]["group_wnids"] == triplets[goldfish]["group_wnids"]
+    assert {"n01440764", "n01443537", "n02640242"} < set(triplets[tench]["group_wnids"])  # and the sturgeon
+    for name, triplet in triplets.items():
+        assert triplet["wnid"] in triplet["group_wnids"]
+        assert samples[imagenet_val][name]["class_group"] == triplet["class_group"]
+    folder = build("imagenet-groups", tmp_path / "built", source, progress=False)
+    published = split_off(folder, read_report(folder), tmp_path / "published")
+    notes = datasets.load_dataset("parquet", data_dir=str(tmp_path / "published"), split="test")
+    assert "image" not in notes.column_names
+    assert notes.sort("image_id")["class_group"] == [triplets[name]["class_group"] for name in sorted(triplets)]
+    whole = sb.load_dataset(str(joined(notes, published, "test", source)), split="test")
+    assert whole.features["image"] == datasets.Image()
+    assert sorted(zip(whole["image_id"], whole["class_group"], strict=True)) == [
+        (name, triplets[name]["class_group"]) for name in sorted(triplets)
+    ]
 
 
 def test_imagenet_devkit_that_cannot_be_right(tmp_path):

@@ -101,7 +101,7 @@ def _prediction(rng: np.random.Generator, number: int, image_id: str, no_masks: 
     right = bool(rng.random() < 0.9)
     return {
         "image_id": image_id, "label": number % 2, "prediction": number % 2 if right else 1 - number % 2,
-        "confidence": 0.9, "correct": right, "mask_share": 0.1 if masked else None,
+        "confidence": 0.9, "target_confidence": 0.9, "correct": right, "mask_share": 0.1 if masked else None,
         "left_out": None if masked else "no mask", "logits": [0.0, 1.0],
     }  # fmt: skip
 

@@ -9,21 +9,23 @@ from itertools import count
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
+from saliency_bench import load_classifier
 from saliency_bench.analysis.agreement import read_answers
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 from saliency_bench.scoring.exposures import SHOWN, judgement_areas
-from saliency_bench.scoring.perturbation import fraction_counts
-from saliency_bench.studies.peekaboom import protocol
+from saliency_bench.scoring.perturbation import Curves, fraction_counts
 from saliency_bench.studies.peekaboom.chance import (
     LIKE_GUESSING,
     corrected,
     evidence_of_guessing,
     guessing_area,
 )
-from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration, revealed
+from saliency_bench.studies.peekaboom.protocol import KIND, PROTOCOLS, Peekaboom, configuration, revealed
 from saliency_bench.studies.peekaboom.results import export, judged, results
 from saliency_bench.studies.run_images import pair_of, unit_of
 from saliency_bench.studies.store import Store
@@ -59,7 +61,7 @@ def test_revealed_pixels_by_hand():
     """Of four pixels a half are two: those of the highest values."""
     frame = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     shown = revealed(frame, np.array([[0.1, 0.9], [0.5, 0.2]], np.float32), 0.5)
-    assert shown.tolist() == [[[128] * 3, [3, 4, 5]], [[6, 7, 8], [128] * 3]]
+    assert shown.tolist() == [[[0] * 3, [3, 4, 5]], [[6, 7, 8], [0] * 3]]
 
 
 @pytest.mark.parametrize("exposure", SHOWN)
@@ -70,10 +72,55 @@ def test_revealed_pixels_are_the_first_of_the_order_that_kae_keeps(exposure, siz
         frame, values = images.frame(images.ids[0]), images.map(images.ids[0], name)
         values = np.round(values * 4) / 4  # with ties
         first = descending(values[None])[0][: fraction_counts(size, size, [exposure])[0]]
-        expected = np.full((size * size, 3), protocol.GREY, np.uint8)
+        expected = np.zeros((size * size, 3), np.uint8)
         for pixel in first:
             expected[pixel] = frame[pixel // size, pixel % size]
         np.testing.assert_array_equal(revealed(frame, values, exposure).reshape(-1, 3), expected)
+
+
+class Seen(nn.Module):
+    """Keeps the pictures that it classifies."""
+
+    def forward(self, images):
+        self.images = images
+        return images.mean(dim=(2, 3))
+
+
+@pytest.mark.parametrize("fill", ["black", "grey"])
+def test_people_see_what_kae_shows_the_network_unless_the_study_is_an_earlier_one(tmp_path, fill):
+    game = start(Store(tmp_path / "study.db"), fill=fill)
+    assert game.study.configuration.get("fill") == (None if fill == "grey" else "black")
+    person, network = game.study.join().name, load_classifier(Seen(), mean=(0, 0, 0), std=(1, 1, 1), device="cpu")
+    question = game.question(person)
+    while pair_of(question.unit)[1] is None:
+        game.save(person, {"place": question.place, "step": question.step, "choice": None})
+        question = game.question(person)
+    image, explainer = pair_of(question.unit)
+    frame, values = game.images.frame(image), game.images.map(image, explainer)
+    for step, exposure in enumerate(SHOWN):
+        shown = pixels(game.picture(person, question.place, step))
+        whole = torch.from_numpy(frame.copy()).permute(2, 0, 1)[None].float() / 255
+        curves = Curves(network, whole, torch.eye(3)[:1], values[None])
+        curves.probabilities("top", "black", fraction_counts(*values.shape, [exposure]))
+        of_network = (network.model.images[0] * 255).round().permute(1, 2, 0).numpy()
+        hidden = (shown != of_network).any(axis=2)
+        assert hidden.any() == (fill == "grey" and exposure < 1)
+        assert (shown[hidden] == 128).all()
+        game.save(person, {"place": question.place, "step": step, "choice": None})
+
+
+def test_under_the_protocol_of_the_paper_there_are_no_checks_and_the_careless_count(tmp_path):
+    """Lu et al., table 3 and figure 6: `--protocol p2`."""
+    game = start(Store(tmp_path / "study.db"), run_images(6), **PROTOCOLS["p2"] | {"judgements": 2})
+    assert PROTOCOLS["p2"] == {"judgements": 10, "pairs": 20, "checks": 0}
+    assert (game.study.configuration["checks"], len(game.study.configuration["images"])) == ([], 6)
+    people = {work(game, Worker(f"w{number}", careless=number == 0)) for number in range(8)}
+    findings = results(game.study)
+    assert {row["person"] for row in findings.data["people"]} == people
+    assert {(row["checks"], row["checks right"]) for row in findings.data["people"]} == {(0, 0)}
+    assert {row["judgements"] for row in findings.data["crowd"][:-1]} == {12}
+    for row in findings.data["crowd"][:-1]:
+        assert row["saliency_crowd_auc"] == row["with everyone"]
 
 
 def test_what_is_sent_holds_no_other_pixel_and_no_name(game):
@@ -92,7 +139,7 @@ def test_what_is_sent_holds_no_other_pixel_and_no_name(game):
             first = descending(game.images.map(image, explainer)[None])[0][:number]
             hidden = np.ones(frame.shape[:2], bool)
             hidden.flat[first] = False
-            assert (shown[hidden] == protocol.GREY).all()
+            assert not shown[hidden].any()
             assert hidden.sum() == frame.shape[0] * frame.shape[1] - number
             np.testing.assert_array_equal(shown[~hidden], frame[~hidden])
         told = repr(state)
@@ -182,6 +229,7 @@ def test_no_other_picture_is_sent(game, place, step):
     ({"limit": 0}, "too few"),
     ({"checks": 12}, "too few"),
     ({"checks": -1}, "too few"),
+    ({"fill": "white"}, "fill is black or grey; got white"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
     with pytest.raises(UserError, match=line):

@@ -103,7 +103,8 @@ def test_what_cannot_be_shown_is_one_line(done, tmp_path):
 @pytest.mark.slow
 def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
     store = tmp_path / "study.db"
-    words = ["peekaboom", "serve", done, "--store", store, "--judgements", 1, "--pairs", 10, "--checks", 1]
+    words = ["peekaboom", "serve", done, "--store", store, "--protocol", "p2", "--judgements", 1, "--pairs", 10,
+             "--checks", 1]  # fmt: skip
     with Command(*words) as server:
         key = server.call("api/join", body={"request": "a random text of many characters"})["key"]
         state = server.call("api/state", key)

@@ -1,5 +1,7 @@
 """Counts of built datasets over all their splits, which a table shows beside the paper's."""
 
+from collections import Counter
+
 from saliency_bench.data.loading import find
 from saliency_bench.data.names import SPLITS
 from saliency_bench.engine.suites.number import NoNumberError
@@ -13,7 +15,8 @@ def counts_of(name: str) -> dict[str, int]:
         name: What `--dataset` takes.
 
     Returns:
-        {"classes": those that an image may have, "images": of all splits, "masks": images with one}.
+        {"classes": those that an image may have, "images": of all splits, "masks": images with one, "rarest" and
+        "commonest": images of the class with the fewest and with the most}.
 
     Raises:
         NoNumberError: The dataset is not on this machine.
@@ -34,7 +37,14 @@ def counts_of(name: str) -> dict[str, int]:
         raise NoNumberError("the dataset has no split")
     images = sum(len(rows) for rows in splits)
     names = getattr(splits[0].features.get("label"), "names", None)
-    classes = len(names) if names is not None else len({label for rows in splits for label in rows["label"]})
+    labels = Counter(label for rows in splits for label in rows["label"])
+    per_class = list(labels.values()) if names is None else [labels[number] for number in range(len(names))]
     # The column of Arrow knows which masks are null; no picture is decoded.
     columns = [rows.with_format("arrow")["mask"][:] for rows in splits if "mask" in rows.features]
-    return {"classes": classes, "images": images, "masks": sum(len(masks) - masks.null_count for masks in columns)}
+    return {
+        "classes": len(per_class),
+        "images": images,
+        "masks": sum(len(masks) - masks.null_count for masks in columns),
+        "rarest": min(per_class),
+        "commonest": max(per_class),
+    }

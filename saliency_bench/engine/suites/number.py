@@ -22,6 +22,7 @@ class Number:
         least: Images of the smallest run behind it.
         best: Whether its explainer is among the best by its metric in its run.
         missing: Why there is no number, or "".
+        text: Words in the place of a number, or "".
         cell: Id of its cell, or "" for a number made of several.
         runs: Folders of the runs behind it, below --out.
         samples: The run and cell whose mean score it is, if it is one.
@@ -34,6 +35,7 @@ class Number:
     least: int | None = None
     best: bool = False
     missing: str = ""
+    text: str = ""
     cell: str = ""
     runs: tuple[str, ...] = ()
     samples: tuple[RunData, CellResult] | None = None

@@ -100,6 +100,8 @@ class Results:
             NoNumberError: It is missing.
         """
         value, variant = table.values[place["value"]], table.variants.get(place["variant"], {})
+        if value.text:
+            return Number(text=value.text.get(place["dataset"], ""))
         if value.size:
             return Number(float(self._counts(place["dataset"])[value.size]))
         # What has no explainer depends on it only where the table has that axis, as different runs may have them.

@@ -122,7 +122,9 @@ class Value(Strict):
         judgements: The area that so many judgements per image would give, drawn from all of them.
         count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
         bin: Two exposures, as in "0.1 0.2".
-        size: Number of classes, images or masks of the dataset, over all its splits; such a table needs no run.
+        size: Number of classes, images or masks of the dataset, or of images of its rarest or commonest class, over all
+            its splits; a table of sizes and texts needs no run.
+        text: {dataset: what the paper says of it in words}.
         transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
         run: The run of the table that holds the value, where not all do.
         scale: Factor that turns the value into the paper's unit.
@@ -138,7 +140,8 @@ class Value(Strict):
     judgements: str = ""
     count: Literal["", "image", "person"] = ""
     bin: str = ""
-    size: Literal["", "classes", "images", "masks"] = ""
+    size: Literal["", "classes", "images", "masks", "rarest", "commonest"] = ""
+    text: dict[str, str] = {}
     transform: str = ""
     run: str = ""
     scale: float = 1.0
@@ -146,9 +149,11 @@ class Value(Strict):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Check that it is exactly one kind of quantity."""
-        kinds = self.metric, self.accuracy, self.crowd, self.size
+        kinds = self.metric, self.accuracy, self.crowd, self.size, self.text
         if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
-            raise ValueError("a value needs either metric (with against, for a correlation), accuracy, crowd or size")
+            raise ValueError(
+                "a value needs either metric (with against, for a correlation), accuracy, crowd, size or text"
+            )
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
             raise ValueError("exposure, judgements and count go with crowd")
         if bool(self.count) != bool(self.bin):
@@ -162,7 +167,7 @@ class Value(Strict):
     @property
     def has_explainer(self) -> bool:
         """Return whether it depends on the explainer."""
-        return not (self.accuracy or self.count or self.size)
+        return not (self.accuracy or self.count or self.size or self.text)
 
     @property
     def is_count(self) -> bool:
@@ -255,7 +260,7 @@ class Table(Strict):
     @property
     def needs_runs(self) -> bool:
         """Return whether it shows anything but the sizes of datasets."""
-        return not all(value.size for value in self.values.values())
+        return not all(value.size or value.text for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
         """Return whether the paper's table has this name on an axis; the others are added by the suite."""

@@ -18,7 +18,7 @@ from saliency_bench.results.intervals import INTERVAL_FROM
 from saliency_bench.utils.files import write_json, write_text
 
 BEST, FEW = "*", "†"
-SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "cell")
+SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
 QUANTITY = "quantity"  # the axis `value` as a column, beside the number itself
 JOIN = ", "
 
@@ -225,6 +225,8 @@ def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
     """Return a number as text: 0.312 [0.288, 0.337]*, with the paper's figure and the difference if compared."""
     if record is None:
         return ""
+    if record["text"]:
+        return record["text"]
     interval, figure = interval_of(record), figure_of(table, record)
     text = number_of(table, record) + f" {interval}" * bool(interval)
     text += BEST * record["best"] + FEW * rests_on_few(record)

@@ -28,8 +28,9 @@ from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "peekaboom"
-GREY = 128  # of all pixels that are not shown
+FILLS = {"black": 0, "grey": 128}  # of all pixels that are not shown; that of saliency_kae and saliency_roae first
 JUDGEMENTS, PAIRS, CHOICES, CHECKS = 10, 20, 4, 2
+PROTOCOLS = {"p2": {"judgements": 10, "pairs": 20, "checks": 0}}  # Lu et al.: whoever is careless counts
 
 
 def configuration(
@@ -40,6 +41,7 @@ def configuration(
     choices: int = CHOICES,
     checks: int = CHECKS,
     strike: bool = False,
+    fill: str = "black",
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -54,6 +56,7 @@ def configuration(
         choices: labels that a person chooses from.
         checks: attention checks of a person.
         strike: strike out labels that were tried, which makes guessing pay (`chance`).
+        fill: what hidden pixels are, black as where saliency_kae keeps pixels, or grey as in earlier versions.
         limit: images to judge, drawn by the seed; None: all.
         seed: of all that is drawn.
 
@@ -66,6 +69,8 @@ def configuration(
     if not 2 <= choices <= min(len(images.classes), 9):
         most = min(len(images.classes), 9)
         raise UserError(f"choices is a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
+    if fill not in FILLS:
+        raise UserError(f"fill is {' or '.join(FILLS)}; got {fill}")
     if len(images.maps) < 2:
         raise UserError("a study compares at least two explainers")
     drawn = sorted(images.ids, key=lambda image: seed_of(seed, "images", image))
@@ -84,6 +89,7 @@ def configuration(
         "choices": choices,
         "strike": strike,
         "exposures": list(SHOWN),
+        **({} if fill == "grey" else {"fill": fill}),  # so that a study of an earlier version can be resumed
     }
 
 
@@ -217,7 +223,7 @@ class Peekaboom:
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
-        """Return a PNG of the pixels that this person may see now, all others grey.
+        """Return a PNG of the pixels that this person may see now, all others in the fill of the study.
 
         Raises:
             UserError: The person has not got to this place.
@@ -227,7 +233,8 @@ class Peekaboom:
         frame = self.images.frame(image)
         if explainer is None:
             return png(frame)
-        return png(revealed(frame, self.images.map(image, explainer), self.exposure(question)))
+        fill = FILLS[self.study.configuration.get("fill", "grey")]
+        return png(revealed(frame, self.images.map(image, explainer), self.exposure(question), fill))
 
     # answers
 
@@ -275,17 +282,15 @@ def _checked(question: Question | None, place: object, step: object) -> Question
     return question
 
 
-def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarray:
+def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int = FILLS["black"]) -> np.ndarray:
     """Return uint8 (H, W, 3): the first pixels in the order of `maps.descending`, as saliency_kae keeps them.
 
-    Others are grey.
-
-    Their number is exposure * H * W, rounded, a half to the even number.
+    Their number is exposure * H * W, rounded, a half to the even number. All others are `fill`.
     """
     height, width = values.shape
     count = np.rint(np.array([exposure * height * width])).astype(np.int64)
     kept = top_pixels(values[None], count)[0]
-    return np.where(kept[..., None], frame, np.uint8(GREY))
+    return np.where(kept[..., None], frame, np.uint8(fill))
 
 
 def strikes(study: Study) -> bool:

@@ -1,0 +1,244 @@
+"""What the datasets of ImageNet's validation images share: the layouts of the source, its classes and their groups."""
+
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.data.jobs import BuildLog
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub_builders import _examples
+from saliency_bench.hub_builders._source import (
+    base_with,
+    entries,
+    first_folder,
+    inside,
+    is_picture,
+    json_of,
+    library,
+    needed,
+    part,
+    table,
+    text_of,
+)
+from saliency_bench.hub_builders._wordnet import TABLE
+from saliency_bench.targets.class_groups import load_groups
+from saliency_bench.utils.pictures import UnreadableError
+
+HOME = "ILSVRC 2012, image-net.org or kaggle.com/c/imagenet-object-localization-challenge (non-commercial research)"
+WNID = re.compile(r"n\d{8}")
+NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # in the name of a file or folder
+LISTS = ("LOC_synset_mapping.txt", "synset_words.txt")
+MARKS = ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val", "ILSVRC2012_devkit_t12", *LISTS)  # of the source folder
+DEVKIT = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "devkit/data", "data")
+BOXES = ("ILSVRC2012_bbox_val_v3/val", "ILSVRC2012_bbox_val_v3", "ILSVRC/Annotations/CLS-LOC/val", "bbox/val", "val")
+Boxes = list[list[float]]
+CITATION = """@article{russakovsky2015imagenet,
+  title = {{ImageNet} Large Scale Visual Recognition Challenge},
+  author = {Russakovsky, Olga and Deng, Jia and Su, Hao and others},
+  journal = {International Journal of Computer Vision},
+  year = {2015}
+}"""
+Found = dict[str, tuple[Path, str, Boxes | Path | None]]  # {image id: (file, WordNet id, boxes or their XML)}
+
+
+def root_of(source: Path | None, name: str) -> Path:
+    """Return the folder of the source of a dataset; UserError if there is none."""
+    return base_with(needed(source, name, HOME), *MARKS)
+
+
+def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
+    """Return the images to evaluate on, in the layout of the source, of these classes.
+
+    Raises:
+        UserError: There are none.
+    """
+    kaggle = root / "ILSVRC/Data/CLS-LOC/val"
+    images = _listed(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
+    if not images:
+        raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; {HOME}")
+    for name in sorted(images):
+        if images[name][1] not in names:
+            log.leave_out(name, "image", f"{images[name][1]} is none of the {len(names)} classes")
+    return {name: found for name, found in images.items() if found[1] in names}
+
+
+@cache
+def groups() -> dict[str, tuple[str, list[str]]]:
+    """Return {WordNet id of a class: (name of its group, WordNet ids of the group's classes)}."""
+    table = json_of(TABLE, dict)
+    known, wnids = load_groups(None, table["classes"], len(table["classes"])), table["wnids"]
+    assert known is not None
+    indices = [known.index_of_group(label) for label in range(len(wnids))]
+    named = (
+        (known.called[index], [wnids[member] for member in known.members[index]])
+        for index in indices
+        if index is not None
+    )
+    return dict(zip(wnids, named, strict=True))  # every class has a group
+
+
+def group_of(wnid: str) -> tuple[str | None, list[str]]:
+    """Return (name of a class's group, WordNet ids of its classes); (None, []) for what is no class of ILSVRC 2012."""
+    return groups().get(wnid, (None, []))
+
+
+def classes_of(root: Path) -> dict[str, str]:
+    """Return {WordNet id: name} in the order of the ids.
+
+    Raises:
+        UserError: The source does not say them.
+    """
+    index = root / "imagenet_class_index.json"
+    devkit = first_folder(root, *DEVKIT)
+    mapping = next((root / name for name in LISTS if (root / name).is_file()), None)
+    if mapping is not None:
+        split = [line.partition(" ") for line in text_of(mapping).splitlines() if line.strip()]
+        pairs, origin = [(wnid, name.strip()) for wnid, _, name in split], mapping
+    elif index.is_file():
+        listed = sorted((int(key), value) for key, value in json_of(index, dict).items() if key.isdecimal())
+        pairs = [(str(value[0]), str(value[1])) for _, value in listed if isinstance(value, list) and len(value) == 2]
+        origin = index
+    elif devkit and (devkit / "meta.mat").is_file():
+        origin = devkit / "meta.mat"
+        pairs = [(wnid, name) for _, wnid, name in synsets(origin)]
+    else:
+        origin = first_folder(root, "val", "ILSVRC2012_img_val") or root
+        wnids = [path.name for path in entries(origin) if WNID.fullmatch(path.name) and path.is_dir()]
+        table = json_of(TABLE, dict)["classes"]
+        if len(wnids) != len(table):
+            names_of = ", ".join((*LISTS, index.name))
+            raise UserError(f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; {HOME}")
+        pairs = list(zip(wnids, table, strict=True))
+    if not pairs or not all(WNID.fullmatch(wnid) and name for wnid, name in pairs):
+        raise UserError(f"{origin} is not a list of WordNet ids and names; {HOME}")
+    names = [name for _, name in pairs]
+    return {wnid: name if names.count(name) == 1 else f"{name} ({wnid})" for wnid, name in sorted(pairs)}
+
+
+def synsets(path: Path) -> list[tuple[int, str, str]]:
+    """Return (number, WordNet id, name) of the classes of the devkit's meta.mat, which also holds groups of them."""
+    loadmat = library("scipy.io").loadmat
+    try:
+        rows = loadmat(path, squeeze_me=True, struct_as_record=True)["synsets"]
+        columns = (rows["ILSVRC2012_ID"], rows["WNID"], rows["words"], rows["num_children"])
+        classes = [(int(n), str(wnid), str(name)) for n, wnid, name, below in zip(*columns, strict=True) if not below]
+    except Exception as error:  # the reader raises all kinds of errors on damaged files
+        raise UserError(f"{path} is not the devkit's meta.mat: {one_line(error)}; download it again: {HOME}") from error
+    return sorted(classes)
+
+
+def truth(root: Path) -> dict[str, str]:
+    """Return {image name: WordNet id} of the devkit, whose line n is the class of image n; {} where there is none."""
+    devkit = first_folder(root, *DEVKIT)
+    path = devkit and devkit / "ILSVRC2012_validation_ground_truth.txt"
+    if not devkit or not path or not path.is_file():
+        return {}
+    wnids = {str(number): wnid for number, wnid, _ in synsets(part(devkit, "meta.mat", HOME))}
+    classes = {}
+    for number, line in enumerate(text_of(path).split(), 1):
+        if line not in wnids:
+            raise UserError(f"{path} line {number}: {line[:20]!r} is not in meta.mat; download it again: {HOME}")
+        classes[f"ILSVRC2012_val_{number:08d}"] = wnids[line]
+    return classes
+
+
+def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
+    """Return the images of Kaggle's layout."""
+    path = root / "LOC_val_solution.csv"
+    if not path.is_file():
+        raise UserError(f"{root} has no LOC_val_solution.csv; give the folder as downloaded and unpacked: {HOME}")
+    images: Found = {}
+    for number, row in table(path, ["ImageId", "PredictionString"]):
+        name, words = row["ImageId"].strip(), row["PredictionString"].split()
+        try:
+            boxes = [[float(word) for word in words[place + 1 : place + 5]] for place in range(0, len(words), 5)]
+            file = inside(folder, f"{name}.JPEG")  # always spelled like this by the source
+        except (ValueError, UnreadableError) as error:  # an UnreadableError is a ValueError too
+            reason = str(error) if isinstance(error, UnreadableError) else "boxes that are not numbers"
+            log.leave_out(name or f"line {number}", "image", reason)
+            continue
+        if not words or not all(len(box) == 4 for box in boxes):
+            log.leave_out(name, "image", f"line {number} of {path.name} is not a class and four numbers each")
+        elif name in images:
+            log.remark(name, f"{path.name} line {number}: listed twice; the first counts")
+        else:
+            images[name] = (
+                file,
+                words[0],
+                [box for box, wnid in zip(boxes, words[::5], strict=True) if wnid == words[0]],
+            )
+    return images
+
+
+def _in_folders(root: Path, log: BuildLog) -> Found:
+    """Return the images of image-net.org's layout, or of class folders."""
+    images: Found = {}
+    truths = truth(root)
+    boxes = {path.stem: path for name in BOXES for path in entries(root / name) if path.suffix == ".xml"}
+    bases = (root / "val", root / "ILSVRC2012_img_val", root)
+    for folder, file in next(filter(None, map(_pictures, bases)), []):
+        wnid = NAMED.search(folder) or NAMED.search(file.stem)
+        kind = wnid[1] if wnid else truths.get(file.stem)
+        if kind is None:
+            log.leave_out(file.stem, "image", "no class: neither in its name or folder nor in the devkit")
+        elif file.stem in images:
+            log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first stays")
+        else:
+            images[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
+    for name in sorted(set(truths) - {name[:23] for name in images}):
+        log.leave_out(name, "image", "in the list of the devkit, but there is no such image")
+    return images
+
+
+def _pictures(base: Path) -> list[tuple[str, Path]]:
+    """Return (name of the folder in it, or "", file) of the images in a folder and in the folders in it."""
+    files = [
+        (path.name if path.is_dir() else "", file)
+        for path in entries(base)
+        for file in (entries(path) if path.is_dir() else [path])
+    ]
+    return [(folder, file) for folder, file in files if is_picture(file)]
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the raw layout, with `count` samples of about `side` pixels."""
+    wnids = ("n01440764", "n01443537", "n02012849", "n03126707")
+    rows = ["ImageId,PredictionString"]
+    for index in range(count):
+        wnid = wnids[index % 4]
+        _examples.picture(folder / f"ILSVRC/Data/CLS-LOC/train/{wnid}/{wnid}_{index}.JPEG", index + 40, side)
+        name = f"ILSVRC2012_val_{index + 1:08d}"
+        mask = _examples.picture(folder / f"ILSVRC/Data/CLS-LOC/val/{name}.JPEG", index + 80, side)
+        down, across = np.flatnonzero(mask.any(1)) + 1, np.flatnonzero(mask.any(0)) + 1
+        rows.append(f"{name},{wnids[index % 4]} {across[0]} {down[0]} {across[-1]} {down[-1]} ")
+    _examples.text(folder / "LOC_val_solution.csv", "\n".join(rows) + "\n")
+    names = ("tench, Tinca tinca", "goldfish, Carassius auratus", "crane", "crane")
+    _examples.text(folder / "LOC_synset_mapping.txt", "\n".join(map(" ".join, zip(wnids, names, strict=True))) + "\n")
+
+
+def example_devkit(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the layout of image-net.org."""
+    example(folder, count, side)
+    names = [line.split(" ", 1) for line in text_of(folder / "LOC_synset_mapping.txt").splitlines()]
+    numbers = (3, 1, 2, 4)  # the devkit has its own
+    kinds = [(name, "O") for name in ("ILSVRC2012_ID", "WNID", "words", "num_children")]
+    rows = [(number, *name, 0) for number, name in zip(numbers, names, strict=True)]
+    devkit = folder / "ILSVRC2012_devkit_t12/data"
+    devkit.mkdir(parents=True)
+    synsets = np.array([*rows, (5, "n00015388", "animal", 2)], kinds)[:, None]
+    library("scipy.io").savemat(devkit / "meta.mat", {"synsets": synsets})
+    classes = [numbers[index % 4] for index in range(count)]
+    _examples.text(devkit / "ILSVRC2012_validation_ground_truth.txt", "".join(f"{number}\n" for number in classes))
+    (folder / "ILSVRC/Data/CLS-LOC/train").rename(folder / "train")
+    for name, (path, wnid, boxes) in _listed(folder, folder / "ILSVRC/Data/CLS-LOC/val", BuildLog()).items():
+        path.rename(folder / path.name)
+        listed = boxes if isinstance(boxes, list) else []
+        boxed = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in listed]
+        objects = "".join(f"<object>{entry_object}</object>" for entry_object in boxed)
+        _examples.text(folder / f"val/{name}.xml", f"<annotation>{objects}</annotation>")
+    shutil.rmtree(folder / "ILSVRC")
+    for path in folder.glob("LOC_*"):
+        path.unlink()

@@ -1,0 +1,79 @@
+"""ImageNet validation as triplets of image, class and group of similar classes, for questions such as "why a car?".
+
+Source: the validation images of ILSVRC 2012 (image-net.org or kaggle.com/c/imagenet-object-localization-challenge; for
+non-commercial research and education only), in any of the layouts that imagenet-val reads. Boxes are not needed.
+
+Published are the annotations alone, a row for each image by the name of its file; with the source, the images join
+them: load_dataset("imagenet-groups", source=DIR).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from saliency_bench.data.jobs import BuildLog, Job
+from saliency_bench.hub_builders import _imagenet
+from saliency_bench.hub_builders._imagenet import classes_of, group_of, images_of, root_of
+from saliency_bench.hub_builders._papers import RFXG
+from saliency_bench.hub_builders._source import picture_of
+
+VERSION = "1"
+ALSO_CALLED = ("imagenet-triplets", "rfxg")
+TITLE = "ImageNet groups"
+ANNOTATORS = ("crowdsourced", "machine-generated")
+SOURCES = ("extended|other-imagenet-1k",)
+PAPER = RFXG
+LICENSE = "other"
+TERMS = ("imagenet-terms-of-access", "https://www.image-net.org/download.php")
+REDISTRIBUTE = False
+PAPER_COUNTS: dict = {}
+CITATION = f"""{_imagenet.CITATION}
+
+@article{{elisha2025rethinking,
+  title = {{Rethinking Saliency Maps: A Cognitive Human Aligned Taxonomy and Evaluation Framework for Explanations}},
+  author = {{Elisha, Yehonatan and Cohen, Seffi and Barkan, Oren and Koenigstein, Noam}},
+  year = {{2025}}
+}}"""
+RULE = """The class is that of the source. Its group is its smallest category in WordNet 3.0 of 5 to 50 classes; a class
+without one is merged with the nearest categories inside its smallest category of more than 50 until five classes are
+together. A group goes by the name of the category, a merged one by the names of all of them. `class_group` is the name,
+`group_wnids` are the classes of the group and `wnid` is the class. There are no masks."""
+
+
+def features(classes: dict[str, list[str]]) -> dict:
+    """Return the columns, with the classes of the source."""
+    from datasets import ClassLabel, List, Value
+
+    text = Value("string")
+    return {"label": ClassLabel(names=classes["label"]), "wnid": text, "class_group": text, "group_wnids": List(text)}
+
+
+def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
+    """Yield the images in the order of their names.
+
+    Args:
+        source: the folder of the raw source.
+        log: gets what is left out, and why.
+    """
+    root = root_of(source, "imagenet-groups")
+    names = classes_of(root)
+    log.classes = {"label": list(names.values())}
+    images = images_of(root, names, log)
+    log.expected = len(images)
+    for name in sorted(images):
+        path, wnid, _ = images[name]
+        yield Job(sample_of, name, path, wnid, names[wnid])
+
+
+def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str) -> dict | None:
+    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    picture = picture_of(log, name, path)
+    group, members = group_of(wnid)
+    about = {"label": label, "wnid": wnid, "class_group": group, "group_wnids": members}
+    return (
+        picture and {"image_id": name, "image": picture, "mask": None, "source_split": "val", "split": "test"} | about
+    )
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    """Write a small source in the layout of Kaggle, with `count` samples of about `side` pixels."""
+    _imagenet.example(folder, count, side)
