@@ -203,6 +203,11 @@ class Classifier(nn.Module):
         except (AssertionError, ValueError, RuntimeError) as error:
             if channels := re.search(r"expected input.* to have (\d+) channels, but got (\d+)", str(error)):
                 raise UserError(f"{self.id} {_other_channels(int(channels[1]), int(channels[2]))}") from error
+            if "Inference tensors cannot" in str(error):
+                raise UserError(
+                    f"{self.id} holds a tensor that was made inside torch.inference_mode(), through which no gradient "
+                    "comes; build the network outside of that mode"
+                ) from error
             if "numpy() on Tensor that requires grad" in str(error):
                 raise UserError(
                     f"{self.id} computes with numpy, through which no gradient comes back; use an explainer that only "
