@@ -101,7 +101,8 @@ def _leave_inference_mode(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue
-        for values in (module._parameters, module._buffers, vars(module)):
+        places: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
+        for values in places:
             for key, value in values.items():
                 if not isinstance(value, torch.Tensor) or is_lazy(value) or not value.is_inference():
                     continue

@@ -63,8 +63,7 @@ def test_the_backward_pass_stops_at_the_last_block(tiny):
     model.blocks[1]["qkv"].register_forward_hook(lambda _, inputs, output: watched(output, reached))
     classifier = load_classifier(model, device="cpu", mean=0, std=1)
     load_explainer("gradcam_vit")(classifier, IMAGES, TARGETS["class"])
-    assert len(reached) > 0, "the tokens are looked for"
-    reached.clear()
-    load_explainer("gradcam_vit")(classifier, IMAGES, TARGETS["class"])
     assert reached == []
-    assert classifier.passes == 6
+    assert classifier.passes == 3
+    load_explainer("gae")(classifier, IMAGES, TARGETS["class"])
+    assert len(reached) == 1
