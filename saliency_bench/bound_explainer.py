@@ -2,8 +2,8 @@
 
 What an author says of an explainer is in `declarations`. The function sees a target with one row per image (B, K), a
 classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on; images and target are its
-own copies. It may switch modes, gradients, autograd and the working directory, and draw from global generators: all of
-these are as before afterwards. What every map must be is enforced here, once, around all; whether the network answers
+own copies. What the caller set in torch does not reach it (`utils.untouched`). It may switch modes, gradients, autograd
+and the working directory, and draw from global generators: all of these are as before afterwards. What every map must be is enforced here, once, around all; whether the network answers
 as before, a run asks (`engine/probe.py`).
 """
 
@@ -69,12 +69,12 @@ class Explainer:
         Raises:
             UserError: The images or the target are not usable, or the maps are not Float (B, H, W) and finite.
         """
-        images = _checked(images)
-        seeds = list(range(len(images))) if seeds is None else list(seeds)
-        if len(seeds) != len(images):
-            raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
-        extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
         with untouched(classifier), same_directory():
+            images = _checked(images)
+            seeds = list(range(len(images))) if seeds is None else list(seeds)
+            if len(seeds) != len(images):
+                raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
+            extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
             with getattr(classifier, "uncounted", nullcontext)():
                 refuse_changed_gradients(classifier, getattr(classifier, "id", "the network"), images)
             # Copies: what the function does to them is its own. One made outside of inference mode takes gradients.

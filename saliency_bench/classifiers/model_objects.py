@@ -96,10 +96,19 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _leave_inference_mode(model: nn.Module) -> None:
-    """Replace tensors that were made inside torch.inference_mode(), through which no gradient comes, by copies."""
+    """Replace tensors that were made inside torch.inference_mode(), through which no gradient comes, by copies.
+
+    Raises:
+        UserError: They are weights of TorchScript, which cannot be replaced.
+    """
     copies: dict[int, torch.Tensor] = {}  # layers may share a weight
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
+            if any(value.is_inference() for value in [*module.parameters(), *module.buffers()]):
+                raise UserError(
+                    f"{type(module).__name__} was made inside torch.inference_mode(), through which no gradient comes; "
+                    "make it outside of that mode"
+                )
             continue
         places: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
         for values in places:

@@ -8,7 +8,6 @@ refused: the gradients would not be those of the network, and nothing in the ide
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ class _Waiting:
     contexts: int = 0
 
 
-_lock = Lock()
 _waiting: dict[int, _Waiting] = {}  # by the id of the dict
 
 
@@ -37,28 +35,25 @@ _waiting: dict[int, _Waiting] = {}  # by the id of the dict
 def without_backward_hooks(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Take the hooks on backward passes away, and put them back when the last context around these modules ends.
 
-    A hook that is added inside, as by an explainer, is called.
+    A hook that is added inside, as by an explainer, is called. One thread at a time may be inside.
     """
     places = [place for module in modules for place in _places(module)] + _places_of_every_module()
-    with _lock:
-        for place in places:
-            if id(place) not in _waiting:
-                _waiting[id(place)] = _Waiting(place, dict(place))
-                place.clear()
-            _waiting[id(place)].contexts += 1
+    for place in places:
+        if id(place) not in _waiting:
+            _waiting[id(place)] = _Waiting(place, dict(place))
+            place.clear()
+        _waiting[id(place)].contexts += 1
     try:
         yield
     finally:
-        with _lock:
-            for place in places:
-                waiting = _waiting[id(place)]
-                waiting.contexts -= 1
-                if not waiting.contexts:
-                    del _waiting[id(place)]
-                    if waiting.hooks:
-                        added = dict(place)
-                        place.clear()
-                        place.update(waiting.hooks | added)
+        for place in places:
+            waiting = _waiting[id(place)]
+            waiting.contexts -= 1
+            if not waiting.contexts:
+                del _waiting[id(place)]
+                added = dict(place)
+                place.clear()
+                place.update(waiting.hooks | added)
 
 
 def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> None:

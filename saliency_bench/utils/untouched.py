@@ -4,7 +4,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from threading import Lock, local
+from threading import Lock, RLock, local
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
+from saliency_bench.errors import UserError
 from saliency_bench.utils.backward_hooks import without_backward_hooks
 from saliency_bench.utils.devices import arithmetic
 
@@ -20,7 +21,8 @@ from saliency_bench.utils.devices import arithmetic
 def untouched(network: nn.Module | None = None) -> Iterator[None]:
     """Compute as torch does when nobody has set anything, and leave the caller's settings and network as they were.
 
-    It may be nested, and used by several threads. Inside:
+    It may be nested. Of several threads, one at a time works with a network: all share its hooks and flags, and the
+    random generators. Inside:
 
     - Autocast is off. A classifier's `precision` and a network's own forward may switch it on.
     - Inference mode is off and autograd is on; `torch.no_grad()` goes inside. Detection of anomalies is off.
@@ -42,12 +44,14 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
         network: The network that is called; None for work that only ends in calls of one.
 
     Raises:
-        UserError: torch cannot tell its precision, as its older and newer names were both used.
+        UserError: It is called inside a transform of torch.func, or torch cannot tell its precision, as its older and
+            newer names were both used.
     """
     with ExitStack() as inside:
         inside.enter_context(_process())
         inside.enter_context(_thread())
         if network is not None:
+            inside.enter_context(_one_at_a_time)
             inside.enter_context(_unchanged(network))
         yield
 
@@ -63,11 +67,14 @@ def callers_device() -> torch.device | None:
 
 
 _callers = local()
+_one_at_a_time = RLock()
 
 
 @contextmanager
 def _thread() -> Iterator[None]:
     """Pin what torch keeps for each thread."""
+    if getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)() is not None:
+        raise UserError("torch.func (vmap, grad, jvp ...) cannot transform what calls an explainer; call it outside")
     with ExitStack() as inside:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):

@@ -345,29 +345,71 @@ def test_settings_are_back_after_an_error():
     assert len(model.second._backward_hooks) == 1
 
 
-def test_threads_that_come_and_go_leave_the_settings_of_the_process():
+def test_threads_that_share_a_network_get_the_maps_of_one_and_leave_its_state(tiny):
+    def explained(number):
+        for explainer in OF_CONVOLUTIONS:
+            maps[number].append(load_explainer(explainer)(classifier, IMAGES, TARGET))
+
     model = Convolutions()
     model.call = CHECKPOINTS["reentrant"]
     model.second.register_full_backward_hook(lambda *_: None)
+    classifier = classifier_of(model)
+    maps = {number: [] for number in range(4)}
+    threads = [threading.Thread(target=explained, args=(number,)) for number in maps]
+    with default_dtype(torch.float64), products("medium"):
+        before = settings()
+        model.second.train()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert settings() == before
+    for ours in maps.values():
+        for explainer, values in zip(OF_CONVOLUTIONS, ours, strict=True):
+            assert torch.equal(values, maps_of(Convolutions(), explainer)), explainer
+    assert len(model.second._backward_hooks) == 1
+    assert [module.training for module in (model.first, model.second)] == [False, True]
+
+
+def test_the_last_thread_to_leave_sets_the_process_back():
     entered, left = threading.Event(), threading.Event()
 
     def stays():
-        with untouched(model):
+        with untouched():
             entered.set()
             left.wait()
 
     with default_dtype(torch.float64), products("medium"):
         before = settings()
         thread = threading.Thread(target=stays)
-        with untouched(model):
+        with untouched():
             thread.start()
             entered.wait()
-        inside = settings()
+        assert torch.get_default_dtype() == torch.float32, "the other thread still computes"
         left.set()
         thread.join()
         assert settings() == before
-    assert inside[3:6] == (torch.float32, torch.device("cpu"), "highest"), "the last thread to leave sets them back"
-    assert len(model.second._backward_hooks) == 1
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_transforms_of_torch_are_refused(transform):
+    classifier, gradient = classifier_of(Convolutions()), load_explainer("gradient")
+    with pytest.raises(UserError, match=r"torch\.func"):
+        transform(lambda images: gradient(classifier, images, TARGET).sum())(IMAGES[None])
+
+
+def test_a_weight_that_is_computed_is_no_feature_map():
+    model = Convolutions()
+    nn.utils.parametrizations.weight_norm(model.second)
+    for explainer in OF_CONVOLUTIONS:
+        torch.testing.assert_close(maps_of(model, explainer), maps_of(Convolutions(), explainer), rtol=1e-3, atol=1e-6)
+
+
+def test_torchscript_of_inference_mode_is_named():
+    with torch.inference_mode():
+        model = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(288, 3)))
+    with pytest.raises(UserError, match="inference_mode"):
+        classifier_of(model)
 
 
 def test_a_network_of_float64_computes_in_it():
