@@ -2,9 +2,9 @@
 
 What an author says of an explainer is in `declarations`. The function sees a target with one row per image (B, K), a
 classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on; images and target are its
-own copies. What the caller set in torch does not reach it (`utils.untouched`). It may switch modes, gradients, autograd
-and the working directory, and draw from global generators: all of these are as before afterwards. What every map must be is enforced here, once, around all; whether the network answers
-as before, a run asks (`engine/probe.py`).
+own copies. What the caller set in torch does not reach it (`utils/untouched.py`). It may switch modes, gradients,
+autograd and the working directory, and draw from global generators: all of these are as before afterwards. What every
+map must be is enforced here, once, around all; whether the network answers as before, a run asks (`engine/probe.py`).
 """
 
 import inspect
