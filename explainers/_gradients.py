@@ -1,6 +1,6 @@
 """Derivatives of the score, at one point or many, in passes of a fixed size: memory does not grow with the points."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -18,13 +18,28 @@ Points = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
 
 def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
     """Return d total / d inputs; raise UserError for a network that lets no gradient through."""
-    gradient = torch.autograd.grad(total, inputs, allow_unused=True)[0] if total.requires_grad else None
-    if gradient is None:
-        raise UserError(
-            f"no gradient comes back through {classifier.id} (its forward switches gradients off or detaches); "
-            "use an explainer that only looks at outputs, say rise"
-        )
-    return gradient
+    return derivatives(classifier, total, [inputs])[0]
+
+
+def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
+    """Return d total / d x of each of the inputs; `keep` the graph for more of them.
+
+    Raises:
+        UserError: The network lets no gradient through to one of them.
+    """
+    found = torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True) if total.requires_grad else [None]
+    gradients = [gradient for gradient in found if gradient is not None]
+    if len(gradients) < len(inputs):
+        raise cut(classifier.id)
+    return gradients
+
+
+def cut(network: str) -> UserError:
+    """Return the error for a network that lets no gradient through."""
+    return UserError(
+        f"the gradient is cut inside {network} (its forward switches gradients off or detaches); use an explainer that "
+        "only looks at outputs, say rise, or for a vision transformer attention or rollout"
+    )
 
 
 def gradient_at(classifier: Classifier, points: Images, target: Target, on: str) -> Tensor:

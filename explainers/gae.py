@@ -9,12 +9,11 @@ that a target of no weight gives exactly zero. Columns of class, distillation an
 of patches is enlarged to the image by bilinear interpolation (`align_corners=False`).
 """
 
-import torch
-
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._flow import check_start, positive, product
+from saliency_bench.explainers._gradients import derivatives
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
@@ -49,5 +48,5 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
     with recording_attention(classifier, images, start) as seen:
         total = score(classifier(images), target, on, classifier).sum()
     matrices = seen.matrices[start:]
-    gradients = torch.autograd.grad(total, matrices)
+    gradients = derivatives(classifier, total, matrices)
     return seen.maps(product(positive(g, matrix) for g, matrix in zip(gradients, matrices, strict=True)), images)

@@ -9,13 +9,12 @@ and only if no weight of the sample's target is negative, as in gradcam. The gri
 bilinear interpolation (`align_corners=False`); it is not normalised.
 """
 
-import torch
-
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._features import cut_if_positive
+from saliency_bench.explainers._gradients import derivative
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
@@ -41,7 +40,7 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: O
     with recording_attention(classifier, images, start=-1) as seen:
         total = score(classifier(images), target, on, classifier).sum()
     matrix = seen.matrices[-1]
-    (gradient,) = torch.autograd.grad(total, matrix)
-    weight = gradient.float()[..., seen.tokens.prefix :].mean(dim=-1, keepdim=True)  # (B, heads, T, 1)
+    gradient = derivative(classifier, total, matrix)
+    weight = gradient.float()[..., seen.tokens.patches.flatten()].mean(dim=-1, keepdim=True)  # (B, heads, T, 1)
     cam = seen.read((weight * matrix.detach().float()).mean(dim=1))  # (B, h, w)
     return enlarge(cut_if_positive(cam, target), images)

@@ -14,12 +14,11 @@ gae (Spearman 0.86 to 0.93 on ViTs of random weights with 12 blocks, 0.63 to 0.7
 apart clearly: its suite takes the reading without.
 """
 
-import torch
-
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._flow import by_row, check_start, positive, product, signed
+from saliency_bench.explainers._gradients import derivatives
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
@@ -55,7 +54,7 @@ def gradient_rollout(
     with recording_attention(classifier, images, start) as seen:
         total = score(classifier(images), target, on, classifier).sum()
     matrices = seen.matrices[start:]
-    gradients = torch.autograd.grad(total, matrices)
+    gradients = derivatives(classifier, total, matrices)
     weigh = positive if relu else signed
     weighted = (weigh(gradient, matrix) for gradient, matrix in zip(gradients, matrices, strict=True))
     return seen.maps(product(by_row(matrix) for matrix in weighted), images)

@@ -38,7 +38,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._features import feature_layout
 from saliency_bench.explainers._flow import by_row, product
-from saliency_bench.explainers._gradients import derivative
+from saliency_bench.explainers._gradients import derivative, derivatives
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
@@ -197,7 +197,7 @@ def _of_attention(
         with recording_attention(classifier, way[a], 0 if published else -1, Replacing, points=points) as seen:
             total = score(classifier(way[a]), row, on, classifier).sum()
         matrices = seen.matrices if published else seen.matrices[-1:]
-        gradients = torch.autograd.grad(total, matrices)
+        gradients = derivatives(classifier, total, matrices)
         products = (g.float() * matrix.detach().float() for g, matrix in zip(gradients, matrices, strict=True))
         sums = [(p.relu() if published else p).mean(dim=1).sum(dim=0, keepdim=True) for p in products]  # each (1, T, T)
         totals = [before + now for before, now in zip(totals, sums, strict=True)] if totals else sums
@@ -219,8 +219,8 @@ class Replacing(AttentionRecorder):
         points: Float (B, heads, T, T), the replacement.
     """
 
-    def __init__(self, start: int | None = None, embedded: bool = False, *, points: Tensor):
-        super().__init__(start, embedded)
+    def __init__(self, start: int | None = None, whole: bool = False, *, points: Tensor):
+        super().__init__(start, whole)
         self.points = points
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -43,6 +43,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._flow import check_start, positive, product
+from saliency_bench.explainers._gradients import cut, derivatives
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
@@ -95,14 +96,13 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
 
 def _alone(classifier: Classifier, image: Images, weights: Target, start: int, on: str) -> Maps:
     """Return the map (1, H, W) of one image."""
-    with recording_attention(
-        classifier, image, start, Propagating, embedded=True, device=classifier.device.type
-    ) as seen:
+    image = image.detach().requires_grad_()  # so that relevance is shared between a block's attention and its input
+    with recording_attention(classifier, image, start, Propagating, whole=True, device=classifier.device.type) as seen:
         logits = classifier(image)
     assert isinstance(seen, Propagating)
     total = score(logits, weights, on, classifier).sum()
     matrices = seen.matrices[start:]
-    gradients = torch.autograd.grad(total, matrices, retain_graph=True)
+    gradients = derivatives(classifier, total, matrices, keep=True)
     seen.switch.propagating = True
     relevance = torch.autograd.grad(logits, matrices, weights.clamp(min=0), retain_graph=True)
     if (weights < 0).any():
@@ -121,8 +121,8 @@ class Switch:
 class Propagating(AttentionRecorder):
     """AttentionRecorder whose backward pass gives relevance while `switch.propagating`, above the patches."""
 
-    def __init__(self, start: int | None = None, embedded: bool = False, device: str = "cpu"):
-        super().__init__(start, embedded)
+    def __init__(self, start: int | None = None, whole: bool = False, device: str = "cpu"):
+        super().__init__(start, whole)
         self.switch, self.device = Switch(), device
         self.scaled: tuple[Tensor | None, Tensor | None] = None, None  # the last c x, and x
         self.gate: tuple[Tensor | None, Tensor | None] = None, None  # the last sigmoid(c x), and x
@@ -149,11 +149,16 @@ class Propagating(AttentionRecorder):
             self._note_gate(name, depends, output)
             return output
         output = function(*args, **kwargs)
-        # The stem, which makes the patches, lies below all whose relevance is asked for: it needs no rules.
-        is_stem = not self.matrices and not self._linear_inputs
-        if not is_stem and any(value.requires_grad for value in _tensors(output)):
+        # What comes before the first attention lies below all whose relevance is asked for: it needs no rules.
+        if self.matrices and any(value.requires_grad for value in _tensors(output)):
+            if not self._is_connected():
+                raise cut("this network")
             raise UserError(f"tattr has no rule for '{name}', which this model computes with; use gae, or rise")
         return output  # a shape, a type
+
+    def _is_connected(self) -> bool:
+        """Return whether the input of the last attention depends on the image, which takes gradients."""
+        return self.inputs[-1] is not None and self.inputs[-1].requires_grad
 
     def _rule(self, name: str, depends: list[Tensor], args: tuple, kwargs: dict[str, Any]) -> Rule | None:
         """Return the rule of an operation with one or two inputs that depend on the patches; None if none is stated."""

@@ -2,20 +2,18 @@
 
 What an author says of an explainer is in `declarations`. The function sees a target with one row per image (B, K), a
 classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on; images and target are its
-own copies. It may switch modes, gradients, autograd and the working directory, and draw from global generators: all of
-these are as before afterwards. What every map must be is enforced here, once, around all; whether the network answers
-as before, a run asks (`engine/probe.py`).
+own copies. What the caller set in torch does not reach it (`utils/untouched.py`). It may switch modes, gradients,
+autograd and the working directory, and draw from global generators: all of these are as before afterwards. What every
+map must be is enforced here, once, around all; whether the network answers as before, a run asks (`engine/probe.py`).
 """
 
 import inspect
 import os
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -24,9 +22,10 @@ from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration,
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target_weights import expand
 from saliency_bench.types import Images, Maps, Target
-from saliency_bench.utils.devices import arithmetic
+from saliency_bench.utils.backward_hooks import refuse_changed_gradients
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
+from saliency_bench.utils.untouched import untouched
 
 # {package: its adapter in `peers`}.
 PEERS = {"captum": "captum", "pytorch_grad_cam": "grad_cam", "quantus": "quantus", "zennit": "zennit"}
@@ -70,12 +69,14 @@ class Explainer:
         Raises:
             UserError: The images or the target are not usable, or the maps are not Float (B, H, W) and finite.
         """
-        images = _checked(images)
-        seeds = list(range(len(images))) if seeds is None else list(seeds)
-        if len(seeds) != len(images):
-            raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
-        extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
-        with untouched(classifier), torch.inference_mode(False), torch.enable_grad(), same_directory():
+        with untouched(classifier), same_directory():
+            images = _checked(images)
+            seeds = list(range(len(images))) if seeds is None else list(seeds)
+            if len(seeds) != len(images):
+                raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
+            extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
+            with getattr(classifier, "uncounted", nullcontext)():
+                refuse_changed_gradients(classifier, getattr(classifier, "id", "the network"), images)
             # Copies: what the function does to them is its own. One made outside of inference mode takes gradients.
             given = images.clone(memory_format=torch.contiguous_format).detach(), expand(target, images).clone()
             with no_exit():
@@ -244,39 +245,6 @@ def _in_file(text: str, further: dict[str, object]) -> Explainer:
     bound = options.resolved(explainer.name, function, chosen)
     options.check(explainer.declaration.check, bound)
     return replace(explainer, options=bound)
-
-
-@contextmanager
-def untouched(classifier: nn.Module) -> Iterator[None]:
-    """Work with the network in evaluation mode and without gradients of parameters.
-
-    Afterwards its modes, flags and gradients, and the states of the global random generators, are as before.
-    """
-    training = [(module, module.training) for module in classifier.modules()]
-    required = [(parameter, parameter.requires_grad, parameter.grad) for parameter in classifier.parameters()]
-    states = random.getstate(), np.random.get_state()
-    devices = list({p.device.index for p, *_ in required if p.device.type == "cuda"})
-    precision = getattr(classifier, "precision", None)  # of what is computed backwards too; a bare module has none
-    products = nullcontext() if precision is None else arithmetic(precision == "tf32")
-    try:
-        with torch.random.fork_rng(devices=devices), products:
-            if any(mode for _, mode in training):
-                classifier.eval()
-            for parameter, flag, _ in required:
-                if flag:
-                    parameter.requires_grad_(False)
-            yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        for module, mode in training:
-            if module.training != mode:
-                module.training = mode
-        for parameter, flag, gradient in required:
-            if parameter.requires_grad != flag:
-                parameter.requires_grad_(flag)
-            if parameter.grad is not gradient:
-                parameter.grad = gradient
 
 
 @contextmanager

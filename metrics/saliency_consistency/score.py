@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.bound_explainer import untouched
 from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import MapProvider
@@ -16,6 +15,7 @@ from saliency_bench.registry import install_hint
 from saliency_bench.scoring.transforms import TRANSFORMS, Choice, Transform
 from saliency_bench.target_weights import activation_of, no_probabilities
 from saliency_bench.types import Images, Target
+from saliency_bench.utils.untouched import untouched
 
 
 def parts(options: dict, classifier: object) -> list[str]:
@@ -107,7 +107,7 @@ def saliency_consistency(
     predicted, ranked = _predicted(logits.cpu()), ~is_flat(maps) & ~no_probabilities(logits, activation)
     for column, way in enumerate(chosen.values()):
         changed = way.there(images)
-        with untouched(classifier), torch.inference_mode():
+        with untouched(classifier), torch.no_grad():
             outputs = classifier(changed).cpu()
         stays = (_predicted(outputs) == predicted).numpy() & ~no_probabilities(outputs, activation)
         kept = np.flatnonzero(stays & ranked)

@@ -5,13 +5,13 @@ from typing import Literal
 import numpy as np
 import torch
 
-from saliency_bench.bound_explainer import untouched
 from saliency_bench.declarations import metric
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _bam
 from saliency_bench.metrics._papers import YANG_2019
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.types import Images
+from saliency_bench.utils.untouched import untouched
 
 
 @metric(
@@ -65,7 +65,7 @@ def saliency_idr(
     without = columns["image_without_object"]
     counts = np.ones(len(images), dtype=bool)
     if filter == "right":
-        with untouched(other.classifier), torch.inference_mode():
+        with untouched(other.classifier), torch.no_grad():
             logits = other.classifier(without).cpu()
         for seen in (other.logits, logits):
             counts &= _bam.is_right(other.classifier, seen, other.labels)

@@ -7,11 +7,11 @@
 
 Neither the model nor its library is changed: inside, a fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is kept. This works
-the same for transformers, timm, torchvision and your own modules. The tokens are identified by gradients on one image,
-once per classifier: which patch each patch token comes from, and which tokens the head reads.
+the same for transformers, timm, torchvision and your own modules. The tokens are identified by gradients at a picture
+of noise, once per classifier and image size: which pixels each patch token comes from, and which tokens the head reads.
+A network that switches gradients off inside is looked through for this.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,8 +28,10 @@ from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.layers import refuse_script
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps
+from saliency_bench.utils.seeds import seed_of, uniform
 
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
+FIX_WITHOUT_GRADIENTS = "use an explainer that only looks at outputs, say rise"
 FIX = "use integrated_gradients or rise, defined for every classifier, or gradcam for a convolutional one"
 POOLING_HEAD = (
     "ends in an attention-pooling head, as SigLIP's, whose queries are no patches, so its attention is not a map over "
@@ -44,13 +46,13 @@ class Tokens:
 
     Attributes:
         blocks: Number of consecutive attentions.
-        prefix: Number of tokens before the patches: class, distillation, registers.
-        read: Those of them that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT.
+        patches: Int (h, w), the token of each patch; the others are class, distillation and register tokens.
+        read: Those of the others that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT.
         pooled: Whether the head reads the patch tokens.
     """
 
     blocks: int
-    prefix: int
+    patches: Tensor
     read: tuple[int, ...]
     pooled: bool
 
@@ -60,11 +62,12 @@ class AttentionRecorder(TorchFunctionMode):
 
     Args:
         start: First block whose matrix takes gradients; None for no block.
-        embedded: Whether gradients flow back to the patches and the inputs are kept, not only their shapes.
+        whole: Whether the inputs are kept with their gradients, not only their shapes.
 
     Attributes:
         matrices: [Float (B, heads, T, T)], one per block.
-        patches: Float (B, C, h, w), the last feature map before the first attention, after norm, activation, pooling.
+        features: Float (B, C, h, w), the last feature map of convolutions before the first attention, after norm,
+            activation and pooling; None without convolutions.
         inputs: The input of the linear layer before each matrix, Float (B, T, C).
         convolved_after: Whether a convolution came after the first attention.
         tokens: The tokens of the classifier, set by `recording_attention`.
@@ -72,15 +75,15 @@ class AttentionRecorder(TorchFunctionMode):
 
     tokens: Tokens
 
-    def __init__(self, start: int | None = None, embedded: bool = False):
+    def __init__(self, start: int | None = None, whole: bool = False):
         super().__init__()
-        self.start, self.embedded = start, embedded
+        self.start, self.whole = start, whole
         self.matrices: list[Tensor] = []
         self.inputs: list[Tensor | None] = []
-        self.patches: Tensor | None = None
+        self.features: Tensor | None = None
         self.convolved_after = False
         self._linear_inputs: list[Tensor] = []  # since the last matrix
-        self._stem: Tensor | None = None  # the patches as the next operation gets them
+        self._stem: Tensor | None = None  # the features as the next operation gets them
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -95,7 +98,7 @@ class AttentionRecorder(TorchFunctionMode):
         if function is F.linear:
             self._linear_inputs.append(args[0] if args else kwargs["input"])
         elif function is F.conv2d or (args and args[0] is self._stem and _is_stem_operation(function)):
-            return self._record_patches(output)
+            return self._record_features(output)
         elif function in SOFTMAX and output.ndim > 2:
             self._record_matrix(output)
         return output
@@ -103,12 +106,6 @@ class AttentionRecorder(TorchFunctionMode):
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function of torch; subclasses may compute it otherwise."""
         return function(*args, **kwargs)
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """(h, w) of the patches."""
-        assert self.patches is not None
-        return self.patches.shape[2], self.patches.shape[3]
 
     def read(self, matrix: Tensor) -> Tensor:
         """Return the rows of the tokens that the head reads, at each patch, (B, h, w), of a matrix (B, T, T).
@@ -118,9 +115,8 @@ class AttentionRecorder(TorchFunctionMode):
         """
         rows = [matrix[:, token] for token in self.tokens.read]
         if self.tokens.pooled:
-            rows.append(matrix[:, self.tokens.prefix :].mean(dim=1))
-        row = torch.stack(rows).mean(dim=0)  # (B, T)
-        return row[:, self.tokens.prefix :].unflatten(1, self.grid)
+            rows.append(matrix[:, self.tokens.patches.flatten()].mean(dim=1))
+        return torch.stack(rows).mean(dim=0)[:, self.tokens.patches]
 
     def maps(self, matrix: Tensor, images: Images) -> Maps:
         """Return `read` enlarged to the images, (B, H, W)."""
@@ -146,7 +142,7 @@ class AttentionRecorder(TorchFunctionMode):
             )
         if self._pools_by_attention(tokens):
             raise UserError(f"{classifier.id} {POOLING_HEAD}")
-        if not squares or not sequences or self.convolved_after or self.patches is None or self._spare < 0:
+        if not squares or not sequences or self.convolved_after:
             raise UserError(
                 f"{classifier.id} does not attend from all patches to all patches in every block (windows, pooled or "
                 f"mixed heads, convolutions between blocks?), so its attention is not a map over patches; {FIX}"
@@ -168,20 +164,13 @@ class AttentionRecorder(TorchFunctionMode):
         *blocks, last = (matrix.shape[-2:] for matrix in self.matrices)
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
-    @property
-    def _spare(self) -> int:
-        """Number of tokens that are not patches."""
-        return self.matrices[0].shape[-1] - math.prod(self.grid)
-
-    def _record_patches(self, output: Tensor) -> Tensor:
-        """Keep a feature map as the patches, if no attention was before it, and return it for the next operation."""
+    def _record_features(self, output: Tensor) -> Tensor:
+        """Keep a feature map, if no attention was before it, and return it for the next operation."""
         if self.matrices:
             self.convolved_after = True
             return output
-        if self.embedded and not output.requires_grad:
-            output.requires_grad_()
-        self.patches = output
-        self._stem = output.clone() if self.embedded else output  # a leaf must not be changed in place
+        self.features = output
+        self._stem = self.compute(torch.clone, (output,), {}) if self.whole else output  # which may work in place
         return self._stem
 
     def _record_matrix(self, output: Tensor) -> None:
@@ -194,7 +183,7 @@ class AttentionRecorder(TorchFunctionMode):
         linear_input = next(iter((sequences or self._linear_inputs)[-1:]), None)
         self._linear_inputs = []
         # Most uses only need its shape, which costs no memory.
-        self.inputs.append(linear_input if linear_input is None or self.embedded else linear_input.detach().to("meta"))
+        self.inputs.append(linear_input if linear_input is None or self.whole else linear_input.detach().to("meta"))
 
 
 @contextmanager
@@ -209,7 +198,7 @@ def recording_attention(
 
     Args:
         classifier: The classifier.
-        images: Images; the first one identifies the tokens.
+        images: Images, whose size identifies the tokens.
         start: First block whose matrix takes gradients; a negative number counts from the last block.
         mode: Class of the recorder.
         options: Further arguments of the recorder.
@@ -227,38 +216,73 @@ def recording_attention(
     recorded.check_tokens(classifier, images)
 
 
-_identified: WeakKeyDictionary[Classifier, Tokens] = WeakKeyDictionary()
+class _Uncut(AttentionRecorder):
+    """AttentionRecorder that lets gradients through where a network switches them off or detaches."""
+
+    def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch with autograd on; what detaches gives its input instead."""
+        if function in (torch.detach, Tensor.detach) or getattr(function, "__self__", None) is Tensor.data:
+            return args[0].view_as(args[0])
+        if function is Tensor.detach_:
+            return args[0]
+        with torch.inference_mode(False), torch.enable_grad():
+            return function(*args, **kwargs)
+
+
+_identified: WeakKeyDictionary[Classifier, dict[torch.Size, Tokens]] = WeakKeyDictionary()
 
 
 def tokens_of(classifier: Classifier, images: Images) -> Tokens:
-    """Return the tokens of a classifier, identified with the first image by a forward and a backward pass, then cached.
+    """Return the tokens of a classifier for images of this size, identified by a forward and some backward passes.
+
+    They are kept, so that it happens once.
 
     Raises:
         UserError: The network's attention is not from all patches to all patches, one block after the other.
     """
-    if classifier not in _identified:
+    known = _identified.setdefault(classifier, {})
+    size = images.shape[2:]
+    if size not in known:
+        image = torch.from_numpy(uniform(seed_of("tokens"), images[0].numel())).view_as(images[:1]).to(images)
         with torch.enable_grad():
-            _identified[classifier] = _identify(classifier, images[:1])
-    return _identified[classifier]
+            try:
+                known[size] = _identify(classifier, image, AttentionRecorder)
+            except UserError:
+                known[size] = _identify(classifier, image, _Uncut)
+    return known[size]
 
 
-def _identify(classifier: Classifier, image: Images) -> Tokens:
+def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorder]) -> Tokens:
     """Return the tokens of a classifier, see `tokens_of`."""
-    with classifier.uncounted(), AttentionRecorder(start=0, embedded=True) as recorded:
+    image = image.clone().requires_grad_()
+    with classifier.uncounted(), mode(start=0, whole=True) as recorded:
         logits = classifier(image)
     recorded.check_tokens(classifier, image)
-    prefix = recorded._spare
-    if not _blocks_are_sequential(recorded) or not _tokens_are_patches(recorded, prefix):
+    sequence = recorded.inputs[0]
+    assert sequence is not None
+    if _gradient(_mixed(sequence), image) is None:
         raise UserError(
-            f"the tokens of {classifier.id} are not its patches, row by row, after the class token, or its blocks do "
-            f"not follow one another, so its attention is not a map over patches; {FIX}"
+            f"the gradient is cut inside {classifier.id}, between the image and its first attention, so it cannot be "
+            f"told which token is which patch; {FIX_WITHOUT_GRADIENTS}"
         )
-    (gradient,) = torch.autograd.grad(_mixed(logits), recorded.matrices[-1])
-    is_read = gradient[0].abs().sum(dim=(0, 2)) > 0  # (T,): a row that the head does not read gets no gradient
-    read, pooled = tuple(is_read[:prefix].nonzero().flatten().tolist()), bool(is_read[prefix:].any())
+    patches = _patches(sequence, image)
+    if patches is None and recorded.features is not None:
+        patches = _patches(sequence, recorded.features)
+    if patches is None or not _blocks_are_sequential(recorded):
+        raise UserError(
+            f"the tokens of {classifier.id} are not its patches, one each, or its blocks do not follow one another, "
+            f"so its attention is not a map over patches; {FIX}"
+        )
+    gradient = _gradient(_mixed(logits), recorded.matrices[-1])
+    is_read = torch.zeros(sequence.shape[1], dtype=torch.bool)
+    if gradient is not None:  # a row that the head does not read gets no gradient
+        is_read = (gradient[0].abs().sum(dim=(0, 2)) > 0).cpu()
+    pooled = bool(is_read[patches].any())
+    is_read[patches] = False
+    read = tuple(is_read.nonzero().flatten().tolist())
     if not read and not pooled:
         raise UserError(f"the logits of {classifier.id} do not depend on its last attention (a head of zeros?); {FIX}")
-    return Tokens(len(recorded.matrices), prefix, read, pooled)
+    return Tokens(len(recorded.matrices), patches, read, pooled)
 
 
 def _blocks_are_sequential(recorded: AttentionRecorder) -> bool:
@@ -267,17 +291,45 @@ def _blocks_are_sequential(recorded: AttentionRecorder) -> bool:
     return all(_gradient(_mixed(later), matrix) is not None for matrix, later in pairs if later is not None)
 
 
-def _tokens_are_patches(recorded: AttentionRecorder, prefix: int) -> bool:
-    """Return whether the first, a middle and the last patch token each depend on the patch at their position alone."""
-    first, patches = recorded.inputs[0], recorded.patches
-    assert first is not None
-    assert patches is not None
-    count = math.prod(recorded.grid)
-    for index in {0, count // 2, count - 1}:
-        gradient = _gradient(_mixed(first[:, prefix + index]), patches)
-        if gradient is None or gradient[0].abs().sum(dim=0).flatten().nonzero().flatten().tolist() != [index]:
-            return False
-    return True
+def _patches(sequence: Tensor, source: Tensor) -> Tensor | None:
+    """Return the token of each patch, Int (h, w), of tokens (1, T, C) made of an image or a feature map (1, C, H, W).
+
+    Each pixel is given to the token that depends most on it. Bit by bit of the token's number, the gradients of all
+    tokens with this bit are compared with those of all others. None if the tokens do not lie in rows and columns.
+    """
+    count = sequence.shape[1]
+    owner = torch.zeros(source.shape[2:], dtype=torch.long)
+    is_seen = torch.ones(source.shape[2:], dtype=torch.bool)
+    for bit in range(max(1, (count - 1).bit_length())):
+        has_bit = (torch.arange(count) >> bit) % 2 == 1
+        with_bit, without = (_dependence(sequence[:, chosen], source) for chosen in (has_bit, ~has_bit))
+        owner += (with_bit > without).long() << bit
+        is_seen &= with_bit != without
+    return _grid(torch.where(is_seen, owner, -1))
+
+
+def _dependence(tokens: Tensor, source: Tensor) -> Tensor:
+    """Return Float (H, W), how much tokens (1, n, C) depend on each pixel of an image or a feature map (1, C, H, W)."""
+    gradient = _gradient(_mixed(tokens), source)
+    return torch.zeros(source.shape[2:]) if gradient is None else gradient[0].abs().sum(dim=0).cpu()
+
+
+def _grid(owner: Tensor) -> Tensor | None:
+    """Return Int (h, w) of Int (H, W) whose numbers fill rectangles in h rows and w columns, else None.
+
+    Pixels of no token, -1, may be left over at the borders, in less than a row or column.
+    """
+    rows, heights = owner.unique_consecutive(dim=0, return_counts=True)
+    grid, widths = rows.unique_consecutive(dim=1, return_counts=True)
+    rows_with, columns_with = (grid >= 0).any(dim=1), (grid >= 0).any(dim=0)
+    inner = grid[rows_with][:, columns_with]
+    if inner.numel() == 0 or bool((inner < 0).any()) or len(inner.unique()) < inner.numel():
+        return None
+    has_margin = any(
+        bool((sizes[~kept] >= sizes[kept].max()).any())
+        for sizes, kept in ((heights, rows_with), (widths, columns_with))
+    )
+    return None if has_margin else inner
 
 
 def _gradient(total: Tensor, inputs: Tensor) -> Tensor | None:

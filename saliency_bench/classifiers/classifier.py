@@ -4,7 +4,7 @@ import copy
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -26,6 +26,7 @@ from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.source_code import code_hash
+from saliency_bench.utils.untouched import callers_device
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
 LONGEST_LINE = 110  # characters of what a classifier prints
@@ -216,13 +217,18 @@ class Classifier(nn.Module):
     def _output(self, normalised: Tensor) -> Any:
         """Return the output of the network; what the user can fix becomes a UserError that says how."""
         try:
-            with arithmetic(self.precision == "tf32"), self._autocast():
+            with self._own_arithmetic():
                 return self.model(normalised)
         except UserError:
             raise
         except (AssertionError, ValueError, RuntimeError) as error:
             if channels := re.search(r"expected input.* to have (\d+) channels, but got (\d+)", str(error)):
                 raise UserError(f"{self.id} {_other_channels(int(channels[1]), int(channels[2]))}") from error
+            if "Inference tensors cannot" in str(error):
+                raise UserError(
+                    f"{self.id} holds a tensor that was made inside torch.inference_mode(), through which no gradient "
+                    "comes; build the network outside of that mode"
+                ) from error
             if "numpy() on Tensor that requires grad" in str(error):
                 raise UserError(
                     f"{self.id} computes with numpy, through which no gradient comes back; use an explainer that only "
@@ -246,11 +252,22 @@ class Classifier(nn.Module):
                 "put it into a torch module whose forward takes them and returns logits (B, K)"
             ) from error
 
-    def _autocast(self) -> AbstractContextManager:
-        """Return the context that the precision asks for."""
-        if self.precision not in DTYPES:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
+    @contextmanager
+    def _own_arithmetic(self) -> Iterator[None]:
+        """Compute in the precision of this classifier, with defaults that fit the network's own tensors."""
+        kind, dtype = self.device.type, torch.get_default_dtype()
+        with ExitStack() as inside:
+            inside.enter_context(arithmetic(self.precision == "tf32"))
+            if self.precision in DTYPES:
+                inside.enter_context(torch.autocast(kind, dtype=DTYPES[self.precision]))
+            elif torch.is_autocast_enabled(kind):  # the caller's
+                inside.enter_context(torch.autocast(kind, enabled=False))
+            if callers_device() is not None:
+                inside.enter_context(torch.device(self.device))
+            if self.dtype == torch.float64:
+                inside.callback(torch.set_default_dtype, dtype)
+                torch.set_default_dtype(torch.float64)
+            yield
 
     def activate(self, activation: str | None) -> None:
         """Set what turns logits into probabilities, None for a softmax that is `assumed`; UserError if unknown."""

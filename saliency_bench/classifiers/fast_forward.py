@@ -31,6 +31,7 @@ import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import nullcontext
 from itertools import chain
 from types import FunctionType, MethodType
 from typing import Any, TypeGuard, TypeVar
@@ -49,6 +50,7 @@ from saliency_bench.types import Images
 from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.seeds import seed_of, uniform
+from saliency_bench.utils.untouched import compiling, untouched
 
 CHANGING = ("passes", "halved", "activation", "_gives_logits")  # attributes of a classifier that a pass changes
 PLAIN = (bool, int, float, str, type(None), FunctionType, MethodType)
@@ -79,7 +81,7 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return classifier
     if not (classifier.compiled or classifier.precision in GAINING[images.device.type]):
         return classifier
-    with torch.inference_mode(False), torch.no_grad():  # inference mode would record other operations
+    with untouched(), torch.no_grad():  # inference mode would record other operations
         state = _state(classifier, images)
         if _copies.get(classifier, (None,))[0] != state:
             _copies[classifier] = state, _fused_copy(classifier, images)
@@ -90,7 +92,7 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
     def forward(images: Images) -> Tensor:
         """Pass images through the copy, counting them on the classifier."""
         classifier.passes += len(images)
-        return fused(images)
+        return _passed(fused, images)
 
     return forward
 
@@ -172,7 +174,7 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
     if classifier.compiled:
         _compile(fused)
     if precision != "fp32" or classifier.compiled:
-        off, usual = _distance(fused(probe), exact), _distance(classifier(probe), exact)
+        off, usual = _distance(_passed(fused, probe), exact), _distance(classifier(probe), exact)
         rounding = torch.finfo(DTYPES.get(precision, torch.float32)).eps * float(finite.abs().max())
         if not off <= max(2 * usual, rounding) + allowed:
             return None, f"in {classifier.arithmetic} logits of its copy are off by {off:.1e}, its own by {usual:.1e}"
@@ -189,6 +191,12 @@ def _compile(fused: Classifier) -> None:
     compiled: Any = torch.compile(fused.model, fullgraph=True, options=options)
     compiled.register_forward_pre_hook(lambda _, inputs: torch._dynamo.maybe_mark_dynamic(inputs[0], 0))
     fused.model = compiled
+
+
+def _passed(fused: Classifier, images: Images) -> Tensor:
+    """Return the logits of a copy, compiled if it is."""
+    with compiling() if fused.compiled else nullcontext():
+        return fused(images)
 
 
 def _distance(logits: Tensor, exact: Tensor) -> float:

@@ -191,7 +191,8 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
     handles = [
         module.register_forward_hook(watch(name))
         for name, module in modules.items()
-        if name and not isinstance(module, torch.jit.ScriptModule)  # which take no hooks
+        # TorchScript takes no hooks; a parametrisation, as of weight norm, gives a weight.
+        if name and "parametrizations" not in name.split(".") and not isinstance(module, torch.jit.ScriptModule)
     ]
     try:
         with torch.no_grad(), classifier.uncounted(), Pooling() as pooling:

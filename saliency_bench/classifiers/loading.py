@@ -13,9 +13,11 @@ from saliency_bench.classifiers.networks import Select
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.interrupts import handlers_end_work
+from saliency_bench.utils.untouched import untouched
 
 
 @handlers_end_work()
+@untouched()
 def load_classifier(
     model: Any,
     *,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from saliency_bench.classifiers import checkpoints
 from saliency_bench.classifiers.classifier import Classifier
@@ -55,6 +56,7 @@ def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
     model = _bare(model)
     name = getattr(model, "original_name", type(model).__name__)  # of TorchScript
     _refuse(model, name, given)
+    _leave_inference_mode(model)
     called = f"module:{name if given.name is None else _checked_name(given.name)}"
     geometry, frame, mean, std = _preprocessing(model, processor, given, name)
     if mean is None or std is None:
@@ -91,6 +93,33 @@ def _bare(model: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module):
             return model
         model = inner
+
+
+def _leave_inference_mode(model: nn.Module) -> None:
+    """Replace tensors that were made inside torch.inference_mode(), through which no gradient comes, by copies.
+
+    Raises:
+        UserError: They are weights of TorchScript, which cannot be replaced.
+    """
+    copies: dict[int, torch.Tensor] = {}  # layers may share a weight
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            if any(value.is_inference() for value in [*module.parameters(), *module.buffers()]):
+                raise UserError(
+                    f"{type(module).__name__} was made inside torch.inference_mode(), through which no gradient comes; "
+                    "make it outside of that mode"
+                )
+            continue
+        places: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
+        for values in places:
+            for key, value in values.items():
+                if not isinstance(value, torch.Tensor) or is_lazy(value) or not value.is_inference():
+                    continue
+                if id(value) not in copies:
+                    copy = value.detach().clone()
+                    is_parameter = isinstance(value, nn.Parameter)
+                    copies[id(value)] = nn.Parameter(copy, value.requires_grad) if is_parameter else copy
+                values[key] = copies[id(value)]
 
 
 def _refuse(model: nn.Module, name: str, given: Given) -> None:

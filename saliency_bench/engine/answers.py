@@ -5,13 +5,13 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.reading import Samples
 from saliency_bench.results.network_answers import MOST, NetworkAnswers
 from saliency_bench.types import Images
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
+from saliency_bench.utils.untouched import untouched
 
 CELLS = (None, 16, 5, 2)  # random colours in so many rows and columns; None: one for each pixel
 TRIED = 8  # samples, until one can be read

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from saliency_bench.bound_explainer import Explainer, untouched
+from saliency_bench.bound_explainer import Explainer
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.precomputed import PrecomputedMaps
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import halving, not_finite, reason_of
 from saliency_bench.reasons import NOT_FINITE
 from saliency_bench.types import Batch, Maps, Target
+from saliency_bench.utils.untouched import untouched
 
 # Of the norm of a map. All explainers of this package stay below 1e-5, for the size of a batch changes the last bits;
 # but these decide whether a ReLU passes what is nearly zero, which moved the gradient of one photograph by 4e-3.

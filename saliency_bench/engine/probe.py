@@ -21,12 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images
+from saliency_bench.utils.backward_hooks import refuse_changed_gradients
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
+from saliency_bench.utils.untouched import untouched
 
 # Gradients are summed in another order by some kernels of a GPU; a hook that was left changes far more.
 GRADIENT_TOLERANCE = 1e-3
@@ -117,9 +118,9 @@ class Probe:
         with (
             untouched(self.classifier),
             self.classifier.uncounted(),
-            torch.inference_mode(False),
             torch.set_grad_enabled(self.has_gradient),
         ):
+            refuse_changed_gradients(self.classifier, self.classifier.id, self.image)
             torch.manual_seed(0)  # a network may draw; `untouched` sets the generators back
             image = self.image.clone().requires_grad_(self.has_gradient)
             logits = self.classifier(image)

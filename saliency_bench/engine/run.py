@@ -66,11 +66,13 @@ from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Group, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import bar, without_bars
+from saliency_bench.utils.untouched import untouched
 
 Item = TypeVar("Item")
 
 
 @takes_settings()
+@untouched()
 def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
     """Score every explainer by every metric and write records, summary and report to the folder `out`.
 
@@ -95,6 +97,7 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
 
 
 @handlers_end_work()
+@untouched()
 def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Group | None = None) -> Run:
     """Run settings that are written down.
 

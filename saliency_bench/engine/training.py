@@ -27,11 +27,13 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.progress import without_bars
 from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.untouched import untouched
 
 BUILDERS = "hub_builders"
 TRAINED_IN = ("fp32", "bf16")  # gradients in float16 would need a scaled loss
 
 
+@untouched()
 def train(
     *,
     dataset: str | Path | DatasetDict,

@@ -49,6 +49,7 @@ from saliency_bench.utils.files import read_json, write_json, write_text, write_
 from saliency_bench.utils.overlays import eight_bit
 from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.progress import bar, without_bars
+from saliency_bench.utils.untouched import untouched
 
 FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
@@ -75,6 +76,7 @@ class Template(StrictModel):
 
 
 @takes_settings(*NOT_YET)
+@untouched()
 def template(
     dataset: str,
     model: str,

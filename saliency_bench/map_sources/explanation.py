@@ -23,6 +23,7 @@ from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.overlays import eight_bit, overlay
 from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.untouched import untouched
 
 Asked = str | int | Sequence[str | int]  # a class, or several
 
@@ -74,6 +75,7 @@ class Explanation:
 
 
 @handlers_end_work()
+@untouched()
 def explain(
     image: Image.Image | str | Path,
     model: Any,

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.passes import Draw, forward_many, scores_of
 from saliency_bench.errors import UserError, unknown
@@ -23,6 +22,7 @@ from saliency_bench.scoring.imputation import imputed, slight_noise
 from saliency_bench.target_weights import activation_of, expand, one_hot, probabilities, recognised
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.seeds import seed_of, uniform
+from saliency_bench.utils.untouched import untouched
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
@@ -185,7 +185,7 @@ class Curves:
                 raise UserError(f"the target has {classes} classes, but the classifier has {logits.shape[1]}")
             return read(probabilities(logits.float(), self.activation), which)
 
-        with untouched(self.classifier), torch.inference_mode():
+        with untouched(self.classifier), torch.no_grad():
             values = forward_many(self.classifier, self.images[samples], count, draw, read_logits)
         self.passes += len(samples) * count
         self.undefined[samples] |= values.isnan().flatten(1).any(dim=1).cpu().numpy()
@@ -203,7 +203,7 @@ class Curves:
         """
         if key not in self._others:
             target = torch.from_numpy(self.target).float().to(self.images.device)
-            with untouched(self.classifier), torch.inference_mode():
+            with untouched(self.classifier), torch.no_grad():
                 sums = scores_of(self.classifier, self.images, target, count, draw, "logit")
             self.passes += sums.numel()
             self._others[key] = torch.where(sums.isfinite(), sums, torch.nan).double().cpu().numpy()
@@ -295,7 +295,7 @@ def batched_curves(
     check_batch_size(batch_size)
     target = per_image(target, len(images))
     if target.ndim == 1:
-        with untouched(module), torch.inference_mode():
+        with untouched(module), torch.no_grad():
             target = one_hot(target, module(images[:1].to(device)).shape[1])
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)

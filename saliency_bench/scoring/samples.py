@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.bound_explainer import Explainer, as_explainer, untouched
+from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import Metric, check_without_people, load_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
@@ -23,9 +23,11 @@ from saliency_bench.target_weights import BINARY, no_probabilities, one_hot, pro
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.types import Column, Images, Maps, Scores, Target
 from saliency_bench.utils.interrupts import handlers_end_work
+from saliency_bench.utils.untouched import untouched
 
 
 @handlers_end_work()
+@untouched()
 def score_samples(
     metric: str | Metric | Callable[..., Scores],
     images: Images | np.ndarray,
@@ -130,7 +132,7 @@ def _partners(
     """Return what gives a batch its partners among the images by a metric's plan; None where it asks for none."""
     if metric.declaration.plan is None:
         return None
-    with untouched(classifier), torch.inference_mode():
+    with untouched(classifier), torch.no_grad():
         logits = torch.cat([classifier(part.to(classifier.device)).cpu() for part in images.split(batch_size)])
     p = probabilities(logits.double(), classifier.activation).float().numpy()
     p[no_probabilities(logits, classifier.activation)] = np.nan
@@ -251,7 +253,7 @@ def _other(
 
 def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> Other:
     """Return what the second classifier says of images."""
-    with untouched(classifier), torch.inference_mode():
+    with untouched(classifier), torch.no_grad():
         logits = classifier(images).cpu()
     right = right_classes(labels, logits.shape[1])
     without = no_probabilities(logits, classifier.activation)
@@ -283,7 +285,7 @@ def _inputs(
     draws: Draws,
 ) -> MetricInputs:
     """Return what metrics get; `given` is the target (B, K), the classes (B,), or None for the predicted classes."""
-    with untouched(classifier), torch.inference_mode():
+    with untouched(classifier), torch.no_grad():
         logits = classifier(images).cpu()
     classes = logits.shape[1]
     given = logits.argmax(dim=1) if given is None else given

@@ -45,9 +45,9 @@ def test_logits_are_the_ordinary_ones_and_every_blocks_matrix_is_seen(name, visi
         logits = classifier(IMAGES)
     assert (logits - ordinary).abs().max() <= 1e-5 * ordinary.abs().max()
     prefix, read, pooled = TOKENS[name]
-    assert (seen.tokens.prefix, seen.tokens.read, seen.tokens.pooled) == (prefix, read, pooled)
+    assert (seen.tokens.read, seen.tokens.pooled) == (read, pooled)
+    assert torch.equal(seen.tokens.patches, prefix + torch.arange(16).view(4, 4))
     assert seen.tokens.blocks == len(seen.matrices) == 2
-    assert seen.grid == (4, 4)
     for matrix in seen.matrices:
         assert matrix.shape == (3, 2, prefix + 16, prefix + 16)
         assert matrix.std() > 1e-3
@@ -175,25 +175,6 @@ def test_what_is_no_attention_between_patches_is_refused_in_one_line_that_names_
         tokens_of(classifier_of(REFUSED[name]()), torch.rand(1, 3, 32, 32))
     assert "\n" not in str(caught.value)
     assert ("attention-pooling head" in str(caught.value)) == (name == "pooled by attention")
-
-
-class Last(nn.Module):
-    """Its class token comes after the patches."""
-
-    def __init__(self):
-        super().__init__()
-        self.patch, self.token = nn.Conv2d(3, 8, 8, stride=8), nn.Parameter(torch.rand(1, 1, 8))
-        self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
-
-    def forward(self, x):
-        x = self.patch(x).flatten(2).transpose(1, 2)
-        x = torch.cat([x, self.token.expand(len(x), -1, -1)], dim=1)
-        return self.head((x + self.attention(x, x, x)[0])[:, -1])
-
-
-def test_tokens_in_another_order_are_refused():
-    with pytest.raises(UserError, match=r"patches.*class token"):
-        tokens_of(classifier_of(Last()), IMAGES)
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"attn_mask": "bool"}, {"attn_mask": "float"}])

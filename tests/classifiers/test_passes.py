@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers import passes
 from saliency_bench.classifiers.passes import (
     PIXELS_PER_PASS,
@@ -17,6 +16,7 @@ from saliency_bench.classifiers.passes import (
     plan,
     scores_of,
 )  # fmt: skip
+from saliency_bench.utils.untouched import untouched
 
 CPU = torch.device("cpu")
 

@@ -128,7 +128,7 @@ WHOLLY = {
     "relative positions, shared": lambda: _timm("vit_srelpos_small_patch16_224", SMALL),
 }
 PARTLY = {  # how to make it, and what tattr has no rule for
-    "rotary positions": (lambda: _timm("eva02_tiny_patch14_224", SMALL), "neg"),
+    "rotary positions, gated units": (lambda: _timm("eva02_tiny_patch14_224", SMALL), "mul"),
     "rotary positions and registers": (lambda: _timm("vit_small_patch16_dinov3", SMALL | {"init_values": 1.0}), "neg"),
     "gated units": (
         lambda: Dinov2ForImageClassification(Dinov2Config(**SIGLIP, use_swiglu_ffn=True, num_labels=5)), "mul",

@@ -77,10 +77,16 @@ def test_the_layer_is_found_and_can_be_named():
     assert not torch.equal(named, load_explainer("gradcam")(classifier, images, target))
 
 
+def watched(output, reached):
+    """Note in `reached` when a gradient comes back to an output."""
+    if output.requires_grad:
+        output.register_hook(lambda gradient: reached.append(gradient))
+
+
 def test_the_backward_pass_stops_at_the_layer():
     model = small()
     reached = []
-    model[0].register_full_backward_hook(lambda *_: reached.append("stem"))
+    model[0].register_forward_hook(lambda _, inputs, output: watched(output, reached))
     classifier = load_classifier(model, device="cpu", mean=0, std=1)
     load_explainer("gradcam")(classifier, torch.rand(1, 3, 16, 16), targets.one_hot([0], 4))
     assert reached == []

@@ -140,8 +140,8 @@ def test_relevance_is_conserved_down_to_the_tokens(tiny):
     tokens = []
     model.blocks[0]["norm1"].register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0]))
     classifier = load_classifier(model, device="cpu", mean=0, std=1).requires_grad_(False)
-    image = IMAGES[:1]
-    with recording_attention(classifier, image, 0, tattr.Propagating, embedded=True) as seen:
+    image = IMAGES[:1].clone().requires_grad_()
+    with recording_attention(classifier, image, 0, tattr.Propagating, whole=True) as seen:
         logits = classifier(image)
     seen.switch.propagating = True
     relevance = torch.autograd.grad(logits, [tokens[-1], *seen.matrices], targets.one_hot([1], 3))
@@ -153,8 +153,9 @@ def test_gradients_are_the_ordinary_ones(tiny, attended):
     model = tiny(blocks=3)
     _, expected = attended(model, IMAGES, targets.one_hot([1], 3))
     classifier = load_classifier(model, device="cpu", mean=0, std=1).requires_grad_(False)
-    with recording_attention(classifier, IMAGES, 0, tattr.Propagating, embedded=True) as seen:
-        logits = classifier(IMAGES)
+    images = IMAGES.clone().requires_grad_()
+    with recording_attention(classifier, images, 0, tattr.Propagating, whole=True) as seen:
+        logits = classifier(images)
     gradients = torch.autograd.grad(logits[:, 1].sum(), seen.matrices)
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, torch.tensor(theirs), rtol=1e-4, atol=1e-5)

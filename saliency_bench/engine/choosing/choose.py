@@ -45,6 +45,7 @@ from saliency_bench.utils.messages import counted
 from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.progress import step, without_bars
 from saliency_bench.utils.provenance import provenance
+from saliency_bench.utils.untouched import untouched
 
 FORMAT = 1
 CHOICE, COSTS, PAGE = "choice.json", "costs.json", "choice.html"
@@ -103,6 +104,7 @@ class Choice:
 
 
 @takes_settings("maps", "keep_maps", "strict")
+@untouched()
 def choose(
     *,
     for_: str | Sequence[str] = (),

@@ -49,6 +49,7 @@ from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import step
+from saliency_bench.utils.untouched import untouched
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,6 +136,7 @@ def timed_plan(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> tu
     return steps, extend_devices(choice.device_table, device, speeds, works)
 
 
+@untouched()
 def suite(
     name: str,
     *,
