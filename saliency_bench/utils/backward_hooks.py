@@ -81,8 +81,8 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
             if result is not None and any(a is not b for a, b in zip(_tuple(result), given, strict=False)):
                 raise UserError(
                     f"a backward hook on the layer {names[module] or type(module).__name__} of {name} changes "
-                    "gradients, so that they are not those of its logits; remove the hook, or set it inside an explainer "
-                    "of your own"
+                    "gradients, so that they are not those of its logits; remove the hook, or set it inside an "
+                    "explainer of your own"
                 )
 
     with ExitStack() as handles, torch.no_grad():
