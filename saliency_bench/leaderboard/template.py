@@ -134,7 +134,10 @@ def template(
 def _absolute(spec: RunSpec) -> RunSpec:
     """Return the settings with full paths of files and folders, so that they are found from any folder."""
     paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
-    return spec.model_copy(update={name: _full(value) for name, value in paths.items()})
+    changed: dict[str, object] = {name: _full(value) for name, value in paths.items()}
+    if isinstance(spec.prompts, tuple):
+        changed["prompts"] = tuple(map(_full, spec.prompts))
+    return spec.model_copy(update=changed)
 
 
 def _full(name: str) -> str:
