@@ -352,6 +352,7 @@ class Classifier(nn.Module):
         lines = [
             f"Classifier {self.id}, {f'digest {self.digest[:8]}' if _has_weights(self.model) else 'no weights yet'}",
             classes,
+            *([f"prompts: {', '.join(map(str, self.prompts))}"] if self.prompts else []),
             f"images: {self.geometry}" + ", in grey" * (self.channels == 1),
             f"normalised by mean {self._values(self.mean)} and std {self._values(self.std)}",
             f"CAM layer: {self.layer or 'the last feature map before any pooling'}",

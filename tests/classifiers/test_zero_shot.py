@@ -15,7 +15,12 @@ from vision_language import KINDS, POSITIONS, folder_of, network_of, processor_o
 import saliency_bench as sb
 from saliency_bench import load_classifier
 from saliency_bench.cli import main
+from saliency_bench.engine.loading.texts import texts_for
+from saliency_bench.engine.python_objects import describe
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.template import read_template
+from saliency_bench.results.public_names import public_spec
+from saliency_bench.spec import RunSpec
 
 LABELS = ["cat", "dog", "blue bird"]
 TEMPLATES = ["a photo of a {}", "{}, drawn.", "a small {}"]
@@ -137,7 +142,7 @@ def test_a_pipeline_brings_tokenizer_and_processor(folder):
     made = hf.pipeline("zero-shot-image-classification", model=model, tokenizer=tokenizer_of("clip"),
                        image_processor=processor_of("clip"))  # fmt: skip
     assert load_classifier(made, prompts=TEMPLATES, labels=LABELS).digest == clip(folder).digest
-    with pytest.raises(UserError, match="tokenizer of CLIPModel is not known.*pipeline"):
+    with pytest.raises(UserError, match=r"tokenizer of CLIPModel is not known.*pipeline"):
         load_classifier(model, prompts=TEMPLATES, labels=LABELS, mean=0.5, std=0.5, size=32)
 
 
@@ -271,7 +276,7 @@ def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder, caplog):
         ({"prompts": {}}, "prompts is empty"),
         ({"prompts": {"cat": []}, "labels": None}, "prompts of 'cat' must be"),
         ({"prompts": {"cat": "a", "dog": "b"}}, "'blue bird' is among the labels and not among the prompts"),
-        ({"prompts": {"cat": "a", "dog": "b"}, "labels": ["cat"]}, "'dog' is among the prompts and not among the labels"),
+        ({"prompts": {"cat": "a", "dog": "b"}, "labels": ["cat"]}, "'dog' is among the prompts and not among the lab"),
         ({"prompts": 5}, "prompts must be.*got 5"),
         ({"prompts": [lambda name: f"a {name}"]}, r"a function.*f\(\"{}\"\)"),
         ({"labels": []}, "labels is empty"),
@@ -299,7 +304,7 @@ def test_prompts_of_other_networks_are_refused(folder, resnet, tmp_path):
         load_classifier(AUTO.from_pretrained(folder("clip")))
     texts = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     segmenting = hf.CLIPSegModel(hf.CLIPSegConfig(text_config=texts, vision_config=texts))
-    with pytest.raises(UserError, match="clipseg.*segments pictures"):
+    with pytest.raises(UserError, match=r"clipseg.*segments pictures"):
         load_classifier(segmenting, **given)
     head = hf.CLIPForImageClassification(hf.CLIPConfig(text_config=texts, vision_config=texts))
     head.save_pretrained(tmp_path)
@@ -360,33 +365,84 @@ def cells(run):
     return {cell.cell_id for cell in run.cells}
 
 
-def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path, capsys):
+@pytest.mark.slow
+def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
     settings = RUN | {"dataset": str(shapes), "model": str(folder("clip"))}
     first = sb.run(**settings, prompts="a photo of a {}", out=tmp_path / "first")
     other = sb.run(**settings, prompts="a small {}", out=tmp_path / "other")
     assert not cells(first) & cells(other)
     with pytest.raises(UserError, match="another model"):
         sb.run(**settings, prompts="a small {}", out=tmp_path / "first")
-    # The command of the run, a file of its templates, and texts of each class are the same run.
-    command = json.loads((tmp_path / "first" / "run.json").read_text())["spec"]
-    assert command["prompts"] == ["a photo of a {}"]
+    # Its command, a file of its templates and the texts of each class are the same run.
     names = sb.load_dataset(str(shapes)).features["label"].names
     (tmp_path / "templates.txt").write_text("\n a photo of a {}\n")
     (tmp_path / "texts.json").write_text(json.dumps({name: [f"a photo of a {name}"] for name in names}))
-    for number, given in enumerate((tmp_path / "templates.txt", [str(tmp_path / "texts.json")])):
-        again = sb.run(**settings, prompts=given, out=tmp_path / f"again{number}")
-        assert cells(again) == cells(first)
-    words = shlex.split(sb.load_run(tmp_path / "first").command)[1:] if hasattr(first, "command") else []
-    del words
-    table = pq.read_table(tmp_path / "first" / "predictions.parquet").to_pylist()
+    command = json.loads((tmp_path / "first" / "summary.json").read_text())["command"]
+    for number, given in enumerate(["a photo of a {}", "templates.txt", "texts.json"]):
+        words = shlex.split(command)[1:]
+        words[words.index("--out") + 1] = str(tmp_path / f"again{number}")
+        assert words[words.index("--prompts") + 1] == "a photo of a {}"
+        words[words.index("--prompts") + 1] = str(tmp_path / given) if number else given
+        assert main([*words, "--quiet"]) == 0
+        again = json.loads((tmp_path / f"again{number}" / "summary.json").read_text())
+        assert {cell["cell_id"] for cell in again["cells"]} == cells(first)
+        if number < 2:
+            assert shlex.join(shlex.split(again["command"])).replace(f"again{number}", "first") == command
+    # The predictions are those of the largest logit.
     classifier = load_classifier(folder("clip"), prompts="a photo of a {}", labels=names, device="cpu")
     rows = {row["image_id"]: row for row in sb.load_dataset(str(shapes))}
     right = []
-    for row in table:
-        batch = classifier.prepare([rows[row["image_id"]]])
-        prediction = int(classifier(batch.images).argmax())
-        assert row["prediction"] == prediction
-        right.append(prediction == rows[row["image_id"]]["label"])
+    for row in pq.read_table(tmp_path / "first" / "predictions.parquet").to_pylist():
+        of_image = rows[row["image_id"]]
+        assert row["prediction"] == int(classifier(classifier.prepare([of_image]).images).argmax())
+        right.append(row["prediction"] == of_image["label"])
     summary = json.loads((tmp_path / "first" / "summary.json").read_text())
-    assert summary["model"]["accuracy"]["value"] == pytest.approx(np.mean(right))
-    assert main(["report", str(tmp_path / "first")]) == 0
+    assert summary["model"]["accuracy"]["value"] == pytest.approx(np.mean(right[: RUN["limit"]]))
+    of_object = sb.run(**settings | {"model": classifier}, out=tmp_path / "object")
+    assert cells(of_object) == cells(first)
+    assert "prompts=['a photo of a {}'], labels=['disc'" in (tmp_path / "object" / "run.json").read_text()
+    # Another model explains the classes that it names.
+    sb.run(**settings | {"model": str(folder("align")), "explainers": "random"}, prompts="a {}",
+           target=f"predicted-by:{tmp_path / 'first'}", out=tmp_path / "named")  # fmt: skip
+    records = pq.read_table(tmp_path / "named" / "records.parquet").to_pylist()
+    predicted = pq.read_table(tmp_path / "first" / "predictions.parquet").to_pylist()
+    by_id = {row["image_id"]: names[row["prediction"]] for row in predicted}
+    assert {row["image_id"]: row["target"] for row in records}.items() <= by_id.items()
+
+
+def test_underscores_of_class_names_become_spaces(folder):
+    spec, objects = describe({"dataset": "d", "model": "m", "explainers": [], "metrics": [], "out": "o",
+                              "prompts": "a {}"})  # fmt: skip
+    assert texts_for(spec, objects, ["blue_bird", "cat"]) == {"prompts": ["a {}"], "labels": ["blue bird", "cat"]}
+    with pytest.raises(UserError, match="no names of classes"):
+        texts_for(spec, objects, None)
+    with pytest.raises(UserError, match="prompts are for a model given by name"):
+        sb.run(dataset="d", model=clip(folder), prompts="a {}", explainers="gae", metrics="saliency_miou", out="o")
+
+
+def test_one_picture_is_explained_from_the_command_line(folder, tmp_path, capsys):
+    pictures()[0].save(tmp_path / "picture.png")
+    command = ["explain", str(tmp_path / "picture.png"), "--model", str(folder("clip")), "--out",
+               str(tmp_path / "map.png"), "--json"]  # fmt: skip
+    texts = ["a photo of a cat", "a photo of a dog"]
+    (tmp_path / "texts.json").write_text(json.dumps(dict(zip("ab", texts, strict=True))))
+    assert main([*command, "--prompts", *texts, "--target", texts[1]]) == 0
+    by_texts = json.loads(capsys.readouterr().out)
+    assert main([*command, "--prompts", str(tmp_path / "texts.json"), "--target", "b", "--against", "a"]) == 0
+    by_file = json.loads(capsys.readouterr().out)
+    assert dict(zip("ab", texts, strict=True))[by_file["prediction"]] == by_texts["prediction"]
+    assert by_file["probability"] == by_texts["probability"]
+    assert [item["target"] for item in by_file["maps"]] == ["b", "b - a"]
+    assert main([*command, "--prompts", "a photo of a {}"]) == 2
+    assert "no class names are given" in capsys.readouterr().err
+
+
+def test_a_template_holds_the_prompts(folder, shapes, tmp_path):
+    sb.template(str(shapes), str(folder("clip")), tmp_path / "mine", prompts=["a photo of a {}"], limit=2, device="cpu")
+    assert "prompts=['a photo of a {}'], labels=['disc'" in (tmp_path / "mine" / "example.py").read_text()
+    assert read_template(tmp_path / "mine")[0].spec.prompts == ("a photo of a {}",)
+    texts = tmp_path / "texts.json"
+    spec = RunSpec.read(
+        {"dataset": "d", "model": "m", "explainers": [], "metrics": [], "out": "o", "prompts": [str(texts)]}
+    )
+    assert public_spec(spec, "d", "m").prompts == ("texts.json",)
