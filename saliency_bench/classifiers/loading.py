@@ -1,6 +1,6 @@
 """Load a classifier from a name, a folder or a model object."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ def load_classifier(
     # None leaves a model object where it is.
     target = None if device is None and not isinstance(model, str | Path) else device_of(device)
     if prompts is not None:
+        labels = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else labels
         prompts = read_prompts(prompts, labels)
         texts_of(prompts, labels)  # raises before anything is loaded
     given = model_objects.Given(mean, std, size, labels, logits, name, prompts)

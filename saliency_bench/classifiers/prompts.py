@@ -1,7 +1,7 @@
 """Read the texts that a vision-language model compares pictures with: templates, or texts of each class."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
     """
     if isinstance(given, Mapping):
         return _by_class(given)
-    items = [given] if isinstance(given, str | PathLike) else list(given) if isinstance(given, Sequence) else None
+    items = [given] if isinstance(given, str | PathLike) else list(given) if isinstance(given, Iterable) else None
     if items is None:
         raise UserError(f"prompts must be {FORMS}; got {one_line(repr(given), 80)}")
     if len(items) == 1 and isinstance(items[0], str | PathLike) and PLACE not in str(items[0]) and str(items[0]):
@@ -66,26 +66,26 @@ def texts_of(prompts: Prompts, labels: Sequence[str] | None) -> dict[str, list[s
     names = list(prompts) if labels is None else _checked_labels(labels)
     if isinstance(prompts, list):
         return {name: [template.replace(PLACE, name) for template in prompts] for name in names}
-    for lacking, here, there in ((prompts, "labels", "prompts"), (names, "prompts", "labels")):
-        if missing := [name for name in (names if lacking is prompts else prompts) if name not in lacking]:
-            raise UserError(
-                f"'{missing[0]}' is among the {here} and not among the {there}; name the same classes in both"
-            )
+    alone = [(name, "labels", "prompts") for name in names if name not in prompts]
+    alone += [(name, "prompts", "labels") for name in prompts if name not in names]
+    for name, here, there in alone:
+        raise UserError(f"'{name}' is among the {here} and not among the {there}; name the same classes in both")
     return {name: [text.replace(PLACE, name) for text in prompts[name]] for name in names}
 
 
 def _checked_labels(labels: Any) -> list[str]:
     """Return class names; UserError unless they are different texts."""
-    if isinstance(labels, str) or not isinstance(labels, Sequence) or not all(isinstance(name, str) for name in labels):
+    names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels]
+    if isinstance(labels, str) or not all(isinstance(name, str) for name in names):
         raise UserError(f"labels must be a list of class names; got {one_line(repr(labels), 80)}")
-    if not labels:
+    if not names:
         raise UserError("labels is empty; give the name of each class")
-    if not all(name.strip() for name in labels):
+    if not all(name.strip() for name in names):
         raise UserError("a label is empty; give the name of each class")
-    name, count = Counter(labels).most_common(1)[0]
+    name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise UserError(f"the label '{name}' is given {count} times; name each class once")
-    return list(labels)
+    return [str(name) for name in names]
 
 
 def _templates(items: Sequence[Any], where: str) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.classifiers.classifier import check_finite
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.progress import bar
 
@@ -37,7 +38,7 @@ OTHERS = {
 NAMES = "CLIP, SigLIP, SigLIP 2, MetaCLIP 2, ALIGN, AltCLIP and Chinese-CLIP"
 BATCH = 256  # texts
 STEP = 2.0**-24  # of the components of a normalised embedding
-SAME = 1e-3, 3e-2  # of the scale, for float32 and for half precision: how far logits may be from the model's own
+SAME = 1e-2, 1e-1  # of the scale, for float32 and for half precision: how far logits may be from the model's own
 Texts = Mapping[str, list[str]]  # {label: its texts}
 
 
@@ -113,7 +114,7 @@ class ZeroShot(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (B, K) of normalised images (B, 3, H, W), in float32 under any autocast."""
-        features = self.visual_projection(self.vision_model(**self.inputs(images)).pooler_output)
+        features = self.visual_projection(self.vision_model(**self.inputs(images), return_dict=True).pooler_output)
         with torch.autocast(features.device.type, enabled=False):
             normalised = nn.functional.normalize(features.float(), dim=-1, eps=0)
             return nn.functional.linear(normalised, self.text.float()) * self.scale.float() + self.bias.float()
@@ -149,8 +150,9 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
             gives other logits itself.
     """
     model = bare(model).eval()
-    place = device or next(model.parameters()).device
-    with torch.inference_mode(False), torch.no_grad():
+    own = next(model.parameters()).device
+    place = device or own
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(own.type, enabled=False):
         try:
             for text in chain.from_iterable(texts.values()):
                 _check_tokens(model, tokenizer, text, name)
@@ -158,6 +160,7 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
             network = ZeroShot(model, _embedded(side, tokenizer, texts, name))
             first = {label: of_label[:1] for label, of_label in list(texts.items())[:2]}
             alone = ZeroShot(model, _embedded(side, tokenizer, first, name))
+            check_finite(network, name)
             _check_logits(model, alone, _tokens(model, tokenizer, list(chain.from_iterable(first.values()))), name)
         except UserError:
             raise
@@ -241,7 +244,7 @@ def _check_logits(model: Any, network: ZeroShot, tokens: dict[str, Tensor], name
     parameter = next(network.vision_model.parameters())
     picture = torch.linspace(-1, 1, 3 * side * side, device=parameter.device, dtype=parameter.dtype)
     picture = picture.mul(50).sin().view(1, 3, side, side)
-    own, ours = model(**network.inputs(picture), **tokens).logits_per_image.float(), network(picture)
+    own, ours = model(**network.inputs(picture), **tokens, return_dict=True).logits_per_image.float(), network(picture)
     off = float((own - ours).abs().max()) / float(network.scale)
     if not off <= SAME[parameter.dtype != torch.float32]:
         raise UserError(

@@ -118,7 +118,7 @@ def test_identity_is_that_of_what_answers(folder, tmp_path):
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
             assert clip(folder).digest == classifier.digest
     finally:
         torch.set_num_threads(threads)
@@ -281,6 +281,7 @@ def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder, caplog):
         ({"prompts": [lambda name: f"a {name}"]}, r"a function.*f\(\"{}\"\)"),
         ({"labels": []}, "labels is empty"),
         ({"labels": "cat"}, "labels must be a list"),
+        ({"labels": 5}, "labels must be a list"),
         ({"labels": ["cat", "dog", "cat"]}, "label 'cat' is given 2 times"),
         ({"labels": ["cat", " "]}, "a label is empty"),
         ({"labels": ["cat", "Cat"]}, "cannot tell 'cat' from 'Cat'"),
