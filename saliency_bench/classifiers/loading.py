@@ -87,7 +87,9 @@ def load_classifier(
     if prompts is not None:
         labels = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else labels
         prompts = read_prompts(prompts, labels)
-        texts_of(prompts, labels)  # raises before anything is loaded
+        texts = texts_of(prompts, labels)  # raises before anything is loaded
+        # A single logit has two class names, so that those of the classifier are not the given one.
+        prompts = texts if len(texts) == 1 else prompts
     given = model_objects.Given(mean, std, size, labels, logits, name, prompts)
     if isinstance(model, Classifier):
         _refuse(given, revision, "a Classifier has its own")
@@ -109,7 +111,7 @@ def load_classifier(
     check_finite(classifier.model, classifier.id)
     if activation is not None:
         classifier.activate(activation)
-    if prompts is not None and len(classifier.labels or ()) == 1 and classifier.activation == "softmax":
+    if isinstance(prompts, dict) and len(prompts) == 1 and classifier.activation == "softmax":
         raise UserError(f"{classifier.id} is given one class, whose softmax is always 1; give the others beside it")
     return classifier.to(target or classifier.place).eval().computing(precision, channels_last, compile)
 

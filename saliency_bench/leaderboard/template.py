@@ -124,8 +124,9 @@ def template(
     words = dict(content.spec) | {"size": size, "samples": len(rows), "images": images}
     hides_masks = find(spec.dataset).hidden_masks == context.identity.split
     words |= {"geometry": str(context.classifier.geometry), "hides_masks": hides_masks}
-    given = {name: getattr(context.classifier, name) for name in ("prompts", "labels")}
-    words["texts"] = "" if given["prompts"] is None else "".join(f", {name}={value!r}" for name, value in given.items())
+    prompts = context.classifier.prompts
+    words["texts"] = "" if prompts is None else f", prompts={prompts!r}"
+    words["texts"] += f", labels={context.classifier.labels!r}" if isinstance(prompts, list) else ""
     for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
         text = Text(Path(__file__).with_name(source).read_text(encoding="utf-8"), keep_trailing_newline=True)
         write_text(folder / name, text.render(**words))

@@ -248,7 +248,12 @@ def test_sigmoid_and_softmax_are_chosen(folder):
     assert clip(folder, activation="sigmoid").activation == "sigmoid"
     siglip = {"prompts": "a {}", "device": "cpu"}
     assert load_classifier(folder("siglip"), labels=LABELS, activation="softmax", **siglip).activation == "softmax"
-    assert load_classifier(folder("siglip"), labels=["cat"], **siglip)(torch.rand(2, 3, 32, 32)).shape == (2, 1)
+    one, two = (load_classifier(folder("siglip"), labels=labels, **siglip) for labels in (["cat"], ["cat", "dog"]))
+    images = torch.rand(2, 3, 32, 32)
+    logit = two(images)[:, 0]
+    assert one(images).allclose(torch.stack([-logit, logit], dim=1), atol=1e-4)
+    assert one.prompts == {"cat": ["a cat"]}  # which give the same again
+    assert one.labels == ["not cat", "cat"]
     with pytest.raises(UserError, match="one class, whose softmax is always 1"):
         clip(folder, labels=["cat"])
 
