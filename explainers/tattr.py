@@ -52,7 +52,7 @@ Rule = Callable[[Tensor, Inputs, Tensor], Inputs]  # (relevance of the output, i
 
 UNCHANGED = {
     *("softmax", "layer_norm", "rms_norm", "batch_norm", "gelu", "relu", "silu", "sigmoid", "tanh", "dropout"),
-    *("add", "radd", "sub", "mul", "rmul", "div", "truediv"),
+    *("normalize", "add", "radd", "sub", "mul", "rmul", "div", "truediv"),
 }
 ROUTED = {
     *("getitem", "select", "narrow", "index_select", "chunk", "split", "unbind", "cat", "stack", "get", "contiguous"),

@@ -20,8 +20,8 @@ from saliency_bench.push_scripts import _shared
 SECTION = "measure"
 KEPT = "complete chunks", "{out}/run/chunks/*.parquet"  # when it is stopped
 QUESTIONS = ("alignment", "faithfulness", "debugging", "stability")
-SETTINGS = ("dataset", "model", "out", "split", "target", "label_column", "label_map", "groups", "activation", "only",
-            "limit", "batch_size", "seed", "precision", "channels_last",
+SETTINGS = ("dataset", "model", "prompts", "out", "split", "target", "label_column", "label_map", "groups",
+            "activation", "only", "limit", "batch_size", "seed", "precision", "channels_last",
             "compile", "device")  # fmt: skip
 
 

@@ -15,6 +15,7 @@ them that is given by --groups, as names joined by "|", or is known (of ImageNet
 import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from saliency_bench.errors import without_controls
 from saliency_bench.push_scripts import _shared
@@ -27,6 +28,11 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("picture", metavar="PICTURE", help="file of the picture")
     _shared.settings(parser, "model")
+    text = (
+        "what a vision-language model (CLIP, SigLIP) compares the picture with: a text for each class, or a JSON file "
+        "{class: [texts]}"
+    )
+    _shared.setting(parser, "prompts", text=text)
     text = "names; options follow a colon, as in rise:masks=1000 (default: one that fits the network)"
     _shared.setting(parser, "explainers", default=None, text=text)
     text = "class of the model that the maps explain, by name or number (default: the predicted one)"
@@ -50,7 +56,9 @@ def main(args: Namespace) -> None:
     for name in args.explainers or ():
         as_explainer(name)  # whose options are checked before a model is loaded
     out = Path(args.out)
-    classifier = load_classifier(args.model, device=args.device, activation=args.activation)
+    classifier = load_classifier(
+        args.model, device=args.device, activation=args.activation, prompts=_prompts(args.prompts)
+    )
     seen, drawn = explain_many(args.picture, classifier, args.explainers or (), args.target, args.against, args.groups)
     form = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
     write_with(out, lambda path: drawn.save(path, format=form))
@@ -65,6 +73,7 @@ def main(args: Namespace) -> None:
 
 def _check(args: Namespace) -> None:
     """Raise UserError for what cannot be explained, before anything is loaded."""
+    from saliency_bench.classifiers.prompts import texts_of
     from saliency_bench.engine.preflight import check_items, check_model
     from saliency_bench.errors import UserError
     from saliency_bench.utils.storage import check_output_file
@@ -78,7 +87,17 @@ def _check(args: Namespace) -> None:
         raise UserError(f"--out {out} is the picture itself; give another file")
     check_output_file(out)
     check_items("explainers", args.explainers)
+    if args.prompts is not None:
+        texts_of(_prompts(args.prompts), None)
     check_model(args.model)
+
+
+def _prompts(given: list[str] | None) -> Any:
+    """Return prompts as they are read: several texts are those of a class each, which is called so."""
+    from saliency_bench.classifiers.prompts import read_prompts
+
+    several = given is not None and len(given) > 1
+    return None if given is None else read_prompts(given, given if several and "{}" not in "".join(given) else None)
 
 
 def _result(args: Namespace, seen: list) -> dict:

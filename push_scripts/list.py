@@ -154,7 +154,11 @@ def _models() -> dict[str, str]:
     """Return {name: a line about it} of the models."""
     from saliency_bench.classifiers.sources import KNOWN
 
-    return dict.fromkeys(KNOWN, "") | {"torchvision:NAME": "any torchvision classifier, with its default weights"}
+    others = {
+        "torchvision:NAME": "any torchvision classifier, with its default weights",
+        "openai/clip-vit-base-patch32": "CLIP and other vision-language models, with --prompts",
+    }
+    return dict.fromkeys(KNOWN, "") | others
 
 
 def _suites() -> dict[str, str]:

@@ -17,7 +17,7 @@ from argparse import ArgumentParser, Namespace
 from saliency_bench.push_scripts import _shared
 
 SECTION = "publish"
-SETTINGS = ("target", "groups", "label_map", "device")
+SETTINGS = ("prompts", "target", "groups", "label_map", "device")
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -25,6 +25,7 @@ class SampleSettings(TypedDict, total=False):
     split: str
     target: File
     label_column: str
+    prompts: "File | Sequence[str] | Mapping[str, str | Sequence[str]] | None"
     label_map: File | Mapping[Any, Any] | None
     groups: File | Mapping[Any, Any] | None
     activation: Literal["softmax", "sigmoid"] | None

@@ -122,6 +122,16 @@ class RunSpec(BaseModel):
     label_column: str = _setting(
         "column of the dataset that holds the label", "label", metavar="NAME", min_length=1, group="samples"
     )
+    prompts: tuple[str, ...] | PythonObject | None = _setting(
+        "what a vision-language model (CLIP, SigLIP) compares pictures with: templates such as 'a photo of a {}', "
+        "where {} stands for each class of the dataset, a text file with one template per line, or a JSON file "
+        "{class: [texts]}",
+        None,
+        metavar="TEXT|FILE",
+        path=True,
+        repeat=True,
+        group="classes",
+    )
     label_map: str | PythonObject | None = _setting(
         "JSON file {dataset class: model class or list of classes} for names that differ, or one of coco_to_imagenet, "
         "pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
@@ -208,10 +218,10 @@ class RunSpec(BaseModel):
             return value if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
         return value
 
-    @field_validator("only", mode="before")
+    @field_validator("only", "prompts", mode="before")
     @classmethod
-    def _one_condition(cls, value: object) -> object:
-        """Return a single condition as a tuple."""
+    def _one_text(cls, value: object) -> object:
+        """Return a single text as a tuple."""
         return (value,) if isinstance(value, str) else value
 
     @field_validator("only")

@@ -4,19 +4,22 @@ Nothing that is downloaded is executed: safetensors, `weights_only=True` and `tr
 """
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from saliency_bench.classifiers.classifier import ONE_LOGIT, Classifier
 from saliency_bench.classifiers.geometry import Geometry, probe
 from saliency_bench.classifiers.networks import channels_of
 from saliency_bench.classifiers.processors import frame_of, pair_of
-from saliency_bench.classifiers.sources import PROCESSORS, Source, source_of
+from saliency_bench.classifiers.prompts import Prompts, texts_of
+from saliency_bench.classifiers.sources import PROCESSORS, TOKENIZERS, Source, source_of
 from saliency_bench.classifiers.untrusted import check_config, check_folder, check_weights, counted, room_of
+from saliency_bench.classifiers.zero_shot import Texts, activation_of, check_given, is_vision_language, zero_shot
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.utils.storage import storage_error
 
@@ -63,7 +66,15 @@ def torchvision(name: str, layer: str | None) -> Classifier:
     )
 
 
-def transformers(name: str, revision: str | None, layer: str | None, activation: str | None = None) -> Classifier:
+def transformers(
+    name: str,
+    revision: str | None,
+    layer: str | None,
+    activation: str | None = None,
+    prompts: Prompts | None = None,
+    labels: Sequence[str] | None = None,
+    device: torch.device | None = None,
+) -> Classifier:
     """Load a checkpoint of a folder or the Hub.
 
     Args:
@@ -71,12 +82,18 @@ def transformers(name: str, revision: str | None, layer: str | None, activation:
         revision: Branch, tag or commit.
         layer: The layer that Grad-CAM reads.
         activation: What the user gave; a single logit needs one.
+        prompts: What a vision-language model compares pictures with.
+        labels: Its class names, if the prompts do not name them.
+        device: Where the embeddings of its texts are computed.
     """
     from transformers import AutoModelForImageClassification
 
     source = source_of(name, revision)
     with readable(source.name):
         config = config_of(source)
+        check_given(prompts, source.name, compares=is_vision_language(config))
+        if prompts is not None:
+            return _vision_language(source, config, layer, prompts, texts_of(prompts, labels), device)
         if config.num_labels == 0:
             raise UserError(f"{source.name} {HEADLESS}")
         if config.num_labels < 2 and activation is None:
@@ -104,6 +121,49 @@ def transformers(name: str, revision: str | None, layer: str | None, activation:
         layer=layer,
         channels=channels_of(model, source.name, geometry, mean, std),
     )
+
+
+def _vision_language(
+    source: Source, config: Any, layer: str | None, prompts: Prompts, texts: Texts, device: torch.device | None
+) -> Classifier:
+    """Load a vision-language model, which classifies by the texts of each class."""
+    from transformers import AutoModelForZeroShotImageClassification
+
+    with counted(source.name, room_of(source.folder)):
+        model, loading = AutoModelForZeroShotImageClassification.from_pretrained(
+            source.folder, config=config, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
+    if loading["missing_keys"]:
+        raise UserError(f"{source.name} has no weights for {', '.join(sorted(loading['missing_keys'])[:3])}")
+    network = zero_shot(model, tokenizer_of(source.folder, source.name), texts, source.name, device)
+    geometry, frame, mean, std = frame_of(processor_of(source.folder, source.name), source.name)
+    return checked(
+        network,
+        id=source.name,
+        repo=source.repo,
+        revision=source.revision,
+        geometry=geometry,
+        frame=frame,
+        mean=mean,
+        std=std,
+        labels=list(texts),
+        layer=layer,
+        activation=activation_of(model),
+        prompts=prompts,
+    )
+
+
+def tokenizer_of(folder: Path, name: str) -> Any:
+    """Return the tokenizer of a checkpoint."""
+    from transformers import AutoTokenizer
+
+    check_folder(folder, str(folder))
+    if not any((folder / file).exists() for file in TOKENIZERS):
+        raise UserError(
+            f"{name} has no tokenizer ({TOKENIZERS[0]}), which its texts need; save the one that it was trained with "
+            "into its folder (tokenizer.save_pretrained)"
+        )
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def config_of(source: Source) -> Any:

@@ -19,6 +19,7 @@ from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.classifiers.networks import UNSTABLE, Select, grey, logits_in, structure_of
 from saliency_bench.classifiers.preparation import prepared_batch
+from saliency_bench.classifiers.prompts import Prompts
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.target_weights import ACTIVATIONS, BINARY, two_classes
 from saliency_bench.types import Batch, Images
@@ -72,6 +73,7 @@ class Classifier(nn.Module):
         repo: Repository on the Hub, if it was loaded from there.
         revision: Commit of the repository, or the name of torchvision's weights.
         labels: Class names, or None.
+        prompts: What the texts of a vision-language model were made of: templates or {label: texts}; None of others.
         geometry: How `prepare` resizes.
         frame: The function that does, for one picture.
         activation: "softmax" or "sigmoid": what turns logits into probabilities (`target_weights.probabilities`);
@@ -91,7 +93,7 @@ class Classifier(nn.Module):
     mean: Tensor
     std: Tensor
     activation: str
-    __constants__ = ("labels", "geometry", "frame", "activation", "channels", "logits", "layer", "precision",
+    __constants__ = ("labels", "prompts", "geometry", "frame", "activation", "channels", "logits", "layer", "precision",
                      "channels_last", "compiled")  # fmt: skip
 
     def __init__(
@@ -110,6 +112,7 @@ class Classifier(nn.Module):
         activation: str | None = None,
         channels: int = 3,
         logits: Select | None = None,
+        prompts: Prompts | None = None,
     ):
         super().__init__()
         self.model = model
@@ -120,6 +123,7 @@ class Classifier(nn.Module):
         if self.labels is not None and self._is_named_by_one:
             name = self.labels[0]
             self.labels = [name, "LABEL_1"] if name == "LABEL_0" else [f"not {name}", name]
+        self.prompts = prompts
         self.layer = layer
         self.channels = channels
         self.logits = logits
@@ -348,6 +352,7 @@ class Classifier(nn.Module):
         lines = [
             f"Classifier {self.id}, {f'digest {self.digest[:8]}' if _has_weights(self.model) else 'no weights yet'}",
             classes,
+            *([f"prompts: {', '.join(map(str, self.prompts))}"] if self.prompts else []),
             f"images: {self.geometry}" + ", in grey" * (self.channels == 1),
             f"normalised by mean {self._values(self.mean)} and std {self._values(self.std)}",
             f"CAM layer: {self.layer or 'the last feature map before any pooling'}",

@@ -1,6 +1,7 @@
 """Load a classifier from a name, a folder or a model object."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch import nn
 from saliency_bench.classifiers import checkpoints, model_objects
 from saliency_bench.classifiers.classifier import Classifier, check_finite
 from saliency_bench.classifiers.networks import Select
+from saliency_bench.classifiers.prompts import read_prompts, texts_of
+from saliency_bench.classifiers.zero_shot import check_given
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.interrupts import handlers_end_work
@@ -34,6 +37,7 @@ def load_classifier(
     activation: str | None = None,
     logits: Select | None = None,
     name: str | None = None,
+    prompts: Any = None,
 ) -> Classifier:
     """Load a classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
@@ -69,6 +73,10 @@ def load_classifier(
         logits: Function that takes the logits (B, K) from what the module returns, where that is more:
             logits=lambda out: out["scores"].
         name: What results and reports call a module, instead of the name of its class.
+        prompts: The texts that a vision-language model (CLIP, SigLIP) compares pictures with: templates such as
+            ["a photo of a {}", "a drawing of a {}"], in which each of `labels` takes the place of {}; {label: [texts]};
+            or a file of either. Of each class, the normalised embeddings of all its texts are averaged. Logits are
+            the model's own similarities. The activation is a softmax, that of SigLIP a sigmoid, by default.
 
     Raises:
         UserError: The model is unknown (with the nearest names), mean and std are unknown, weights are not finite,
@@ -76,16 +84,23 @@ def load_classifier(
     """
     # None leaves a model object where it is.
     target = None if device is None and not isinstance(model, str | Path) else device_of(device)
-    given = model_objects.Given(mean, std, size, labels, logits, name)
+    if prompts is not None:
+        labels = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else labels
+        prompts = read_prompts(prompts, labels)
+        texts = texts_of(prompts, labels)  # raises before anything is loaded
+        # A single logit has two class names, so that those of the classifier are not the given one.
+        prompts = texts if len(texts) == 1 else prompts
+    given = model_objects.Given(mean, std, size, labels, logits, name, prompts)
     if isinstance(model, Classifier):
         _refuse(given, revision, "a Classifier has its own")
         return model.variant(layer, precision, channels_last, target, activation, compile).eval()
     if isinstance(model, nn.Module) or model_objects.is_pipeline(model):
         _refuse(None, revision, "")
-        classifier = model_objects.from_object(model, given, layer)
+        classifier = model_objects.from_object(model, given, layer, target)
     elif isinstance(model, str | Path):
-        _refuse(given, None, "a checkpoint brings its own")
-        classifier = _named(str(model), revision, layer, activation)
+        of_checkpoint = given if prompts is None else replace(given, prompts=None, labels=None)
+        _refuse(of_checkpoint, None, "a checkpoint brings its own")
+        classifier = _named(str(model), revision, layer, activation, given, target)
     elif isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
         raise UserError("these are weights without their network; give the network itself, after load_state_dict(...)")
     else:
@@ -96,20 +111,30 @@ def load_classifier(
     check_finite(classifier.model, classifier.id)
     if activation is not None:
         classifier.activate(activation)
+    if isinstance(prompts, dict) and len(prompts) == 1 and classifier.activation == "softmax":
+        raise UserError(f"{classifier.id} is given one class, whose softmax is always 1; give the others beside it")
     return classifier.to(target or classifier.place).eval().computing(precision, channels_last, compile)
 
 
-def _named(name: str, revision: str | None, layer: str | None, activation: str | None) -> Classifier:
+def _named(
+    name: str,
+    revision: str | None,
+    layer: str | None,
+    activation: str | None,
+    given: model_objects.Given,
+    device: torch.device | None,
+) -> Classifier:
     """Load a checkpoint by its name."""
     if name.startswith("torchvision:"):
         _refuse(None, revision, "")
+        check_given(given.prompts, name, compares=False)
         return checkpoints.torchvision(name.partition(":")[2], layer)
-    return checkpoints.transformers(name, revision, layer, activation)
+    return checkpoints.transformers(name, revision, layer, activation, given.prompts, given.labels, device)
 
 
 def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
     """Raise UserError for settings that do not go with this kind of model; `reason` says why."""
     if given is not None and any(value is not None for value in vars(given).values()):
-        raise UserError(f"mean, std, size, labels, logits and name are for a torch module; {reason}")
+        raise UserError(f"mean, std, size, labels, prompts, logits and name are for a torch module; {reason}")
     if revision is not None:
         raise UserError(f"revision={revision} is for a Hub id; leave it out")

@@ -21,7 +21,9 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import Frame, Geometry, probe
 from saliency_bench.classifiers.networks import Select, channels_of
 from saliency_bench.classifiers.processors import channels, check_sides, frame_of
-from saliency_bench.classifiers.sources import PROCESSORS, cached_snapshots
+from saliency_bench.classifiers.prompts import Prompts, texts_of
+from saliency_bench.classifiers.sources import PROCESSORS, TOKENIZERS, cached_snapshots
+from saliency_bench.classifiers.zero_shot import activation_of, check_given, is_vision_language, zero_shot
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import code_hash
@@ -41,6 +43,7 @@ class Given:
     labels: Sequence[str] | None = None
     logits: Select | None = None
     name: str | None = None
+    prompts: Prompts | None = None
 
 
 def is_pipeline(model: object) -> bool:
@@ -48,19 +51,25 @@ def is_pipeline(model: object) -> bool:
     return isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor")
 
 
-def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
+def from_object(model: Any, given: Given, layer: str | None, device: torch.device | None = None) -> Classifier:
     """Return a classifier of a module or pipeline; UserError if mean and std are neither given nor known."""
-    processor = None
+    processor = tokenizer = None
     if is_pipeline(model):
-        model, processor = model.model, model.image_processor
+        model, processor, tokenizer = model.model, model.image_processor, getattr(model, "tokenizer", None)
     model = _bare(model)
     name = getattr(model, "original_name", type(model).__name__)  # of TorchScript
     _refuse(model, name, given)
     _leave_inference_mode(model)
     called = f"module:{name if given.name is None else _checked_name(given.name)}"
+    compares = is_vision_language(model)
+    check_given(given.prompts, name, compares=compares)
     geometry, frame, mean, std = _preprocessing(model, processor, given, name)
     if mean is None or std is None:
         raise UserError(_unknown_normalisation(model, name))
+    labels, activation = (_labels(model) if given.labels is None else given.labels), None
+    if given.prompts is not None:
+        texts, activation = texts_of(given.prompts, given.labels), activation_of(model)
+        model, labels = zero_shot(model, tokenizer or _tokenizer(model, name), texts, name, device), list(texts)
     return Classifier(
         model,
         id=called,
@@ -68,8 +77,10 @@ def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
         frame=frame,
         mean=mean,
         std=std,
-        labels=_labels(model) if given.labels is None else given.labels,
+        labels=labels,
         layer=layer,
+        activation=activation,
+        prompts=given.prompts,
         channels=channels_of(model, called, geometry, mean, std),
         logits=given.logits,
     )
@@ -191,7 +202,7 @@ def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
     return Geometry(resize=(height, width)), frame
 
 
-def _processor(model: nn.Module) -> Any:
+def _processor(model: Any) -> Any:
     """Return the image processor that belongs to a model object, or None."""
     config = getattr(model, "config", None)
     settings = getattr(config if hasattr(config, "pretrained_cfg") else model, "pretrained_cfg", None)
@@ -201,14 +212,33 @@ def _processor(model: nn.Module) -> Any:
         from transformers import TimmWrapperImageProcessor
 
         return TimmWrapperImageProcessor(settings | _built_size(model))
-    name = getattr(model, "name_or_path", None)
-    if not isinstance(name, str) or not name or not hasattr(config, "id2label"):
+    if not hasattr(config, "id2label"):
         return None
-    for folder in [Path(name)] if Path(name).is_dir() else _agreeing(cached_snapshots(name)):
+    for folder in _folders(model):
         if any((folder / file).is_file() for file in PROCESSORS):
-            with checkpoints.readable(name):
-                return checkpoints.processor_of(folder, name)
+            with checkpoints.readable(model.name_or_path):
+                return checkpoints.processor_of(folder, model.name_or_path)
     return None
+
+
+def _tokenizer(model: Any, name: str) -> Any:
+    """Return the tokenizer that belongs to a vision-language model object."""
+    for folder in _folders(model):
+        if any((folder / file).is_file() for file in TOKENIZERS):
+            with checkpoints.readable(model.name_or_path):
+                return checkpoints.tokenizer_of(folder, model.name_or_path)
+    raise UserError(
+        f"the tokenizer of {name} is not known; give the folder or Hub id of its checkpoint, or its pipeline: "
+        'transformers.pipeline("zero-shot-image-classification", model, tokenizer=..., image_processor=...)'
+    )
+
+
+def _folders(model: nn.Module) -> list[Path]:
+    """Return where the checkpoint of a model object of transformers is: its folder, or a cached snapshot."""
+    name = getattr(model, "name_or_path", None)
+    if not isinstance(name, str) or not name:
+        return []
+    return [Path(name)] if Path(name).is_dir() else _agreeing(cached_snapshots(name))
 
 
 def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
@@ -223,7 +253,8 @@ def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
 
 def _agreeing(snapshots: list[Path]) -> list[Path]:
     """Return a list with one snapshot if all have the same processor; an object does not know which it is from."""
-    contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in PROCESSORS) for s in snapshots}
+    read = (*PROCESSORS, *TOKENIZERS)
+    contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in read) for s in snapshots}
     return snapshots[:1] if len(contents) == 1 else []
 
 

@@ -1,6 +1,7 @@
 """Read the geometry of image processors: how transformers, timm and torchvision resize, crop and normalise."""
 
 from collections.abc import Iterable, Sequence
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from PIL import Image
 
 from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.messages import complain
 
 MAX_SIDE = 4096  # pixels
 LARGEST_STD = 10  # of images in [0, 1] after any sensible scaling; on a scale up to 255 it is 50 or 60
@@ -35,6 +37,12 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
     settings, where = processor.to_dict(), f"the image processor of {name}: "
     if settings.get("do_pad"):
         raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot follow")
+    normalised = settings.get("do_normalize", True)
+    mean = channels(f"{where}image_mean", settings.get("image_mean") if normalised else 0)
+    std = channels(f"{where}image_std", settings.get("image_std") if normalised else 1)
+    resample = Image.Resampling(settings.get("resample") or 2)
+    if "max_num_patches" in settings:
+        return *_patches_frame(settings, where, resample, name), mean, std
     size, crop_size = (_lengths(settings.get(key)) for key in ("size", "crop_size"))
     resize: int | tuple[int, int] | None = None
     crop: tuple[int, int] | None = None
@@ -56,11 +64,30 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
         """Return a picture as the processor prepares it, without normalisation."""
         return processor(images=image, do_normalize=False, return_tensors="pt")["pixel_values"][0].float()
 
-    normalised = settings.get("do_normalize", True)
-    mean = channels(f"{where}image_mean", settings.get("image_mean") if normalised else 0)
-    std = channels(f"{where}image_std", settings.get("image_std") if normalised else 1)
-    resample = Image.Resampling(settings.get("resample") or 2).name.lower()
-    return Geometry(resize, crop, "floor", resample), frame, mean, std
+    return Geometry(resize, crop, "floor", resample.name.lower()), frame, mean, std
+
+
+def _patches_frame(
+    settings: dict[str, Any], where: str, resample: Image.Resampling, name: str
+) -> tuple[Geometry, Frame]:
+    """Return geometry and frame of a processor that cuts pictures of any shape into patches (SigLIP 2 with NaFlex).
+
+    They are squashed to the square that the processor gives a square picture, as all pictures of a run have one size.
+    """
+    from torchvision.transforms.v2 import functional as T
+
+    side = isqrt(settings["max_num_patches"]) * settings["patch_size"]
+    check_sides(f"{where}max_num_patches", (side,))
+    complain(
+        f"{name} takes pictures of any shape: here all are squashed to {side} x {side}, which changes their aspect"
+    )
+    interpolation = T.InterpolationMode(resample.name.lower())
+
+    def frame(image: Image.Image) -> torch.Tensor:
+        """Return a picture squashed to the square."""
+        return T.resize(T.pil_to_tensor(image), [side, side], interpolation, antialias=True).float() / 255
+
+    return Geometry(resize=(side, side), resample=resample.name.lower()), frame
 
 
 def _lengths(size: Any) -> dict[str, int]:

@@ -26,7 +26,13 @@ KNOWN = (
 )
 # No code and no pickles: what is not downloaded cannot be executed.
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-FILES = ("config.json", *PROCESSORS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+# Of vision-language models.
+TOKENIZERS = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("merges.txt", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+)
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+FILES = ("config.json", *PROCESSORS, *TOKENIZERS, *WEIGHTS)
 TIMEOUT = 10  # seconds for the first answer of the Hub
 
 

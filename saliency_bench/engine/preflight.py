@@ -11,13 +11,14 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from saliency_bench import options, own_files, registry
+from saliency_bench.classifiers.prompts import read_prompts
 from saliency_bench.classifiers.sources import check_name
 from saliency_bench.data.names import list_datasets, short_name, unknown_dataset
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.results import MANIFEST, has_parts
 from saliency_bench.results.public_names import public_label
-from saliency_bench.spec import MAP_FORMS, PREDICTED_BY, TARGETS, about, flag
+from saliency_bench.spec import MAP_FORMS, PREDICTED_BY, TARGETS, PythonObject, about, flag
 from saliency_bench.utils.files import near_folders, parse_json, read_bytes
 
 OTHER = ("other_model", "other_label")
@@ -38,6 +39,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name in ("label_map", "groups"):
         if isinstance(value := settings.get(name), str | Path):
             check_table(name, str(value))
+    if settings.get("prompts") is not None and not isinstance(settings["prompts"], PythonObject):
+        read_prompts(settings["prompts"])
     check_other(settings)
 
 

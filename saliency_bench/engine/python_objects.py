@@ -23,6 +23,7 @@ from saliency_bench.bound_metric import Metric, as_metric, is_direction_declared
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.model_objects import is_pipeline
+from saliency_bench.classifiers.prompts import read_prompts
 from saliency_bench.data.loading import find, fingerprint
 from saliency_bench.engine.precomputed import PrecomputedMaps, refuse
 from saliency_bench.engine.preflight import check_items, check_maps, check_method_name
@@ -64,6 +65,8 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
     for name in ("label_map", "groups"):
         if name in plain:
             plain[name] = _table(name, plain[name], objects)
+    if plain.get("prompts") is not None:
+        plain["prompts"] = _prompts(plain["prompts"], plain.get("model"), objects)
     if isinstance(device := plain.get("device"), torch.device):
         plain["device"] = str(device)
     dataset = plain.get("dataset")
@@ -222,7 +225,7 @@ def name_changed(items: Iterable[Explainer | Metric]) -> None:
 
 
 def _table(name: str, given: object, objects: dict[PythonObject, object]) -> object:
-    """Return a label map or groups as a spec holds them."""
+    """Return a label map, groups or prompts as a spec holds them."""
     if isinstance(given, ClassGroups):
         about = f"{name}: groups of classes {given.name}, hash {given.identity}"
         return _noted(objects, given, "groups", given.name, given.identity, name, about)
@@ -232,6 +235,24 @@ def _table(name: str, given: object, objects: dict[PythonObject, object]) -> obj
         about = "" if code else f"{name}: a dict of {len(given)} entries, hash {digest}"
         return _noted(objects, given, "dict", name, digest, code or name, about)
     return given
+
+
+def _prompts(given: object, model: object, objects: dict[PythonObject, object]) -> object:
+    """Return prompts as a spec holds them: templates as texts, also those of a file; {label: texts} as a table does.
+
+    Raises:
+        UserError: They cannot be read, or the model is an object, which is loaded with its own.
+    """
+    if isinstance(given, PythonObject):
+        return given
+    if not isinstance(model, str | PathLike | PythonObject | None):
+        raise UserError(
+            "prompts are for a model given by name; give an object as load_classifier(model, prompts=, labels=)"
+        )
+    prompts = read_prompts(given)
+    if isinstance(given, Mapping):
+        return _table("prompts", given, objects)
+    return prompts if isinstance(prompts, list) else given
 
 
 def _literal(given: Mapping) -> str:
@@ -263,6 +284,8 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
         else:
             name = f"{classifier.repo}@{classifier.revision}" if classifier.repo else classifier.id
             code, made = f"sb.load_classifier({name!r}{settings})", "loaded"
+            if len(code) > LITERAL:  # the texts of many classes
+                code, made = setting, f"load_classifier of {name}, prompts={classifier.prompts}"
     about = one_line(f"{setting}: digest {classifier.digest}, {made}", LITERAL)
     return _noted(objects, classifier, kind, classifier.id, classifier.digest, code, about)
 
@@ -270,9 +293,15 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
 def _settings(classifier: Classifier) -> str:
     """Return how a classifier was loaded, as further arguments of `load_classifier`."""
     precision = None if classifier.precision == "fp32" else classifier.precision
-    given = {"layer": classifier.layer, "precision": precision, "channels_last": classifier.channels_last or None}
+    given: dict[str, Any] = {
+        "layer": classifier.layer,
+        "precision": precision,
+        "channels_last": classifier.channels_last or None,
+    }
     given["compile"] = classifier.compiled or None
     given["activation"] = None if classifier.assumed else asked_activation(classifier.activation)
+    given["prompts"] = classifier.prompts
+    given["labels"] = classifier.labels if isinstance(classifier.prompts, list) else None
     logits = "" if (take := classifier.logits) is None else f", logits={getattr(take, '__name__', type(take).__name__)}"
     return "".join(f", {key}={value!r}" for key, value in given.items() if value is not None) + logits
 

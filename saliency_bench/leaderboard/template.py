@@ -124,6 +124,9 @@ def template(
     words = dict(content.spec) | {"size": size, "samples": len(rows), "images": images}
     hides_masks = find(spec.dataset).hidden_masks == context.identity.split
     words |= {"geometry": str(context.classifier.geometry), "hides_masks": hides_masks}
+    prompts = context.classifier.prompts
+    words["texts"] = "" if prompts is None else f", prompts={prompts!r}"
+    words["texts"] += f", labels={context.classifier.labels!r}" if isinstance(prompts, list) else ""
     for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
         text = Text(Path(__file__).with_name(source).read_text(encoding="utf-8"), keep_trailing_newline=True)
         write_text(folder / name, text.render(**words))
@@ -134,7 +137,10 @@ def template(
 def _absolute(spec: RunSpec) -> RunSpec:
     """Return the settings with full paths of files and folders, so that they are found from any folder."""
     paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
-    return spec.model_copy(update={name: _full(value) for name, value in paths.items()})
+    changed: dict[str, object] = {name: _full(value) for name, value in paths.items()}
+    if isinstance(spec.prompts, tuple):
+        changed["prompts"] = tuple(map(_full, spec.prompts))
+    return spec.model_copy(update=changed)
 
 
 def _full(name: str) -> str:

@@ -73,6 +73,8 @@ def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
             changed[name] = tuple(_without_folder(entry) for entry in value)
         elif name == "maps":
             changed[name] = tuple(entry if isinstance(entry, PythonObject) else public_maps(entry) for entry in value)
+        elif name == "prompts" and value is not None:
+            changed[name] = tuple(entry if "{}" in entry else _last(entry) for entry in value)
         elif isinstance(value, str) and hint(name, "path") and name not in changed:
             changed[name] = _last(value) if "/" in value or "\\" in value or Path(value).exists() else value
     return spec.model_copy(update=changed)

@@ -121,7 +121,7 @@ def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
     names = sb.load_dataset(shapes).features["label"].names
     values = {"label_map": dict.fromkeys(names, 1), "groups": {"all": list(range(8))}}
     least = {"dataset": shapes, "model": resnet, "explainers": "gradcam", "metrics": "saliency_miou", "out": "here"}
-    others = {"label_column", "maps", "other_model", "other_label"}
+    others = {"label_column", "maps", "other_model", "other_label", "prompts"}
     assert set(CHANGES) | set(KEEPS) | set(least) | others == set(RunSpec.model_fields)
 
     def ids(**changes):

@@ -273,7 +273,7 @@ def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, A
             "masks": has_masks(context),
         },
         "model": {"id": context.model, "layer": _layer(context)},
-        "setup": setup(spec),
+        "setup": setup(spec, context.classifier.labels),
         "device": provenance(context.classifier.device, [])["device"],
         "within": request.within,
         "margin": request.margin,

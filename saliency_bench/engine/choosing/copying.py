@@ -1,5 +1,6 @@
 """Settings to copy: the recommended explainer in lines of Python, here and where another package has it too."""
 
+from collections.abc import Sequence
 from string import Formatter
 
 from saliency_bench import options, registry
@@ -23,12 +24,20 @@ def load_call(explainer: Explainer) -> str:
     return f'explainer = sb.load_explainer("{explainer.name}"{"".join(chosen)})'
 
 
-def setup(spec: RunSpec) -> str:
-    """Return the lines that give network, image and class for `load_call`; a comment where no name gives them."""
+def setup(spec: RunSpec, labels: Sequence[str] | None = None) -> str:
+    """Return the lines that give network, image and class for `load_call`; a comment where no name gives them.
+
+    Args:
+        spec: The settings.
+        labels: Class names of the network, which templates of prompts are filled with.
+    """
     if spec.needs_python:
         return "# classifier, images (1, 3, H, W), target (1, K) and label are those of your program"
+    texts = ""
+    if isinstance(spec.prompts, tuple):
+        texts = f", prompts={list(spec.prompts)}" + f", labels={labels}" * ("{}" in spec.prompts[0])
     return "\n".join([
-        f'classifier = sb.load_classifier("{spec.model}")',
+        f'classifier = sb.load_classifier("{spec.model}"{texts})',
         f'images = classifier.prepare([sb.load_dataset("{spec.dataset}", split="{spec.split}")[0]]).images',
         "logits = classifier(images)",
         "label = int(logits.argmax())",

@@ -17,6 +17,7 @@ from saliency_bench.engine.context import RunContext, starts_from_base
 from saliency_bench.engine.loaded import Question, Retraining
 from saliency_bench.engine.loading.question import class_names, explainable, logits_of, question_of
 from saliency_bench.engine.loading.table import Table, table_of
+from saliency_bench.engine.loading.texts import texts_for
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import Selection, labelled, training_splits
@@ -56,6 +57,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         object_of(spec.model, objects),
         device=spec.device if device is None else device,
         activation=spec.activation,
+        **texts_for(spec, objects, table.names),
         **spec.computing,
     )
     question = question_of(spec, objects, table, metrics, classifier)

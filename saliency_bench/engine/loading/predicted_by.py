@@ -17,6 +17,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.engine.answers import answers_of
 from saliency_bench.engine.classified import classified
 from saliency_bench.engine.loading.table import Table
+from saliency_bench.engine.loading.texts import texts_for
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
 from saliency_bench.results.manifest import MANIFEST, read_manifest
@@ -113,7 +114,7 @@ def _of_run(
     identity = manifest.identity
     title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)
     return (
-        _labels(manifest.spec.model),
+        _labels(manifest.spec, table),
         _identity(identity.classifier, identity.geometry, identity.precision),
         title,
         manifest.answers.get("model"),
@@ -121,9 +122,11 @@ def _of_run(
     )
 
 
-def _labels(model: object) -> list[str] | None:
+def _labels(spec: RunSpec, table: Table) -> list[str] | None:
     """Return the class names of a run's model, which only the model itself knows; None if it is no longer there."""
     try:
-        return load_classifier(model, device="cpu").labels if isinstance(model, str) else None
+        if not isinstance(spec.model, str):
+            return None
+        return load_classifier(spec.model, device="cpu", **texts_for(spec, {}, table.names)).labels
     except UserError:
         return None

@@ -1,0 +1,136 @@
+"""Read the texts that a vision-language model compares pictures with: templates, or texts of each class."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.files import parse_json, read_bytes
+
+PLACE = "{}"  # of the class name in a template
+Prompts = list[str] | dict[str, list[str]]  # templates, or {class: its texts}
+FORMS = (
+    'templates, such as "a photo of a {}", {label: [texts]}, or the file of either: a text file with one template per '
+    "line, or JSON"
+)
+TEMPLATES_NEED_LABELS = (
+    "the prompts are templates, and no class names are given; give labels=[...], or the texts of each class as "
+    '{"label": ["text", ...]}, on the command line as a JSON file'
+)
+
+
+def read_prompts(given: Any, labels: Any = None) -> Prompts:
+    """Return templates, or the texts of each class, without loading anything.
+
+    Args:
+        given: A template or a list of templates, each with {} in the place of the class name; {label: text or texts},
+            where {} stands for the label too; or the name of a file: a text file with one template per line, or JSON
+            that holds a list of templates or {label: texts}.
+        labels: Class names; then `given` may also be a list of as many texts without {}, one for each class.
+
+    Raises:
+        UserError: It is none of these, or a text is empty or a template without {}.
+    """
+    if isinstance(given, Mapping):
+        return _by_class(given)
+    items = [given] if isinstance(given, str | PathLike) else list(given) if isinstance(given, Iterable) else None
+    if items is None:
+        raise UserError(f"prompts must be {FORMS}; got {one_line(repr(given), 80)}")
+    if len(items) == 1 and isinstance(items[0], str | PathLike) and PLACE not in str(items[0]) and str(items[0]):
+        return _read_file(Path(items[0]).expanduser())
+    are_texts = len(items) > 1 and all(isinstance(item, str) and PLACE not in item for item in items)
+    if labels is not None and are_texts:
+        if len(names := _checked_labels(labels)) != len(items):
+            raise UserError(
+                f"there are {len(items)} prompts without {PLACE} and {len(names)} labels; give one text for each "
+                f'label, or templates with {PLACE} in the place of the class name, as in "a photo of a {PLACE}"'
+            )
+        return _by_class(dict(zip(names, items, strict=True)))
+    return _templates(items, "prompts")
+
+
+def texts_of(prompts: Prompts, labels: Sequence[str] | None) -> dict[str, list[str]]:
+    """Return {label: its texts}, in the order of the labels.
+
+    Args:
+        prompts: What `read_prompts` gives.
+        labels: Class names; None for those that the prompts name.
+
+    Raises:
+        UserError: There are no labels, two are the same, or they are not those of the prompts.
+    """
+    if labels is None and isinstance(prompts, list):
+        raise UserError(TEMPLATES_NEED_LABELS)
+    names = list(prompts) if labels is None else _checked_labels(labels)
+    if isinstance(prompts, list):
+        return {name: [template.replace(PLACE, name) for template in prompts] for name in names}
+    alone = [(name, "labels", "prompts") for name in names if name not in prompts]
+    alone += [(name, "prompts", "labels") for name in prompts if name not in names]
+    for name, here, there in alone:
+        raise UserError(f"'{name}' is among the {here} and not among the {there}; name the same classes in both")
+    return {name: [text.replace(PLACE, name) for text in prompts[name]] for name in names}
+
+
+def _checked_labels(labels: Any) -> list[str]:
+    """Return class names; UserError unless they are different texts."""
+    names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels]
+    if isinstance(labels, str) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"labels must be a list of class names; got {one_line(repr(labels), 80)}")
+    if not names:
+        raise UserError("labels is empty; give the name of each class")
+    if not all(name.strip() for name in names):
+        raise UserError("a label is empty; give the name of each class")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"the label '{name}' is given {count} times; name each class once")
+    return [str(name) for name in names]
+
+
+def _templates(items: Sequence[Any], where: str) -> list[str]:
+    """Return templates; UserError unless each is a text with {}."""
+    if not items:
+        raise UserError(f"{where} is empty; give {FORMS}")
+    for item in items:
+        if callable(item):
+            raise UserError(f'{where} has a function, and templates are texts; for a function f give f("{PLACE}")')
+        if not isinstance(item, str) or PLACE not in item:
+            raise UserError(
+                f"{where} has {one_line(repr(item), 80)}, which is no template: write {PLACE} in the place of the "
+                'class name, as in "a photo of a {}"'
+            )
+    return [str(item) for item in items]
+
+
+def _by_class(given: Mapping) -> dict[str, list[str]]:
+    """Return the texts of each class; UserError unless each has some."""
+    if not given:
+        raise UserError(f"prompts is empty; give {FORMS}")
+    texts = {label: [value] if isinstance(value, str) else value for label, value in given.items()}
+    for label, of_label in texts.items():
+        is_list = isinstance(of_label, Sequence) and all(isinstance(text, str) and text.strip() for text in of_label)
+        if not is_list or not of_label:
+            raise UserError(
+                f"the prompts of {one_line(repr(label), 80)} must be a text or a list of texts; got "
+                f"{one_line(repr(given[label]), 80)}"
+            )
+    return dict(zip(_checked_labels(list(texts)), map(list, texts.values()), strict=True))
+
+
+def _read_file(path: Path) -> Prompts:
+    """Return the prompts in a file; UserError if there is none, or it holds something else."""
+    if not path.is_file():
+        raise UserError(
+            f"'{path}' has no {PLACE}, so it is the name of a file of prompts, and there is no such file; a template "
+            'says where the class name stands, as in "a photo of a {}"'
+        )
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+        content = parse_json(text, unique=True) if path.suffix.lower() == ".json" else None
+    except (OSError, ValueError) as error:
+        raise UserError(f"the prompts {path} cannot be read: {one_line(error)}") from error
+    if isinstance(content, dict):
+        return _by_class(content)
+    lines = content if isinstance(content, list) else [line.strip() for line in text.splitlines() if line.strip()]
+    return _templates(lines, f"the file {path}")
