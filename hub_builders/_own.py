@@ -8,23 +8,20 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageColor
+from PIL import Image
 
 from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.jobs import BuildLog
+from saliency_bench.data.names import SPLIT_OF as SPLITS
 from saliency_bench.data.untrusted import PICTURES, UNWRITABLE
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders._source import entries, turn_of, walked
+from saliency_bench.hub_builders._source import entries, walked
+from saliency_bench.utils.masks import read_mask
 from saliency_bench.utils.picture_names import ends_of, stem, without_upload
-from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError, decode, file_bytes, turned
+from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError
 
 LICENSE = "unknown"
 CITATION = "% your own data"
-SPLITS = {
-    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
-    "dev": "validation", "test": "test", "testing": "test",
-}  # fmt: skip
-JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # beside those that begin with a dot
 # What else lies among pictures, and what to do with it.
 HEIC = "a HEIC picture, which Pillow reads with the plugin pillow-heif only; convert it to JPEG or PNG"
@@ -45,7 +42,6 @@ OTHERS = {
 }  # fmt: skip
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".py", ".npy", ".npz",
          ".mat", ".db", ".log", ".cache", ".parquet")  # fmt: skip
-BLACK = 0
 
 
 def given_path(path: str, option: str, folder: bool = False) -> Path:
@@ -206,82 +202,13 @@ def masks_for(
     return chosen, lacking, [mask for mask in masks if mask not in users]
 
 
-def foreground_of(text: str) -> str | int | tuple[int, int, int]:
-    """Return what of a mask is the object: "" (the mask itself tells), "nonzero", a value, or a colour.
-
-    Taken are `255`, `#ff0000`, `255,0,0` and `red`.
-
-    Raises:
-        UserError: It is none of them.
-    """
-    try:
-        if text in ("", "nonzero"):
-            return text
-        if text.isdecimal() and int(text) <= 255:
-            return int(text)
-        colour = tuple(map(int, text.split(","))) if "," in text else ImageColor.getrgb(text)[:3]
-        if len(colour) == 3 and all(0 <= value <= 255 for value in colour):
-            return colour
-    except ValueError:
-        pass
-    raise UserError(
-        f"foreground={text} is neither a value from 0 to 255, nor a colour such as '#ff0000' or 255,0,0, nor nonzero"
-    )
-
-
 def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
     """Return bool (H, W): the object in a mask file, turned with its picture.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: It cannot be read, or does not tell what the object is.
     """
-    if path.suffix.lower() in JPEG:
-        raise UnreadableError("a mask in JPEG, which blurs its values; save masks as PNG")
-    try:
-        image = decode(file_bytes(path))
-    except UnreadableError as error:
-        raise UnreadableError(f"mask: {error}") from None
-    turn = turn_of(picture, (image.height, image.width))  # before its values: resizing makes many of two
-    return turned(object_in(image, foreground_of(foreground)), turn)
-
-
-def object_in(image: Image.Image, foreground: str | int | tuple[int, int, int]) -> np.ndarray:
-    """Return bool (H, W): the pixels of a mask as stored that are the object.
-
-    Raises:
-        UnreadableError: It cannot be read.
-    """
-    if isinstance(foreground, tuple):
-        return (np.asarray(image.convert("RGB")) == foreground).all(-1)
-    codes, is_colour, background = _coded(image)
-    if isinstance(foreground, int):
-        if is_colour:
-            raise UnreadableError("a mask in colour, which has no value; give --foreground a colour")
-        return codes == foreground
-    values = np.unique(codes)
-    if foreground == "" and len(values) > 2:
-        raise UnreadableError("a mask of more than two values; say with --foreground which one is the object")
-    if foreground == "" and len(values) == 2 and background not in values:
-        raise UnreadableError("a mask of two values, none of them 0; say with --foreground which one is the object")
-    return codes != background
-
-
-def _coded(image: Image.Image) -> tuple[np.ndarray, bool, int]:
-    """Return (a whole number for each pixel, whether it is a colour, that of the background).
-
-    The background is black. In a palette it is the index that looks black, since programs that save small files put
-    the colours in any order; without a black, index 0.
-    """
-    if image.mode in ("1", "L", "LA"):
-        return np.asarray(image if image.mode == "1" else image.convert("L")).astype(np.uint32), False, BLACK
-    colours = np.asarray(image.convert("RGB")).astype(np.uint32)
-    packed = colours @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-    if image.mode == "P":
-        codes = np.asarray(image).astype(np.uint32)
-        black = np.unique(codes[packed == BLACK])
-        return codes, False, int(black[0]) if len(black) == 1 else 0
-    is_grey = (colours == colours[..., :1]).all()
-    return (colours[..., 0], False, BLACK) if is_grey else (packed, True, BLACK)
+    return read_mask(path, (picture.height, picture.width), picture.orientation, foreground)
 
 
 def boxed(box: Any, height: int, width: int) -> np.ndarray:

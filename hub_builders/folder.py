@@ -20,6 +20,7 @@ from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _own
 from saliency_bench.hub_builders._source import base_of, mask_or_none, needed, picture_of, table
+from saliency_bench.utils.mask_values import choices
 from saliency_bench.utils.picture_names import Names
 
 VERSION = "1"
@@ -53,7 +54,7 @@ class Row:
 
 def check(*, masks: str, labels: str, foreground: str, split: str, seed: int = 0) -> None:
     """Raise UserError for options that do not fit together."""
-    _own.foreground_of(foreground)
+    choices(foreground)
     _own.check_split("folder", split)
     if masks:
         _own.given_path(masks, "masks", folder=True)
@@ -84,7 +85,8 @@ def samples(
         log: gets what is left out, and why.
         masks: folder of the masks (default: masks/ beside images/ in the source).
         labels: table (CSV) with the columns image and label (default: labels.csv beside images/, else class folders).
-        foreground: what in a mask is the object: a value, a colour ('#ff0000' or 255,0,0), or nonzero.
+        foreground: what in a mask is the object: a value, a value with all above it (128+), a colour ('#ff0000' or
+            255,0,0), nonzero, or alpha; several with spaces between them.
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders or table say, or
             test).
     """
@@ -157,14 +159,19 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
             f"{images} has no class folders, and there is no table of labels; sort the pictures into one folder per "
             "class, or give --labels CSV with the columns image and label"
         )
-    above = {folders[0] for folders in parts.values()}
-    in_splits = above <= set(_own.SPLITS) and all(len(folders) > 2 for folders in parts.values())
+    above = sorted({folders[0] for folders in parts.values() if len(folders) > 1})
+    in_splits = all(folder.lower() in _own.SPLITS for folder in above)
     rows = {}
     for name, folders in parts.items():
-        if len(folders) == 1:
+        if len(folders) <= 1 + in_splits:
             log.leave_out(ids[name], "image", "it lies in no class folder")
         else:
-            rows[name] = Row(folders[1], _own.SPLITS[folders[0]]) if in_splits else Row(folders[0])
+            rows[name] = Row(folders[1], _own.SPLITS[folders[0].lower()]) if in_splits else Row(folders[0])
+    if not rows:
+        raise UserError(
+            f"{images} has no class folders in {', '.join(above)}, which are splits; sort the pictures of each into "
+            "one folder per class, or give --labels CSV with the columns image and label"
+        )
     return rows
 
 

@@ -150,12 +150,17 @@ def sample_of(log: BuildLog, unit: str, annotating: "Annotating", answers: "list
         log.leave_out(unit, "image", str(error))
         return None
     was_asked = unit in annotating.units
+    try:
+        mask = _mask(log, unit, shown.sha256, annotating, answers, rule) if was_asked else annotating.known_mask(unit)
+    except UnreadableError as error:
+        log.leave_out(unit, "mask", str(error))
+        mask = None
     group = {} if images.image_id(unit) == unit else {"group": images.image_id(unit)}
     return {
         "image_id": unit,
         "image": Picture(shown.path.read_bytes(), shown.path.suffix, shown.width, shown.height),
         "label": images.label(unit) or "image",
-        "mask": _mask(log, unit, shown.sha256, annotating, answers, rule) if was_asked else images.known_mask(unit),
+        "mask": mask,
         "mask_source": "people" if was_asked else "dataset",
         "annotators": len(answers),
         **group,

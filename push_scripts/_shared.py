@@ -46,6 +46,7 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
     required = default is PydanticUndefined
     parser.add_argument(
         flag(name),
+        dest=name,
         required=required,
         default=None if required else default,
         help=text or about(name) + shown(default),

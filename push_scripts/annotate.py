@@ -80,6 +80,7 @@ def _study_options(group: _ArgumentGroup) -> None:
                        help="images with a known mask before the real ones, with feedback (default: 0)")  # fmt: skip
     group.add_argument("--practice-iou", type=float, metavar="X",
                        help="IoU to reach in them within three attempts (default: 0.5)")  # fmt: skip
+    _shared.setting(group, "mask_values")
     group.add_argument("--seed", type=int, metavar="N", help="of the order of images (default: 0)")
 
 
@@ -124,10 +125,12 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     from saliency_bench.studies.exporting import read_masks
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
+    from saliency_bench.utils.mask_values import spelled, words_of
 
     lease = _people.lease_hours(args)
     given = PROTOCOLS.get(args.protocol, {})
     given = given | {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
+    given |= {"foreground": spelled(" ".join(words_of(args.mask_values)))} if args.mask_values else {}
     check_settings(given)
     must_exist = args.grow or not (_is_serving(args) or args.imported)
     store = _people.existing_store(args.store, must_exist=must_exist)

@@ -21,7 +21,7 @@ SECTION = "measure"
 KEPT = "complete chunks", "{out}/run/chunks/*.parquet"  # when it is stopped
 QUESTIONS = ("alignment", "faithfulness", "debugging", "stability")
 SETTINGS = ("dataset", "model", "prompts", "out", "split", "target", "label_column", "label_map", "groups",
-            "activation", "only", "limit", "batch_size", "seed", "precision", "channels_last",
+            "activation", "only", "mask_values", "limit", "batch_size", "seed", "precision", "channels_last",
             "compile", "device")  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.utils.mask_values import in_words, unclear
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -38,7 +39,7 @@ def read_masks(masks: Any) -> np.ndarray:
     """Return arrays, lists or tensors of masks as bool (B, H, W); their values are 0 and another one (1, 255, True).
 
     Raises:
-        ValueError: Another number of axes, or a mask that is not binary.
+        ValueError: Another number of axes, or values that do not tell the object from the background.
     """
     array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
@@ -46,10 +47,13 @@ def read_masks(masks: Any) -> np.ndarray:
         raise ValueError(f"masks have shape (B, H, W); these have {array.shape}")
     if array.dtype == bool:
         return array
-    inside = array != 0
-    if not (array[inside] == array.max(initial=0)).all():
-        raise ValueError("masks must be binary: 0 outside, one other value (1 or 255) inside")
-    return inside
+    if reason := unclear(array):
+        values = in_words(np.unique(array))
+        raise ValueError(
+            "masks must be binary: 0 outside, one other value (1 or 255) inside; these have "
+            f"{reason} ({values}): give a comparison, such as masks == 1"
+        )
+    return array != 0
 
 
 def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:

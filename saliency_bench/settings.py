@@ -30,6 +30,7 @@ class SampleSettings(TypedDict, total=False):
     groups: File | Mapping[Any, Any] | None
     activation: Literal["softmax", "sigmoid"] | None
     only: str | Sequence[str] | None
+    mask_values: str | float | Sequence[str | float] | None
     limit: int | None
     batch_size: int
     seed: int

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.utils.mask_values import words_of
 
 F = TypeVar("F", bound=Callable)
 ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
@@ -68,6 +69,7 @@ def _setting(
     path: bool = False,
     repeat: bool = False,
     group: str = "",
+    option: str = "",
     **bounds: Any,
 ) -> Any:
     """Return a field of `RunSpec`.
@@ -79,9 +81,10 @@ def _setting(
         path: whether the value may be a file or folder.
         repeat: whether its option may come several times.
         group: the heading of help that it is listed under.
+        option: what the command line calls it, if not by its name.
         bounds: what pydantic checks, such as `ge=1`.
     """
-    extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat, "group": group}
+    extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat, "group": group, "option": option}
     return Field(default, description=about, json_schema_extra=extra, **bounds)
 
 
@@ -175,6 +178,15 @@ class RunSpec(BaseModel):
         repeat=True,
         group="samples",
     )
+    mask_values: tuple[str, ...] | None = _setting(
+        "what of a mask is the object: values (1), a value with all above it (128+), colours ('#ff0000' or 255,0,0), "
+        "nonzero, or alpha (default: masks hold 0 and one other value)",
+        None,
+        metavar="VALUE",
+        repeat=True,
+        group="samples",
+        option="--foreground",
+    )
     limit: int | None = _setting(
         "use only N samples, drawn at random with the seed; groups are kept whole, so there may be a few more",
         None,
@@ -223,6 +235,12 @@ class RunSpec(BaseModel):
     def _one_text(cls, value: object) -> object:
         """Return a single text as a tuple."""
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("mask_values", mode="before")
+    @classmethod
+    def _words(cls, value: object) -> object:
+        """Return what of a mask is the object as words."""
+        return words_of(value) or None
 
     @field_validator("only")
     @classmethod
@@ -364,7 +382,7 @@ def variable(name: str) -> str:
 
 def flag(name: str) -> str:
     """Return the option of the command line for a setting: --batch-size for batch_size."""
-    return "--" + name.replace("_", "-")
+    return (name in RunSpec.model_fields and hint(name, "option")) or "--" + name.replace("_", "-")
 
 
 def about(name: str) -> str:
@@ -373,7 +391,7 @@ def about(name: str) -> str:
 
 
 def hint(name: str, key: str) -> Any:
-    """Return `metavar`, `path`, `repeat` or `group` of a setting, see `_setting`."""
+    """Return `metavar`, `path`, `repeat`, `group` or `option` of a setting, see `_setting`."""
     extra = RunSpec.model_fields[name].json_schema_extra
     return extra[key] if isinstance(extra, dict) else None
 

@@ -24,6 +24,7 @@ from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.target_weights import ACTIVATIONS, BINARY, two_classes
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.devices import arithmetic
+from saliency_bench.utils.mask_values import words_of
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.source_code import code_hash
@@ -429,18 +430,22 @@ class Classifier(nn.Module):
                 complain(f"{self.id}: {unstable[0].strip()} cannot be hashed, so that every start computes anew")
         return self._written
 
-    def prepare(self, rows: Any, columns: Sequence[str] = ()) -> Batch:
+    def prepare(self, rows: Any, columns: Sequence[str] = (), mask_values: Any = None) -> Batch:
         """Return a Batch of rows in the prepared frame; EXIF orientation is applied.
 
         Args:
             rows: Dicts with `image` and, where available, `mask`, `label`, `image_id`; or a slice of a dataset (a dict
                 of lists).
             columns: Names of further columns, of which pictures are prepared as the images are.
+            mask_values: What of a mask is the object, one or several: a value (1), a value with all above it ("128+"),
+                a colour ("#ff0000"), "nonzero" or "alpha". Default: masks hold 0 and one other value; one that does not
+                is left out, and `left_out` of the batch says why.
 
         Raises:
-            UserError: An image cannot be read, or its mask has another size (the image is named).
+            UserError: An image or mask cannot be read, or its mask has another size (the image is named).
         """
-        return prepared_batch(rows, self.frame, self.geometry, self.id, self.device, columns)
+        foreground = " ".join(words_of(mask_values))
+        return prepared_batch(rows, self.frame, self.geometry, self.id, self.device, columns, foreground)
 
     def module_named(self, name: str) -> nn.Module:
         """Return a layer of the model by its dotted name, as `model.named_modules()` gives it."""

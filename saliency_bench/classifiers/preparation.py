@@ -13,7 +13,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.reasons import lacks
 from saliency_bench.types import Batch, Column
 from saliency_bench.utils.devices import sent
-from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_picture, open_rgb
+from saliency_bench.utils.masks import UnclearMaskError, read_mask
+from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_rgb, opened, orientation_of, rgb
 
 
 class SampleError(UserError):
@@ -25,7 +26,13 @@ class SampleError(UserError):
 
 
 def prepared_batch(
-    rows: Any, frame: Frame, geometry: Geometry, model: str, device: torch.device, columns: Sequence[str] = ()
+    rows: Any,
+    frame: Frame,
+    geometry: Geometry,
+    model: str,
+    device: torch.device,
+    columns: Sequence[str] = (),
+    foreground: str = "",
 ) -> Batch:
     """Return a Batch of rows, see `Classifier.prepare`.
 
@@ -36,10 +43,11 @@ def prepared_batch(
         model: Id of the classifier, for messages.
         device: Device of the images.
         columns: Names of further columns.
+        foreground: What of a mask is the object, as `read_mask` takes it.
     """
     rows = _as_rows(rows)
     ids = [str(row.get("image_id", position)) for position, row in enumerate(rows)]
-    samples = [_sample(row, id, frame, geometry) for row, id in zip(rows, ids, strict=True)]
+    samples = [_sample(row, id, frame, geometry, foreground) for row, id in zip(rows, ids, strict=True)]
     frames, masks, left_out, sizes = zip(*samples, strict=True)
     if len({image.shape for image in frames}) > 1:
         raise UserError(f"{model} takes images as they are, but these differ in size; give load_classifier size=")
@@ -79,11 +87,12 @@ def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[I
 
 
 def _sample(
-    row: Mapping, id: str, frame: Frame, geometry: Geometry
+    row: Mapping, id: str, frame: Frame, geometry: Geometry, foreground: str
 ) -> tuple[Tensor, np.ndarray, str | None, tuple[int, int]]:
     """Return a row's prepared image and mask, why there is no usable mask, and the image's stored size."""
     try:
-        picture = open_rgb(row.get("image"))
+        stored = opened(row.get("image"))
+        picture = rgb(stored)
     except UnreadableError as error:
         raise SampleError(id, f"the image cannot be read: {error}") from error
     resized = geometry.resized(picture.height, picture.width)
@@ -96,22 +105,20 @@ def _sample(
     if row.get("mask") is None:
         return image, np.zeros(image.shape[1:], dtype=bool), "no mask", picture.size
     try:
-        mask = open_picture(row["mask"]).convert("L")
+        mask = read_mask(row["mask"], (picture.height, picture.width), orientation_of(stored) or 1, foreground)
+    except UnclearMaskError as error:
+        return image, np.zeros(image.shape[1:], dtype=bool), str(error), picture.size
     except UnreadableError as error:
-        raise SampleError(id, f"the mask cannot be read: {error}") from error
-    if mask.size != picture.size:
-        sizes = f"{mask.width} x {mask.height}, the image {picture.width} x {picture.height}"
-        raise SampleError(id, f"the mask is {sizes}; they must have the same size")
-    if mask.getextrema()[1] == 0:
+        raise SampleError(id, str(error)) from error
+    if not mask.any():
         return image, np.zeros(image.shape[1:], dtype=bool), "empty mask", picture.size
     inside = framed_mask(mask, geometry)
     return image, inside, None if inside.any() else "mask emptied by the crop", picture.size
 
 
-def framed_mask(mask: Image.Image, geometry: Geometry) -> np.ndarray:
-    """Return a stored mask (mode L, of 0 and 255 or 0 and 1) in the prepared frame, Bool (H, W)."""
-    highest = mask.getextrema()[1]  # values above the middle are inside
-    return geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
+def framed_mask(mask: np.ndarray, geometry: Geometry) -> np.ndarray:
+    """Return a mask, Bool (H, W) in the size of its upright picture, in the prepared frame."""
+    return geometry.mask(Image.fromarray(mask))
 
 
 def _as_rows(rows: Any) -> list[Mapping]:

@@ -7,20 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import Dataset, DatasetBuilder
+from datasets import ClassLabel, Dataset, DatasetBuilder
 from datasets.exceptions import NonMatchingSplitsSizesError
 from datasets.naming import camelcase_to_snakecase
 from datasets.packaged_modules.cache.cache import Cache
+from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
 from huggingface_hub import HfApi, constants, get_token
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 from saliency_bench.data.build_report import REPORT, read_report
-from saliency_bench.data.names import alternative_to
+from saliency_bench.data.names import SPLIT_OF, alternative_to
 from saliency_bench.data.untrusted import CARDS, check_cards, check_files, check_names, check_rows
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.cache import folder_of, remember, remembered, snapshot_of
 from saliency_bench.hub.client import no_bars
 from saliency_bench.hub.errors import is_network_error, refuse
+from saliency_bench.utils.messages import complain_once
 from saliency_bench.utils.storage import storage_error
 
 SECONDS = 10  # to wait for the Hub's first answer
@@ -40,9 +42,19 @@ def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
     Raises:
         UnknownSplitError: There is no such split.
     """
-    if split.isidentifier() and builder.info.splits and split not in builder.info.splits:
+    whole = split.partition("[")[0]
+    if whole.isidentifier() and builder.info.splits and whole not in builder.info.splits:
         raise UnknownSplitError(name, split, builder.info.splits)
-    return builder.as_dataset(split)
+    rows = builder.as_dataset(split)
+    kind = rows.features.get("label")
+    folders = kind.names if isinstance(kind, ClassLabel) and isinstance(builder, ImageFolder) else ()
+    if folders and all(folder.lower() in SPLIT_OF for folder in folders):
+        complain_once(
+            f"{name} has no class folders: {', '.join(folders)} are splits, so its pictures have no labels; give "
+            "them in a metadata.csv, or sort the pictures of each split into a folder for each class"
+        )
+        rows = rows.remove_columns("label")
+    return rows
 
 
 @dataclass(frozen=True)

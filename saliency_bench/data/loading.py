@@ -1,17 +1,20 @@
 """Loads one split of a dataset: drawn by the package, from a folder, from the Hub, or rebuilt from a source."""
 
+import atexit
 import logging
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile, mkdtemp
 from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
+from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Image, Value
 
 from saliency_bench import registry
 from saliency_bench.data.annotations import joined
@@ -29,13 +32,13 @@ from saliency_bench.data.hub_datasets import (
     published_report,
     split_of,
 )
-from saliency_bench.data.names import is_embedded, list_datasets, repo_of, short_name, unknown_dataset
+from saliency_bench.data.names import is_embedded, list_datasets, repo_of, same_split, short_name, unknown_dataset
 from saliency_bench.data.untrusted import TABLES, check_cards, check_files, check_rows, complete
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders, write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
-from saliency_bench.utils.messages import complain
+from saliency_bench.utils.messages import complain_once as _complain_once
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
@@ -139,11 +142,26 @@ class Found:
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
-        """Load a split.
+        """Load a split; another name for it, as val for validation, stands in where that is the only one.
 
         Raises:
             UserError: The split is unknown, or data cannot be read or trusted.
         """
+        return self._load_named(split)[0]
+
+    def _load_named(self, split: str) -> tuple[Dataset, str]:
+        """Return what `load` does, and the name of the split."""
+        try:
+            return self._load(split), split
+        except UnknownSplitError as error:
+            if (other := same_split(split, error.known)) is None or other == split:
+                raise
+        rows = self._load(other)
+        _complain_once(f"{self.text} has no split {split}; its split {other} is used")
+        return rows, other
+
+    def _load(self, split: str) -> Dataset:
+        """Return a split of exactly this name."""
         if isinstance(self.rows, DatasetDict):
             return _with_images(_of_dict(self.rows, split, self.text), self.text)
         if self.rows is not None:
@@ -174,7 +192,7 @@ class Found:
     def load_usual(self, split: str) -> tuple[Dataset, str]:
         """Return a split and its name: where `train` is the only one, it stands in for `test`, and a line says so."""
         try:
-            return self.load(split), split
+            return self._load_named(split)
         except UnknownSplitError as error:
             if split != "test" or error.known != ["train"]:
                 raise
@@ -288,11 +306,9 @@ def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
         raise UnknownSplitError(name, split, splits)
     if bracket:
         raise UserError(f"a part of a split, {split}, is taken from files only; give dataset['{whole}'].select(...)")
-    labels = [rows["label"] for rows in splits.values() if is_text(rows.features.get("label"))]
-    return with_classes(splits[whole], sorted({text for texts in labels for text in texts if text is not None}))
-
-
-_complain_once = cache(complain)
+    plain = {name: _unformatted(rows) for name, rows in splits.items()}
+    labels = [rows["label"] for rows in plain.values() if is_text(rows.features.get("label"))]
+    return with_classes(plain[whole], sorted({text for texts in labels for text in texts if text is not None}))
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:
@@ -387,7 +403,7 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
     `datasets` keeps what it has read in its cache and finds it again by the names of the files, or their dates: here by
     what is in them. Pictures beside a table are not kept but opened when they are asked for.
     """
-    cache = Path(datasets.config.HF_DATASETS_CACHE) / "by_content"
+    cache = _cache()
     builder = datasets.load_dataset_builder(str(place), config, cache_dir=str(cache))
     check_files(builder, name, str(place))
     files = [file for files in (builder.config.data_files or {}).values() for file in files]
@@ -399,10 +415,34 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
 def _of_file(place: Path, split: str) -> Dataset:
     """Load a Parquet file, which is the split that is asked for, whichever it is; kept in the cache by its content."""
     whole = split.partition("[")[0]
-    builder = datasets.load_dataset_builder("parquet", data_files={whole: str(place)})
-    cache = Path(datasets.config.HF_DATASETS_CACHE) / "by_content"
+    cache = _cache()
+    builder = datasets.load_dataset_builder("parquet", data_files={whole: str(place)}, cache_dir=str(cache))
     builder.download_and_prepare(str(cache / hash_of(str(place), whole, builder.hash, known_sha256(place))))
     return builder.as_dataset(split)
+
+
+def _cache() -> Path:
+    """Return the folder where `datasets` keeps what it has read: a temporary one where its own cannot be written to."""
+    folder = Path(datasets.config.HF_DATASETS_CACHE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder / "by_content"
+    except OSError as error:
+        why = error.strerror or one_line(error)
+        _complain_once(
+            f"cannot write to the cache folder {folder}: {why}; data are read into a temporary one each time; make it "
+            "writable, or set HF_DATASETS_CACHE to another folder"
+        )
+    return _temporary_cache()
+
+
+@cache
+def _temporary_cache() -> Path:
+    """Return a folder that is deleted when the process ends."""
+    folder = Path(mkdtemp(prefix="saliency-bench-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _saved(place: Path, split: str) -> Dataset | None:
@@ -446,15 +486,24 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
             f"{name} is published without its images, which may not be redistributed; get the source (its card says "
             f"where) and give its folder: load_dataset('{name}', source=DIR)"
         )
-    dataset = with_pictures(dataset, ("image", "mask"))
+    dataset = with_pictures(_unformatted(dataset), ("image", "mask"))
     check_images(dataset, name)
     return dataset
 
 
+def _unformatted(dataset: Dataset) -> Dataset:
+    """Return rows as they are stored, whatever format was set for reading them: torch, numpy, some of the columns."""
+    if dataset.format["type"] == "custom":
+        _complain_once("the dataset has a transform of its own, which is not applied: pictures are taken as stored")
+    is_plain = dataset.format["type"] is None and dataset.format["columns"] == dataset.column_names
+    return dataset if is_plain else dataset.with_format(None)
+
+
 def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
-    """Return rows of which those of these columns that hold encoded pictures are pictures."""
+    """Return rows of which those of these columns that hold encoded pictures, or masks as numbers, are pictures."""
     for column in columns:
-        if _is_encoded(dataset.features.get(column)):
+        kind = dataset.features.get(column)
+        if _is_encoded(kind) or (column == "mask" and _is_grid(kind)):
             dataset = dataset.cast_column(column, Image())
     return dataset
 
@@ -465,6 +514,16 @@ def _is_encoded(kind: object) -> bool:
         return set(kind) == {"bytes", "path"}
     type_held = getattr(kind, "pa_type", None) if isinstance(kind, Value) else None
     return type_held is not None and (pa.types.is_binary(type_held) or pa.types.is_large_binary(type_held))
+
+
+def _is_grid(kind: object) -> bool:
+    """Return whether a column holds numbers (H, W)."""
+    value = getattr(getattr(kind, "feature", None), "feature", None)  # lists of lists
+    if isinstance(value, Value):
+        return any(
+            is_kind(value.pa_type) for is_kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+        )
+    return isinstance(kind, Array2D)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """Dataset names: which are known, and what a name, a folder or a Hub id refers to."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from saliency_bench import registry
@@ -8,6 +9,9 @@ from saliency_bench.utils.files import near_folders
 
 NAMESPACE = "saliency-bench"
 SPLITS = ("train", "validation", "test")
+# What folders and files of a split may be called, and the name of the split.
+SPLIT_OF = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
+            "val": "validation", "dev": "validation", "test": "test", "testing": "test"}  # fmt: skip
 
 
 def list_datasets() -> list[str]:
@@ -51,3 +55,11 @@ def alternative_to(repo: str) -> str:
     if near := near_folders(Path(repo)):
         return f"did you mean the folder {' or '.join(near)}?"
     return f"check the name, or give a folder{known}"
+
+
+def same_split(split: str, known: Iterable[str]) -> str | None:
+    """Return the one of these splits that others call by another name, such as val for validation, with its part."""
+    whole, bracket, rest = split.partition("[")
+    wanted = SPLIT_OF.get(whole.lower(), whole.lower())
+    found = [name for name in known if SPLIT_OF.get(name.lower(), name.lower()) == wanted]
+    return found[0] + bracket + rest if len(found) == 1 else None

@@ -32,6 +32,10 @@ CARDS = ("README.md", ".huggingface.yaml")
 LARGEST_CARD = 5_000_000  # bytes
 LONGEST_ID = 1000  # bytes
 UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # categories of Unicode: control characters, halves of pairs, ends of lines
+UNITE = (
+    "unite masks of several objects, as in dataset.map(lambda row: {'mask': functools.reduce(PIL.ImageChops.lighter, "
+    "[mask.convert('L') for mask in row['mask']])})"
+)
 ALIASES = 50  # of YAML: nested ones unpack to gigabytes
 
 
@@ -169,9 +173,22 @@ def check_samples(rows: Dataset) -> None:
     """
     ids = _checked_ids(rows)
     _check_labels(rows, ids)
+    check_columns(rows)
     for column in ("image", "mask"):
-        if column in rows.features:
+        if isinstance(rows.features.get(column), Image):
             _check_pictures(rows, column, ids)
+
+
+def check_columns(rows: Dataset) -> None:
+    """Raise UserError unless `image` and `mask` hold pictures; a mask may be null."""
+    for column in {"image", "mask"} & set(rows.features):
+        kind = rows.features[column]
+        is_null = pa.types.is_null(getattr(kind, "pa_type", None) or pa.binary())
+        if isinstance(kind, Image) or (is_null and column == "mask"):
+            continue
+        if hasattr(kind, "feature"):
+            raise UserError(f"the column {column} holds lists ({kind}), and a sample has one picture; {UNITE}")
+        raise UserError(f"the column {column} holds {kind}, not pictures; cast it to datasets.Image(), or rename it")
 
 
 def _checked_ids(rows: Dataset) -> list[str]:
@@ -236,11 +253,6 @@ def _is_class(kind: ClassLabel, label: object) -> bool:
 
 def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
     """Check that an image is there (a mask may be null), and that a file that is named exists."""
-    kind = rows.features[column]
-    if not isinstance(kind, Image):
-        if column == "mask" and pa.types.is_null(getattr(kind, "pa_type", None) or pa.binary()):
-            return
-        raise UserError(f"the column {column} holds {kind}, not pictures; cast it to datasets.Image(), or rename it")
     stored = [_absence(chunk, column) for chunk in rows.data.column(column).chunks]
     absent = dict(enumerate(chain.from_iterable(stored)))
     order = range(len(rows)) if rows._indices is None else rows._indices.column(0).to_pylist()

@@ -33,6 +33,7 @@ from saliency_bench.spec import PythonObject, RunSpec
 from saliency_bench.target_weights import TargetRange
 from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.mask_values import spelled
 from saliency_bench.utils.seeds import seed_of
 
 TRAINED_ON, INITIAL = "set of training images", "initial weights"  # in the ids of cells
@@ -218,6 +219,7 @@ class RunContext:
             "precision": self.classifier.arithmetic,
             "seed": self.spec.seed,
             "groups": None if self.question.groups is None else self.question.groups.identity,
+            "mask_values": spelled(" ".join(self.spec.mask_values or ())),
         }
         return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file
 

@@ -59,7 +59,8 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
     times = {"started": time.time() - seconds, "seconds": seconds, "peak_memory": memory}
     write_json(out / "timings.json", times | timings)
     cells = read_cells(summary["cells"])
-    write_examples(out, context.run_id, cells, lambda index: context.classifier.prepare([context.rows[index]]))
+    prepare, mask_values = context.classifier.prepare, context.spec.mask_values
+    write_examples(out, context.run_id, cells, lambda index: prepare([context.rows[index]], mask_values=mask_values))
     report([out])
     note_written(out, origin)
     return summary

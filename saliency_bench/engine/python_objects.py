@@ -25,6 +25,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.model_objects import is_pipeline
 from saliency_bench.classifiers.prompts import read_prompts
 from saliency_bench.data.loading import find, fingerprint
+from saliency_bench.data.untrusted import check_columns
 from saliency_bench.engine.precomputed import PrecomputedMaps, refuse
 from saliency_bench.engine.preflight import check_items, check_maps, check_method_name
 from saliency_bench.errors import UserError, one_line
@@ -71,9 +72,10 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
         plain["device"] = str(device)
     dataset = plain.get("dataset")
     rows = dataset
-    if isinstance(dataset, datasets.DatasetDict):  # carried whole: networks are retrained on its other splits
+    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict):  # a dict is carried whole, for retraining
         rows, plain["split"] = find(dataset).load_usual(str(plain.get("split", "test")))
     if isinstance(rows, datasets.Dataset):
+        check_columns(rows)
         digest = fingerprint(rows)
         about = f"dataset: a datasets.Dataset of {len(rows)} rows, fingerprint {digest}"
         plain["dataset"] = _noted(objects, dataset, "dataset", "in-memory", digest, "dataset", about)

@@ -51,12 +51,14 @@ class Samples:
         digests: of the pictures that the fingerprint was made of (`fingerprints.picture_digest`); None before there is
             one.
         further: {column that metrics ask for: the digests of its pictures, none of a column without}.
+        mask_values: what of a mask is the object, as `Classifier.prepare` takes it.
     """
 
     rows: datasets.Dataset
     ids: list[str]
     digests: list[str] | None = None
     further: Mapping[str, list[str]] = field(default_factory=dict)
+    mask_values: tuple[str, ...] | None = None
 
     def part(self, positions: Sequence[int]) -> list[dict]:
         """Return the samples at these positions.
@@ -117,21 +119,22 @@ def read_chunk(samples: Samples, classifier: Classifier, positions: Sequence[int
         for sample, known in zip(part, about, strict=True)
     ]
     try:
-        batch = classifier.prepare(given, further)
-        _check_columns(batch, strict)
+        batch = classifier.prepare(given, further, samples.mask_values)
+        _check_usable(batch, strict)
         return Chunk(about, batch, {})
     except SampleError:
         if strict:
             raise
     faults = _faults(classifier, given)
     readable = [sample for index, sample in enumerate(given) if index not in faults]
-    return Chunk(about, classifier.prepare(readable, further) if readable else None, faults)
+    rest = classifier.prepare(readable, further, samples.mask_values) if readable else None
+    return Chunk(about, rest, faults)
 
 
-def _check_columns(batch: Batch, strict: bool) -> None:
-    """Raise UserError for what is there of a further column and cannot be used, if strict."""
-    for column in batch.columns.values() if strict else ():
-        for image_id, reason in zip(batch.ids, column.lacking, strict=True):
+def _check_usable(batch: Batch, strict: bool) -> None:
+    """Raise UserError for a mask, or what is there of a further column, that cannot be used, if strict."""
+    for reasons in (batch.left_out, *(column.lacking for column in batch.columns.values())) if strict else ():
+        for image_id, reason in zip(batch.ids, reasons, strict=True):
             if reason is not None and not is_expected(reason):
                 raise SampleError(image_id, reason)
 

@@ -405,6 +405,7 @@ def _run(
         "split": setting.split, "seed": setting.seed, "target": given.get("target") or target_of(submission.result),
         "label_column": setting.label_column, "activation": asked_activation(setting.activation),
         **_arithmetic(setting.precision),
+        "mask_values": setting.mask_values,
         "metrics": list(dict.fromkeys(str(known_metric(cell)) for cell in cells)),
     } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
     if maps:

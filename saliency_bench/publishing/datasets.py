@@ -23,6 +23,7 @@ from saliency_bench.hub.plan import STARTERS, Publication
 from saliency_bench.publishing.headline import eval_yaml, shown_split
 from saliency_bench.publishing.own_data import check_published_alike, is_own_data
 from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.utils.masks import object_in
 from saliency_bench.utils.messages import counted
 from saliency_bench.utils.pictures import decode, open_rgb
 
@@ -256,7 +257,7 @@ def _centre(folder: Path, build_report: dict) -> str | None:
     """Return how well a map that ignores the image would match the masks, as a line."""
     split = shown_split(build_report)
     rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
-    masks = (np.asarray(decode(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
+    masks = (object_in(decode(row["mask"]["bytes"])) for row in rows if row["mask"] is not None)
     covered = [(mask.mean(), mask[mask.shape[0] // 2, mask.shape[1] // 2]) for mask in masks]
     if not covered:
         return None
@@ -289,8 +290,8 @@ def _with_mask(row: dict) -> Image.Image:
     pixels = np.asarray(image.resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
     if row["mask"] is None:
         return Image.fromarray(pixels.astype(np.uint8))
-    mask = decode(row["mask"]["bytes"]).convert("L").resize(size, Image.Resampling.NEAREST)
-    inside = np.asarray(mask)[..., None] > 0
+    mask = Image.fromarray(object_in(decode(row["mask"]["bytes"]))).resize(size, Image.Resampling.NEAREST)
+    inside = np.asarray(mask)[..., None]
     tinted = Image.fromarray(np.where(inside, 0.6 * pixels + 0.4 * np.array(TINT), pixels).astype(np.uint8))
     edge = np.argwhere(inside[..., 0] & ~_shrunk(_shrunk(_shrunk(inside[..., 0]))))  # three pixels wide
     ImageDraw.Draw(tinted).point([(int(x), int(y)) for y, x in edge], fill=TINT)

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, product
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import JsonValue
+from pydantic import JsonValue, SerializerFunctionWrapHandler, model_serializer
 
 from saliency_bench.bound_metric import OF_TARGET
-from saliency_bench.results.cell import Hash, StrictModel, Text
+from saliency_bench.results.cell import Hash, Line, StrictModel, Text
 from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import canonical, hash_of_text
 
@@ -16,7 +16,7 @@ NOTHING: Mapping[str, str] = {}
 PARTNERS = "partners"  # of `asked_for`
 
 # Entries that came later count only where they have another value, so that ids made before stay as they are.
-LATER = {"activation": "softmax", "label_column": "label"}
+LATER = {"activation": "softmax", "label_column": "label", "mask_values": ""}
 
 
 class Identity(StrictModel):
@@ -36,6 +36,7 @@ class Identity(StrictModel):
     precision     arithmetic, and the memory layout where it is not the usual one
     seed          of whatever is drawn at random
     groups        hash of the groups of classes; counts for metrics that ask for groups
+    mask_values   what of a mask is the object, where masks do not tell; counts for metrics that ask for masks
 
     What else a metric asks for is in `asked_for` of its cells, by its name with a hash, and counts for these alone:
 
@@ -58,6 +59,7 @@ class Identity(StrictModel):
     groups: Text | None = None
     activation: Literal["softmax", "sigmoid", "binary"] = "softmax"
     label_column: Text = "label"
+    mask_values: Line = ""
 
     def cell_id(
         self,
@@ -68,6 +70,11 @@ class Identity(StrictModel):
     ) -> str:
         """Return the id of the cell of an explainer and a metric that takes these inputs: 16 hexadecimal digits."""
         return CellIds(self).id_of(explainer, metric, inputs, asked_for)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `mask_values` where none are named: files and hashes stay as they were before there were any."""
+        return {name: value for name, value in write(self).items() if name != "mask_values" or value}
 
     @property
     def target_range(self) -> TargetRange | None:
@@ -85,7 +92,7 @@ class CellIds:
     def __init__(self, identity: Identity):
         """Take the identity that all these cells have."""
         self.identity = identity
-        self._common: dict[tuple[bool, bool], str] = {}
+        self._common: dict[tuple[bool, ...], str] = {}
 
     def id_of(
         self,
@@ -97,17 +104,21 @@ class CellIds:
         """Return `Identity.cell_id`."""
         of_target = bool(OF_TARGET & set(inputs))
         of_labels = "labels" in inputs or (of_target and self.identity.target == "label")
-        common = self._common.get((of_target, of_labels)) or self._written(of_target, of_labels)
+        asked = (of_target, of_labels, "masks" in inputs)
+        common = self._common.get(asked) or self._written(*asked)
         more = [self.identity.groups] if "groups" in inputs else []
         rest = canonical([explainer, metric, *more, *([dict(asked_for)] if asked_for else [])])
         return hash_of_text(f"[{common}, {rest[1:]}")  # as `hash_of` all of them
 
-    def _written(self, of_target: bool, of_labels: bool) -> str:
+    def _written(self, of_target: bool, of_labels: bool, of_masks: bool) -> str:
         """Return the entries of the identity that count for a metric, as canonical JSON."""
         left_out = {"groups"} | {name for name, usual in LATER.items() if getattr(self.identity, name) == usual}
         left_out |= set() if of_target else {"target"}
         left_out |= set() if of_labels else {"labels", "label_column"}
-        self._common[of_target, of_labels] = text = canonical(self.identity.model_dump(mode="json", exclude=left_out))
+        left_out |= set() if of_masks else {"mask_values"}
+        self._common[of_target, of_labels, of_masks] = text = canonical(
+            self.identity.model_dump(mode="json", exclude=left_out)
+        )
         return text
 
     def possible(
@@ -115,5 +126,6 @@ class CellIds:
     ) -> Iterator[str]:
         """Yield the ids of a cell whose metric's inputs are not known: one for each thing that it may ask for."""
         groups = [[], ["groups"]] if self.identity.groups is not None else [[]]
-        for inputs in product((["target"], []), ([], ["labels"]), groups):
+        masks = [[], ["masks"]] if self.identity.mask_values else [[]]
+        for inputs in product((["target"], []), ([], ["labels"]), groups, masks):
             yield self.id_of(explainer, metric, list(chain(*inputs)), asked_for)

@@ -91,9 +91,9 @@ class MapShell:
         super().add_batch(**inputs)  # type: ignore[misc]
 
     def add(self, **given: Any) -> None:
-        """Add one sample: `prediction` and `reference`, or `image` and `reference`."""
-        given = {f"{name}s": [value] for name, value in given.items() if name != "reference" or value is not None}
-        self.add_batch(**given)
+        """Add one sample: `prediction` and `reference`, or `image` and `reference`; `evaluate.combine` adds an "s"."""
+        named = {f"{name.removesuffix('s')}s": value for name, value in given.items()}
+        self.add_batch(**{name: [value] for name, value in named.items() if name != "references" or value is not None})
 
     def compute(self, **given: Any) -> dict[str, Any] | None:
         """Return the mean score of all that was added and of what is passed here.

@@ -14,6 +14,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.maps import read_masks
 from saliency_bench.reasons import INFINITE_LOGIT, NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs, Other
@@ -58,7 +59,7 @@ def score_samples(
         target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
         labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy.
         groups: what `load_groups` takes.
-        masks: bool (B, H, W), for metrics that ask for them.
+        masks: (B, H, W), bool, or 0 and one other value, for metrics that ask for them.
         columns: {name: pictures (B, 3, H, W) in [0, 1], or a list of values}, further columns of a dataset.
         other: a second classifier, for metrics that compare both.
         other_labels: the right class of each image for the second classifier.
@@ -178,7 +179,10 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
         raise UserError(f"{metric.name} needs {'masks: give one for each image' if masks is None else 'no masks'}")
     if masks is None:
         return None
-    inside, shape = np.asarray(masks, dtype=bool), (len(images), *images.shape[2:])
+    try:
+        inside, shape = read_masks(masks), (len(images), *images.shape[2:])
+    except ValueError as error:
+        raise UserError(error) from error
     if inside.shape != shape:
         raise UserError(f"masks of these images have the shape {shape}; got {inside.shape}")
     return inside

@@ -26,6 +26,7 @@ from saliency_bench.studies.practice import attempts, feedback, is_over, score
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
 from saliency_bench.studies.study import CORRECTED, LEASE_HOURS, Answer, Correction, Person, Review, Study
+from saliency_bench.utils.messages import complain, counted
 from saliency_bench.utils.pictures import UnreadableError
 from saliency_bench.utils.seeds import seed_of
 
@@ -63,7 +64,8 @@ def open_study(
         **settings: those that differ from `DEFAULTS`, or from the study that is there: annotators, people per image;
             per_person, most images of a person, 0 for all; only_missing, leave out images that have a mask; honeypots,
             how many, and honeypot_every, how many images apart; practice, how many images before the real ones, and
-            practice_iou, the IoU to reach in them; reviewers, who have to accept an answer; seed of the order.
+            practice_iou, the IoU to reach in them; reviewers, who have to accept an answer; seed of the order; and
+            foreground, what of the dataset's masks is the object, as `read_mask` takes it.
 
     Raises:
         UserError: Settings are invalid, or not those of the study that is there.
@@ -102,25 +104,39 @@ def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[
         UserError: There are too few images with a mask.
     """
     settings = {**DEFAULTS, **settings}
-    pots, practice = choose_known(images, settings["honeypots"], settings["practice"], settings["seed"])
+    wanted = settings["honeypots"], settings["practice"], settings["seed"], settings.get("foreground", "")
+    pots, practice = choose_known(images, *wanted)
     return {"settings": settings, "honeypots": pots, "practice": practice, "images": len(images.units)}
 
 
-def choose_known(images: StudyImages, honeypots: int, practice: int, seed: int) -> tuple[list[str], list[str]]:
+def choose_known(
+    images: StudyImages, honeypots: int, practice: int, seed: int, foreground: str = ""
+) -> tuple[list[str], list[str]]:
     """Return (honeypots, images of practice), units whose mask the dataset holds, drawn by the seed.
 
     Raises:
         UserError: There are too few.
     """
     count = honeypots + practice
-    known = images.with_masks() if count else []
-    if len(known) < count:
+    drawn: list[str] = []
+    unreadable: dict[str, str] = {}
+    for unit in sorted(images.with_masks(), key=lambda unit: seed_of(seed, "honeypots", unit)):
+        if len(drawn) == count:
+            break
+        try:
+            images.known_mask(unit, foreground)
+            drawn.append(unit)
+        except UnreadableError as error:
+            unreadable[unit] = str(error)
+    if unreadable:
+        unit, reason = next(iter(unreadable.items()))
+        complain(f"{counted(len(unreadable), 'mask')} cannot be used, such as that of image {unit}: {reason}")
+    if len(drawn) < count:
         names = " and ".join(["honeypots"] * bool(honeypots) + ["images of practice"] * bool(practice))
         raise UserError(
-            f"{count} {names} need images with a mask, of which the dataset has {len(known)}; "
+            f"{count} {names} need images with a mask, of which the dataset has {len(drawn)}; "
             "`saliency-bench build folder --images DIR --masks DIR` adds masks of yours"
         )
-    drawn = sorted(known, key=lambda unit: seed_of(seed, "honeypots", unit))
     return sorted(drawn[:honeypots]), drawn[honeypots:count]
 
 
@@ -222,9 +238,13 @@ class Annotating:
 
     def _known(self, unit: str) -> np.ndarray:
         """Return the known mask of a honeypot or an image of practice."""
-        known = self.images.known_mask(unit)
+        known = self.known_mask(unit)
         assert known is not None, "they are chosen among images with a mask"
         return known
+
+    def known_mask(self, unit: str) -> np.ndarray | None:
+        """Return the dataset's mask of an image, as `StudyImages.known_mask` does, read as the study says."""
+        return self.images.known_mask(unit, self.settings.get("foreground", ""))
 
     def _total(self, person: str) -> int:
         """Return how many images this person will have done in the end, if nobody else takes any.

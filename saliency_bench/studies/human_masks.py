@@ -10,7 +10,9 @@ from datasets import Dataset, Image
 from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.classifiers.preparation import framed_mask
 from saliency_bench.errors import UserError
-from saliency_bench.utils.pictures import UnreadableError, open_picture, open_rgb
+from saliency_bench.utils.masks import read_mask
+from saliency_bench.utils.messages import complain, counted
+from saliency_bench.utils.pictures import UnreadableError, opened, orientation_of, upright
 
 AT_ONCE = 64  # masks kept in memory
 
@@ -24,25 +26,34 @@ class RunMasks(Mapping[str, np.ndarray]):
         rows: of the dataset.
         positions: {image id: row}, of the images to look at.
         geometry: of the prepared frame.
+        foreground: what of a mask is the object, as `read_mask` takes it.
 
     Raises:
         UserError: The dataset has no column of masks.
     """
 
-    def __init__(self, rows: Dataset, positions: Mapping[str, int], geometry: Geometry):
+    def __init__(self, rows: Dataset, positions: Mapping[str, int], geometry: Geometry, foreground: str = ""):
         if not isinstance(rows.features.get("mask"), Image):
             raise UserError("the dataset of the run has no masks; leave out --with-masks")
         self._rows = rows.select_columns(["image", "mask"])
         for column in ("image", "mask"):
             self._rows = self._rows.cast_column(column, Image(decode=False))
-        self._positions, self._geometry = positions, geometry
+        self._positions, self._geometry, self._foreground = positions, geometry, foreground
         self._read = lru_cache(AT_ONCE)(self._mask)
+        self._unreadable: dict[str, str] = {}
         self._ids = {image: None for image in positions if _is_shown(self._mask(image))}
+        for image, reason in list(self._unreadable.items())[:1]:
+            lost = counted(len(self._unreadable), "mask")
+            complain(f"{lost} cannot be shown, such as that of image {image}: {reason}")
 
     def _mask(self, image_id: str) -> np.ndarray | None:
-        """Return the mask of an image in the prepared frame; None where there is none."""
+        """Return the mask of an image in the prepared frame; None where there is none that can be read."""
         row = self._rows[self._positions[image_id]]
-        return _framed(row["image"], row["mask"], self._geometry)
+        try:
+            return _framed(row["image"], row["mask"], self._geometry, self._foreground)
+        except UnreadableError as error:
+            self._unreadable[image_id] = str(error)
+            return None
 
     def __getitem__(self, image_id: str) -> np.ndarray:
         mask = self._read(image_id) if image_id in self._ids else None
@@ -62,12 +73,10 @@ def _is_shown(mask: np.ndarray | None) -> bool:
     return mask is not None and bool(mask.any()) and not bool(mask.all())
 
 
-def _framed(image: Any, stored: Any, geometry: Geometry) -> np.ndarray | None:
-    """Return a mask in the prepared frame; None without a readable mask of the size of the image."""
+def _framed(image: Any, stored: Any, geometry: Geometry, foreground: str) -> np.ndarray | None:
+    """Return a mask in the prepared frame, None where there is none; raise UnreadableError as `read_mask` does."""
     if stored is None:
         return None
-    try:
-        mask, picture = open_picture(stored).convert("L"), open_rgb(image)
-    except UnreadableError:
-        return None
-    return framed_mask(mask, geometry) if mask.size == picture.size else None
+    picture = opened(image)
+    width, height = upright(picture).size
+    return framed_mask(read_mask(stored, (height, width), orientation_of(picture) or 1, foreground), geometry)

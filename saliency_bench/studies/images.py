@@ -12,7 +12,8 @@ from datasets import ClassLabel, Dataset, Image
 from saliency_bench.data.fingerprints import class_name, stored_bytes
 from saliency_bench.errors import UserError
 from saliency_bench.studies.shown_pictures import Shown, shown, size_of, threads
-from saliency_bench.utils.pictures import UnreadableError, open_picture
+from saliency_bench.utils.masks import read_mask
+from saliency_bench.utils.pictures import UnreadableError, opened, orientation_of
 from saliency_bench.utils.progress import bar
 
 
@@ -111,19 +112,21 @@ class StudyImages:
             self.unshown = {unit: text for unit, text in zip(self.units, problems, strict=True) if text}
         return self.unshown
 
-    def known_mask(self, unit: str) -> np.ndarray | None:
+    def known_mask(self, unit: str, foreground: str = "") -> np.ndarray | None:
         """Return bool (H, W), the dataset's mask in the size of the image; None without one.
 
+        Args:
+            unit: of the study.
+            foreground: what of a mask is the object, as `read_mask` takes it.
+
         Raises:
-            UnreadableError: It cannot be read.
+            UnreadableError: It cannot be read, or does not tell what the object is.
         """
         stored = self.rows[self.positions[unit]].get("mask")
         if stored is None:
             return None
-        mask = np.asarray(open_picture(stored).convert("L")) > 0
-        if mask.shape != self.size(unit):
-            raise UnreadableError(f"a mask of {mask.shape} pixels for an image of {self.size(unit)}")
-        return mask
+        turn = orientation_of(opened(self._bytes(unit))) or 1
+        return read_mask(stored, self.size(unit), turn, foreground)
 
 
 def _ids(rows: Dataset) -> list[str]:

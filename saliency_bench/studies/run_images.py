@@ -181,7 +181,9 @@ def run_images(
         frames=lru_cache(AT_ONCE)(lambda image_id: _frame(pictures[positions[image_id]]["image"], geometry)),
         maps=chosen,
         explained=_explained(folder, identity, labels, classes),
-        masks=RunMasks(rows, {image: positions[image] for image in ids}, geometry) if with_masks else None,
+        masks=RunMasks(rows, {image: positions[image] for image in ids}, geometry, identity.mask_values)
+        if with_masks
+        else None,
     )
 
 

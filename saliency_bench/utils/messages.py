@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from saliency_bench.errors import LONGEST, one_line
 
@@ -13,6 +14,12 @@ LOGGER = logging.getLogger("saliency_bench")
 def complain(text: str) -> None:
     """Say in a line that something is wrong that does not stop the run."""
     LOGGER.warning(one_line(text, LONGEST), stacklevel=2)
+
+
+@cache
+def complain_once(text: str) -> None:
+    """Say a line of `complain` once in this process."""
+    complain(text)
 
 
 def counted(number: int, noun: str) -> str:

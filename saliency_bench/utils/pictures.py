@@ -269,9 +269,7 @@ def open_rgb(picture: Any) -> Image.Image:
     Raises:
         UnreadableError: It is anything else, or a file that cannot be read.
     """
-    if isinstance(picture, np.ndarray):
-        picture = _from_array(picture)
-    return rgb(_opened(picture, deep=True))
+    return rgb(opened(picture))
 
 
 def _from_array(values: np.ndarray) -> Image.Image:
@@ -289,29 +287,20 @@ def _from_array(values: np.ndarray) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(values))
 
 
-def open_picture(picture: Any) -> Image.Image:
-    """Return an upright picture of a PIL image, a uint8 or bool array, a path, or an undecoded image of `datasets`.
-
-    Its mode is that of what was given, as masks need; `open_rgb` is for images.
+def opened(picture: Any) -> Image.Image:
+    """Return a decoded picture of what `open_rgb` takes, in its own mode and as it is stored.
 
     Raises:
         UnreadableError: It is anything else, or a file that cannot be read.
     """
     if isinstance(picture, np.ndarray):
-        if picture.dtype not in (np.uint8, bool):
-            raise UnreadableError(f"an array of {picture.dtype}; give uint8 from 0 to 255, or bool for a mask")
-        picture = Image.fromarray(picture * np.uint8(255) if picture.dtype == bool else picture)
-    return upright(_opened(picture))
-
-
-def _opened(picture: Any, *, deep: bool = False) -> Image.Image:
-    """Return a decoded picture of a PIL image, a path, bytes, or an undecoded image of `datasets`, as it is stored."""
+        picture = _from_array(picture)
     if isinstance(picture, Mapping):
         picture = picture["path"] if picture.get("bytes") is None else picture["bytes"]
     if isinstance(picture, str | Path):
         picture = file_bytes(Path(picture))
     if isinstance(picture, bytes):
-        picture = decode(picture, deep=deep)
+        picture = decode(picture, deep=True)
     if not isinstance(picture, Image.Image):
         raise UnreadableError("no picture" if picture is None else f"{type(picture).__name__} is not a picture")
     if 0 in picture.size:

@@ -101,7 +101,8 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
         full = number in FULL or any(word in str(cause) for word in WORDS)
         where = path or _named_in(cause) or (_full_folder() if full else None)
         cache = None if where is None else _cache_of(where)
-        writing = number == errno.EROFS or (number in CLOSED and cache is not None) or (number and path is not None)
+        closed = number in CLOSED or (number == errno.ENOENT and cache is not None and not cache[1].exists())
+        writing = number == errno.EROFS or (closed and cache is not None) or (number and path is not None)
         if full or writing:
             # SQLAlchemy's own text holds the whole statement, with what was to be stored.
             why = os.strerror(number) if number else one_line(getattr(cause, "orig", None) or cause)

@@ -1,7 +1,10 @@
 """A user's own dataset in every form that people have: the same numbers, or one line that says what is missing."""
 
+import functools
+
 import datasets
 import numpy as np
+import PIL.ImageChops
 import pytest
 from PIL import Image
 from torch import nn
@@ -9,7 +12,10 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench import cli
 from saliency_bench.data import loading
+from saliency_bench.data.loading import find
+from saliency_bench.engine.python_objects import describe
 from saliency_bench.errors import UserError
+from saliency_bench.results.manifest import read_manifest
 from saliency_bench.utils import pictures
 
 NAMES = ["dog", "cat", "cat", "dog", "dog", "cat"]
@@ -67,7 +73,54 @@ FORMS = {
     "save_to_disk": lambda rows, place: (rows.save_to_disk(place), place)[1],
     "save_to_disk of a dict": lambda rows, place: (datasets.DatasetDict(test=rows).save_to_disk(place), place)[1],
     "pictures with metadata.csv": lambda rows, place: (picture_folder(place / "test", rows), place)[1],
+    "with_format torch": lambda rows, place: rows.with_format("torch"),
+    "with_format numpy": lambda rows, place: rows.with_format("numpy"),
+    "with_format pandas": lambda rows, place: rows.with_format("pandas"),
+    "with_format arrow": lambda rows, place: rows.with_format("arrow"),
+    "a format of some columns": lambda rows, place: rows.with_format("numpy", columns=["label"]),
+    "a transform": lambda rows, place: rows.with_transform(lambda batch: {"pixels": [0] * len(batch["image"])}),
+    "a dict with a format": lambda rows, place: datasets.DatasetDict(test=rows).with_format("arrow"),
+    "a format, then picked": lambda rows, place: rows.with_format("torch").select(range(6)),
+    "by way of pandas": lambda rows, place: datasets.Dataset.from_pandas(rows.to_pandas()),
+    "masks as arrays": lambda rows, place: with_masks(rows, [np.asarray(mask) for mask in rows["mask"]]),
+    "masks as lists of bool": lambda rows, place: with_masks(
+        rows, [(np.asarray(m) > 0).tolist() for m in rows["mask"]]
+    ),
+    "masks as Array2D": lambda rows, place: with_masks(
+        rows, [np.asarray(mask) for mask in rows["mask"]], datasets.Array2D((32, 32), "uint8")
+    ),
+    "masks of each object": lambda rows, place: united(
+        with_masks(rows, [halves(mask) for mask in rows["mask"]], datasets.List(datasets.Image()))
+    ),
 }
+
+
+def with_masks(rows, masks, kind=None):
+    """Other masks in the place of those there are."""
+    features = kind and datasets.Features({"image": datasets.Image(), "label": datasets.Value("string"), "mask": kind})
+    held = {"image": rows["image"], "label": rows["label"], "mask": masks}
+    return datasets.Dataset.from_dict(held, features=features)
+
+
+def scores(run):
+    """{(metric, image): score}: sums depend on a run's order, and that on the bytes of the pictures."""
+    columns = [run.records()[name] for name in ("metric", "image_id", "value")]
+    return {(metric, image): value for metric, image, value in zip(*columns, strict=True)}
+
+
+def halves(mask):
+    """The upper and the lower half of an object, each in a picture of its own."""
+    inside, upper = np.asarray(mask), np.zeros((32, 32), np.uint8)
+    upper[:12] = 255
+    return [Image.fromarray(inside & upper), Image.fromarray(inside & ~upper)]
+
+
+def united(rows):
+    """What the refusal of several masks of a sample says to do."""
+    with pytest.raises(UserError, match=r"the column mask holds lists .* a sample has one picture; unite") as refused:
+        find(rows).load("test"), describe({"dataset": rows})
+    code = str(refused.value).partition("as in dataset")[2]
+    return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL})
 
 
 @pytest.mark.sample(3)
@@ -75,10 +128,10 @@ FORMS = {
 def test_every_form_gives_the_same_numbers(form, rows, run, tmp_path):
     (tmp_path / "data").mkdir()
     expected, found = run(rows), run(FORMS[form](rows, tmp_path / "data"))
-    assert [cell.value for cell in found.cells] == [cell.value for cell in expected.cells]
+    assert scores(found) == scores(expected)
     assert [cell.n for cell in found.cells] == [6, 6]
     assert set(found.records()["image_id"]) == set("012345")
-    if "pictures" not in form:
+    if "pictures" not in form and "masks" not in form:
         assert found.summary["dataset"]["fingerprint"] == expected.summary["dataset"]["fingerprint"]
 
 
@@ -103,6 +156,56 @@ def test_a_split_called_train_stands_in_where_it_is_the_only_one(rows, run, tmp_
     assert set(found.records()["split"]) == {"train"}
     with pytest.raises(UserError, match="unknown split of the dataset 'tset'; did you mean test"):
         run(datasets.DatasetDict(train=rows, test=rows), split="tset")
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "used"),
+    [("validation", "val", "val"), ("validation", "valid", "valid"), ("val", "validation", "validation"),
+     ("dev", "validation", "validation"), ("train", "Training", "Training"), ("test", "testing", "testing"),
+     ("TEST", "test", "test")],
+)  # fmt: skip
+def test_a_split_is_found_by_its_other_names_and_a_line_says_so(asked, there, used, rows, tmp_path, capsys):
+    loading._complain_once.cache_clear()
+    splits = datasets.DatasetDict({there: rows.select([0, 1]), "more": rows})
+    splits.save_to_disk(tmp_path)
+    for data, name in ((splits, "the dataset"), (tmp_path, tmp_path)):
+        found, split = find(data).load_usual(asked)
+        assert (len(found), split) == (2, used)
+        assert f"{name} has no split {asked}; its split {used} is used" in capsys.readouterr().err
+
+
+def test_a_split_of_which_there_are_two_is_not_guessed(rows):
+    both = datasets.DatasetDict(val=rows, valid=rows)
+    with pytest.raises(UserError, match="unknown split of the dataset 'validation'"):
+        find(both).load_usual("validation")
+    with pytest.raises(UserError, match="unknown split of the dataset 'test'"):
+        find(both).load_usual("test")
+
+
+def test_folders_of_splits_are_no_classes(rows, tmp_path, capsys):
+    for index, name in enumerate(("train/0.png", "train/1.png", "test/2.png")):
+        path = tmp_path / "pictures" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows[index]["image"].save(path)
+    loading._complain_once.cache_clear()
+    assert sb.load_dataset(tmp_path / "pictures", "train").column_names == ["image"]
+    assert "has no class folders: test, train are splits" in capsys.readouterr().err
+    with pytest.raises(UserError, match="no class folders in test, train, which are splits"):
+        sb.build("folder", tmp_path / "built", tmp_path / "pictures", progress=False)
+
+
+def test_a_cache_that_takes_nothing_is_named_and_done_without(rows, tmp_path, monkeypatch, capsys):
+    rows.to_parquet(tmp_path / "mine.parquet")
+    picture_folder(tmp_path / "pictures", rows)
+    (tmp_path / "file").write_text("")
+    for blocked, why in ((tmp_path / "file" / "deep", "Not a directory"), (tmp_path / "file", "File exists")):
+        loading._complain_once.cache_clear()
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", blocked)
+        for data in (tmp_path / "mine.parquet", tmp_path / "pictures"):
+            assert [np.asarray(mask).tolist() for mask in sb.load_dataset(data)["mask"]] == [
+                np.asarray(mask).tolist() for mask in rows["mask"]
+            ]
+        assert capsys.readouterr().err.count(f"cannot write to the cache folder {blocked}: {why}") == 1
 
 
 def test_a_dict_is_that_split_and_no_other(rows, run):
@@ -243,3 +346,55 @@ def test_one_split_is_not_trained_and_tested_on(rows, resnet, tmp_path):
         with pytest.raises(UserError, match=r"needs the splits train and validation: .* is one split"):
             sb.run(dataset=single, model=resnet, explainers=["random"], metrics=["saliency_roar"], out=tmp_path / "run",
                    label_map={"cat": "disc", "dog": "square"}, progress=False)  # fmt: skip
+
+
+def trimaps(rows):
+    """Masks of 1 for the object, 2 for the background and 3 for a border inside of it, as the pets of Oxford have."""
+    values = []
+    for row in rows:
+        inside = np.asarray(row["mask"]) > 0
+        border = inside & ~np.roll(inside, 1, 0)
+        values.append(np.where(border, 3, np.where(inside, 1, 2)).astype(np.uint8))
+    return values
+
+
+def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_says(rows, run, tmp_path, capsys):
+    values = trimaps(rows)
+    marked = [{**row, "mask": Image.fromarray(value)} for row, value in zip(rows, values, strict=True)]
+    folder = picture_folder(tmp_path / "data" / "test", marked).parent
+    reason = "more than two values; say with --foreground which one is the object (1, 2, 3; in Python mask_values=)"
+    told = run(folder)
+    miou, insertion = told.cells
+    assert (miou.n, miou.left_out, insertion.n) == (0, {f"a mask of {reason}": 6}, 6)
+    assert told.summary["faults"] == {f"a mask of {reason}": 6}
+    assert reason in str(told)
+    with pytest.raises(UserError, match=r"image 0: a mask of more than two values"):
+        run(folder, strict=True)
+
+    for mask_values, inside in ((1, [value == 1 for value in values]), ([3, "1"], [value != 2 for value in values])):
+        chosen, plain = (
+            run(folder, mask_values=mask_values),
+            run(with_masks(rows, [Image.fromarray(m) for m in inside])),
+        )
+        assert scores(chosen) == scores(plain)
+        assert chosen.summary["masks"]["mean_share"] == pytest.approx(np.mean(inside))
+        assert chosen.cells[0].cell_id not in (miou.cell_id, plain.cells[0].cell_id)
+        assert chosen.cells[1].cell_id == insertion.cell_id  # which asks for no masks
+    assert run(folder, mask_values=("1", "3")).cells[0].cell_id == chosen.cells[0].cell_id
+    assert read_manifest(chosen.folder).identity.mask_values == "1 3"
+    assert "mask_values=['3', '1']" in chosen.summary["command"]
+    with pytest.raises(UserError, match="foreground=reddish is neither a value"):
+        run(folder, mask_values="reddish")
+
+
+def test_the_command_line_counts_masks_that_do_not_tell_the_object(rows, resnet, tmp_path, capsys):
+    named = with_masks(rows, [Image.fromarray(value) for value in trimaps(rows)]).remove_columns("label")
+    named.to_parquet(tmp_path / "mine.parquet")
+    line = ["run", "--dataset", tmp_path / "mine.parquet", "--model", resnet, "--explainers", "centre", "--metrics",
+            "saliency_miou", "--target", "predicted", "--device", "cpu", "--out"]  # fmt: skip
+    assert cli.main([*map(str, line), str(tmp_path / "first")]) == 2
+    assert "6 records were left out, for example: a mask of more than two values" in capsys.readouterr().err
+    assert cli.main([*map(str, line), str(tmp_path / "second"), "--foreground", "1", "3"]) == 0
+    assert "--foreground 1 3" in (tmp_path / "second/report.html").read_text()
+    assert cli.main([*map(str, line), str(tmp_path / "third"), "--foreground", "nothing"]) == 2
+    assert "(--foreground) foreground=nothing is neither" in capsys.readouterr().err

@@ -27,13 +27,15 @@ HAND_MADE = Identity(
 OTHER = {
     "fingerprint": "0" * 32, "split": "train", "classifier": "0" * 32, "geometry": {"resize": 32}, "layer": "layer4",
     "target": "predicted", "labels": [[0], [1]], "precision": "fp32", "seed": 8, "groups": "0" * 16,
-    "activation": "sigmoid", "label_column": "scene",
+    "activation": "sigmoid", "label_column": "scene", "mask_values": "1",
 }  # fmt: skip
 
 
-EVERYTHING = ("target", "labels", "groups")  # what a metric may ask for that entries depend on
+EVERYTHING = ("target", "labels", "groups", "masks")  # what a metric may ask for that entries depend on
 # The entries that count only for metrics that ask for this, unless the target is the label.
-ASKED = {"target": "target", "labels": "labels", "label_column": "labels", "groups": "groups"}
+ASKED = {
+    "target": "target", "labels": "labels", "label_column": "labels", "groups": "groups", "mask_values": "masks",
+}  # fmt: skip
 
 
 def test_ids_are_those_of_published_results():
@@ -93,9 +95,11 @@ def test_name_options_and_version_of_explainer_and_metric_are_part_of_the_id(pla
 
 
 def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
-    for identity in (HAND_MADE, HAND_MADE.model_copy(update={"groups": None, "target": "predicted"})):
+    others = ({"groups": None, "target": "predicted"}, {"mask_values": "1"})
+    for identity in (HAND_MADE, *(HAND_MADE.model_copy(update=update) for update in others)):
         needs = [(), ("target",), ("target", "labels"), ("labels",)]
         needs += [(*one, "groups") for one in needs] if identity.groups else []
+        needs += [(*one, "masks") for one in needs] if identity.mask_values else []
         assert set(CellIds(identity).possible(EXPLAINER, METRIC)) == {
             identity.cell_id(EXPLAINER, METRIC, one) for one in needs
         }
@@ -103,7 +107,7 @@ def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
 
 # Of each setting of a run but its dataset, model, explainers and metrics: whether another value makes another cell.
 CHANGES = {"split": "validation", "target": "predicted", "label_map": {}, "seed": 1, "precision": "bf16",
-           "channels_last": True, "compile": True, "activation": "sigmoid"}  # fmt: skip
+           "channels_last": True, "compile": True, "activation": "sigmoid", "mask_values": 255}  # fmt: skip
 KEEPS = {
     "out": "elsewhere",
     "limit": 3,

@@ -5,6 +5,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import evaluate
 import numpy as np
 import pytest
 import torch
@@ -82,6 +83,17 @@ def test_batches_and_single_maps_are_collected(load):
     assert result["scores"] == saliency_miou(MAPS, MASKS).tolist()
     metric.add_batch(predictions=MAPS[:2], references=MASKS[:2])
     assert metric.compute() == {"saliency_miou": saliency_miou(MAPS[:2], MASKS[:2]).mean()}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_combined_modules_collect_as_each_alone(load, named):
+    names = ("saliency_miou", "saliency_energy", "saliency_pointing_game")
+    combined = evaluate.combine([load(name) for name in names])
+    for values, inside in zip(MAPS[:4], MASKS[:4], strict=True):
+        combined.add(**{"prediction": values, "reference": inside}) if named else combined.add(values, inside)
+    combined.add_batch(predictions=MAPS[4:], references=MASKS[4:])
+    expected = {name: load(name).compute(predictions=MAPS, references=MASKS)[name] for name in names}
+    assert combined.compute() == expected == combined.compute(predictions=MAPS, references=MASKS)
 
 
 def test_one_module_serves_map_size_after_map_size(load):

@@ -4,10 +4,11 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from datasets import Image
+from datasets import Dataset, Image
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import dataset
+from PIL import Image as Pillow
 from starlette.testclient import TestClient
 
 from saliency_bench.data.annotations import checksum
@@ -19,7 +20,7 @@ from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
-from saliency_bench.utils.pictures import png
+from saliency_bench.utils.pictures import UnreadableError, png
 
 MASK = np.zeros((60, 80), bool)
 MASK[3:9, 70:] = True
@@ -262,6 +263,28 @@ def test_known_masks_are_found_however_the_rows_were_picked():
     assert StudyImages(rows.select([4, 2])).with_masks() == ["image-002"]
     assert StudyImages(rows).known_mask("image-004") is None
     np.testing.assert_array_equal(np.argwhere(StudyImages(rows).known_mask("image-001"))[[0, -1]], [[10, 5], [29, 24]])
+
+
+def test_a_mask_that_does_not_tell_the_object_is_no_known_mask(tmp_path, capsys):
+    rows = dataset(6, masks=4)
+    trimap = np.full((60, 80), 2, np.uint8)
+    trimap[10:30, 5:25], trimap[10, 5:25] = 1, 3
+    masks = [Pillow.fromarray(trimap) if index in (0, 2) else mask for index, mask in enumerate(rows["mask"])]
+    images = StudyImages(Dataset.from_dict({**rows[:], "mask": masks}, features=rows.features))
+    with pytest.raises(UnreadableError, match="more than two values; say with --foreground"):
+        images.known_mask("image-000")
+    pots, practice = choose_known(images, 1, 1, 0)
+    assert {*pots, *practice} == {"image-001", "image-003"}
+    annotating = open_study(Store(tmp_path / "study.db"), "x", images, "print", honeypots=4, foreground="1 3 255")
+    for unit in annotating.honeypots:
+        np.testing.assert_array_equal(annotating.known_mask(unit), trimap != 2)
+    again = open_study(Store(tmp_path / "study.db"), "x", images, "print")
+    np.testing.assert_array_equal(again.known_mask("image-000"), trimap != 2)
+    with pytest.raises(UserError, match="with another configuration"):
+        open_study(Store(tmp_path / "study.db"), "x", images, "print", foreground="1")
+    with pytest.raises(UserError, match="3 honeypots need images with a mask, of which the dataset has 2"):
+        choose_known(images, 3, 0, 0)
+    assert "2 masks cannot be used, such as that of image image-000: a mask of more than" in capsys.readouterr().err
 
 
 def test_superpixels_cover_the_image():

@@ -217,7 +217,7 @@ def test_only_masks_of_the_class_that_is_asked_about_are_shown():
     assert (one["explainers"], one["masks"]) == (["good"], True)
 
 
-def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_left_out():
+def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_left_out(capsys):
     """4 x 4 pixels, of which the frame is the middle 2 x 2."""
     drawn = np.zeros((4, 4), np.uint8)
     drawn[1, 1] = drawn[3, 3] = 255
@@ -235,6 +235,11 @@ def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_
         assert one.tolist() == [[True, False], [False, False]]
     with pytest.raises(KeyError):
         found["2"]
+    trimap = Image.fromarray(np.where(drawn, 1, 2).astype(np.uint8))
+    rows = Dataset.from_dict({"image": [image], "mask": [trimap]}, features=rows.features)
+    assert dict(RunMasks(rows, {"0": 0}, Geometry(crop=(2, 2)))) == {}
+    assert "1 mask cannot be shown, such as that of image 0: a mask of two values" in capsys.readouterr().err
+    assert RunMasks(rows, {"0": 0}, Geometry(crop=(2, 2)), "1")["0"].tolist() == [[True, False], [False, False]]
     plain = Dataset.from_dict({"image": ["x"]})
     with pytest.raises(UserError, match="has no masks; leave out --with-masks"):
         RunMasks(plain, {"0": 0}, Geometry())

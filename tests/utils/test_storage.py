@@ -233,11 +233,13 @@ def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, sma
     dataset = shapes if variable == "HF_DATASETS_CACHE" else "shapes-xai"
     done = loading(folder, variable, resnet, tmp_path, dataset)
     why = {"full": "No space left on device", "a file": "Not a directory", "read-only": "Read-only file system"}[kind]
-    assert done.returncode == 2, done.stderr
-    line = done.stderr.strip().splitlines()[-1]
+    does_without = variable == "HF_DATASETS_CACHE" and kind != "full"  # a folder of data is read all the same
+    assert done.returncode == (0 if does_without else 2), done.stderr
+    lines = done.stderr.strip().splitlines()
+    line = next(line for line in (lines if does_without else lines[-1:]) if "cache folder" in line)
     assert f"cannot write to the cache folder {folder}: {why}" in line
     assert f"or set {variable} to another folder" in line
-    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run").exists() == does_without
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, sma
         ),
         (OSError(errno.EACCES, "x", "CACHE/file"), "to the cache folder .*: Permission denied; make it writable"),
         (OSError(errno.EACCES, "x", "/data/file"), None),  # may be about reading
-        (OSError(errno.ENOENT, "x", "CACHE/file"), None),
+        (OSError(errno.ENOENT, "x", "CACHE/file"), None),  # a cache that is there, and can be written to
         (ValueError("x"), None),
     ],
 )

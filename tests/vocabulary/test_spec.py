@@ -33,7 +33,7 @@ OTHER = {
     "batch_size": 5, "seed": -2, "precision": "bf16", "channels_last": True, "strict": True, "device": "cpu",
     "keep_maps": True, "compile": True,
     "label_column": "scene", "activation": "sigmoid", "only": ("correct", "label=a b"),
-    "prompts": ("a photo of a {}", "it's a {}"),
+    "prompts": ("a photo of a {}", "it's a {}"), "mask_values": ("1", "#ff0000", "128+"),
     "other_model": "m2", "other_label": "scene", "maps": ("mine=my maps", "other=o.parquet"),
 }  # fmt: skip
 

@@ -118,7 +118,7 @@ def _of_other_model(context: RunContext, model: Any) -> RunContext:
             "two that prepare images alike"
         )
     spec = spec.model_copy(update={"model": spec.other_model, "label_column": column, "target": "label",
-                                   "other_model": None, "other_label": None})  # fmt: skip
+                                   "other_model": None, "other_label": None, "mask_values": None})  # fmt: skip
     classes = logits_of(spec, classifier, context.data.samples)
     try:
         members = match(names, classifier.labels, classes, None)

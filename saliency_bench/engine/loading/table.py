@@ -103,6 +103,7 @@ class Table:
             [self.ids[place] for place in places],
             [digests[place] for place in places],
             {name: [further[place] for place in places if further] for name, (_, further) in self.contents.items()},
+            self.spec.mask_values,
         )
 
 

@@ -131,6 +131,7 @@ def _asks(row: "Row") -> str:
         rule = f"file {rule[:8]}"
     parts = [f"target {rule}"] if rule != "label" else []
     parts += [f"labels {setting.label_column}"] if setting.label_column != "label" else []
+    parts += [f"masks {setting.mask_values}"] if setting.mask_values else []
     parts += [setting.activation] if setting.activation != "softmax" else []
     parts += [f"seed {setting.seed}"] if setting.seed else []
     parts += [setting.precision] if setting.precision != "fp32" else []

@@ -21,7 +21,8 @@ from saliency_bench.studies.formats.regions import (
     folder_of,
     masks_of,
 )
-from saliency_bench.utils.pictures import UnreadableError, png, values
+from saliency_bench.utils.masks import object_in
+from saliency_bench.utils.pictures import UnreadableError, opened, png
 
 
 def check(drawn: Sequence[Drawn]) -> None:
@@ -49,7 +50,7 @@ def _save(path: Path, pixels: np.ndarray) -> None:
 
 
 def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: bool (H, W), what is not 0} of the folder of a person, or of all."""
+    """Return {unit: bool (H, W), the object} of the folder of a person, or of all."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder; give the folder of the PNG files of one person")
     files = sorted(path.glob("*.png"))
@@ -65,6 +66,6 @@ def read(path: Path, person: str, selection: Selection | None = None) -> dict[st
 def _mask(path: Path) -> np.ndarray:
     """Return the mask of a file; raise UserError for a file that is none."""
     try:
-        return values(path) > 0
+        return object_in(opened(path))
     except UnreadableError as error:
         raise UserError(f"{path.name} is not a mask: {error}") from None

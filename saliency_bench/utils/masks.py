@@ -1,0 +1,192 @@
+"""Reading masks: one reader for builds, runs, studies and publishing, which does not guess what the object is.
+
+A mask has two values, of which 0 or black is the background, or the user names the object's (`mask_values.choices`).
+Palette pictures are read by index, a picture of one colour by its alpha, 16 bits and floats as they are. Anything else
+is an `UnreadableError` that names the values and the option that says which one is the object.
+"""
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.utils.mask_values import ALPHA, NONZERO, SHOWN, Choice, choices, in_words, unclear
+from saliency_bench.utils.messages import complain_once
+from saliency_bench.utils.pictures import UnreadableError, opened, orientation_of, turned
+
+DEEP = ("I", "F")  # how the modes of more than 8 bits a channel begin
+LOSSY = ("JPEG", "MPO")
+PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
+CHOOSE = "say with --foreground which one is the object"
+
+
+class UnclearMaskError(UnreadableError):
+    """A mask that can be read and does not tell what the object is; the text says why, and what does."""
+
+
+def read_mask(given: Any, size: tuple[int, int], orientation: int = 1, foreground: str = "") -> np.ndarray:
+    """Return bool (H, W): the object in the mask of a picture, turned as the picture is.
+
+    Args:
+        given: what `opened` takes, or numbers (H, W): an array, a tensor or lists.
+        size: (height, width) of the upright picture.
+        orientation: the EXIF orientation by which the picture was turned upright, 1 to 8.
+        foreground: words of `mask_values.choices`; "": the mask itself tells.
+
+    Raises:
+        UnclearMaskError: It does not tell what the object is.
+        UnreadableError: It cannot be read, or has another size.
+    """
+    try:
+        stored = _opened(given)
+    except UnreadableError as error:
+        raise UnreadableError(f"the mask cannot be read: {error}") from None
+    turn = _turn(stored, size, orientation)  # before its values: resizing makes many of two
+    return turned(object_in(stored, foreground), turn)
+
+
+def _opened(given: Any) -> Image.Image:
+    """Return a mask as stored.
+
+    Raises:
+        UnreadableError: It cannot be read.
+    """
+    if isinstance(given, list | tuple) and any(isinstance(item, dict | Image.Image) for item in given):
+        raise UnreadableError(f"a list of {len(given)} pictures; a sample has one mask, so unite them")
+    if hasattr(given, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
+        given = given.detach().cpu()
+        given = (given.float() if given.is_floating_point() else given).numpy()
+    if isinstance(given, list | tuple):
+        try:
+            given = np.asarray(given)
+        except (ValueError, TypeError):
+            raise UnreadableError("it is no array of numbers (H, W)") from None
+    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
+        given = given[0] if given.ndim == 3 and len(given) == 1 else given
+        given = given[..., 0] if given.ndim == 3 and given.shape[2] == 1 else given
+        if given.ndim == 2 and given.dtype not in (bool, np.uint8, np.uint16):
+            given = given.astype(np.int32 if given.dtype.kind in "iu" and given.itemsize < 4 else np.float32)
+        if given.ndim != 2 and given.dtype != np.uint8:
+            raise UnreadableError(f"an array of {given.dtype} of shape {given.shape}; give (H, W), or uint8 (H, W, 3)")
+        given = Image.fromarray(given) if given.ndim == 2 else given
+    return opened(given)
+
+
+def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
+    """Return the EXIF orientation by which a mask is turned to fit its upright picture.
+
+    Its own, if it has one that fits; that of the picture, if the mask has the size of the file as stored, also where
+    the upright picture has the same size, so that it does not tell; 1 where only the upright picture has it.
+
+    Raises:
+        UnreadableError: It has any other size.
+    """
+    as_it_is = (stored.height, stored.width)
+    own = orientation_of(stored) or 1
+    for turn in (own, orientation):
+        if turn != 1 and (as_it_is[::-1] if turn >= 5 else as_it_is) == size:
+            if turn != own and as_it_is == size:
+                complain_once(
+                    "masks of pictures that EXIF turns are turned with them where the size does not tell whether they "
+                    "were drawn on the file as stored or on the upright picture"
+                )
+            return turn
+    if as_it_is == size:
+        return 1
+    raise UnreadableError(
+        f"the mask is {stored.width} x {stored.height}, another size than its image of {size[1]} x {size[0]}; they "
+        "must be equal"
+    )
+
+
+def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
+    """Return bool (H, W): the pixels of a mask as stored that are the object.
+
+    Raises:
+        UnclearMaskError: The mask does not tell them.
+    """
+    chosen = choices(foreground)
+    if stored.format in LOSSY and not (chosen and all(isinstance(each, tuple) and len(each) == 2 for each in chosen)):
+        raise UnclearMaskError("a mask in JPEG, which blurs its values; save masks as PNG, or give a threshold, such "
+                               "as --foreground 128+ (in Python mask_values=)")  # fmt: skip
+    image = stored.convert(PREMULTIPLIED[stored.mode]) if stored.mode in PREMULTIPLIED else stored
+    alpha = _alpha(image)
+    codes, background, is_colour = _coded(image, alpha)
+    if chosen:
+        return np.logical_or.reduce([_chosen(each, image, alpha, codes, background, is_colour) for each in chosen])
+    if reason := unclear(codes, background):
+        raise UnclearMaskError(_with_fix(reason, codes, is_colour, alpha is not None))
+    inside = codes != background
+    if alpha is not None and codes is not alpha and ((alpha > 0) != inside).any():
+        raise UnclearMaskError(f"a mask whose colour and alpha differ; {CHOOSE}, such as 255 or alpha (in Python "
+                               "mask_values=)")  # fmt: skip
+    return inside
+
+
+def _alpha(image: Image.Image) -> np.ndarray | None:
+    """Return the alpha (H, W) of a picture; None where it is the same everywhere."""
+    if "A" in image.getbands():
+        alpha = image.getchannel("A")
+    elif "transparency" in image.info and not image.mode.startswith(DEEP):
+        alpha = image.convert("RGBA").getchannel("A")
+    else:
+        return None
+    low, high = alpha.getextrema()
+    return None if low == high else np.asarray(alpha)
+
+
+def _coded(image: Image.Image, alpha: np.ndarray | None) -> tuple[np.ndarray, int, bool]:
+    """Return (a number for each pixel, that of the background, whether the numbers are colours, 65536 R + 256 G + B).
+
+    The background is 0 or black. In a palette it is the index that looks black, since programs that save small files
+    put the colours in any order; without a black, index 0, if there are others. Where all pixels have one colour and
+    `alpha` varies, that is the number.
+    """
+    if (image.mode in ("1", "L") and alpha is None) or image.mode.startswith(DEEP):
+        return np.asarray(image), 0, False
+    channels = np.asarray(image.convert("RGB"))
+    colours = channels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    if alpha is not None and (colours == colours.flat[0]).all():
+        return alpha, 0, False
+    if image.mode in ("P", "PA"):
+        indices = np.asarray(image.getchannel(0))
+        black = np.unique(indices[colours == 0])
+        if len(black) == 1:
+            return indices, int(black[0]), False
+        return indices, 0 if len(black) or indices.any() else -1, False
+    is_grey = (channels == channels[..., :1]).all()
+    return (channels[..., 0], 0, False) if is_grey else (colours, 0, True)
+
+
+def _chosen(
+    choice: Choice, image: Image.Image, alpha: np.ndarray | None, codes: np.ndarray, background: int, is_colour: bool
+) -> np.ndarray:
+    """Return bool (H, W): the pixels of a picture that a choice of the user means; the rest is what `object_in` has."""
+    if choice == NONZERO:
+        return codes != background
+    if choice == ALPHA:
+        if alpha is None:
+            raise UnclearMaskError("a mask without an alpha that varies; give --foreground a value or a colour")
+        if reason := unclear(alpha):
+            raise UnclearMaskError(_with_fix(f"an alpha of {reason}", alpha, False, False))
+        return alpha > 0
+    if isinstance(choice, tuple) and len(choice) == 3:
+        if image.mode.startswith(DEEP):
+            raise UnclearMaskError("a mask of numbers, which have no colour; give --foreground a value")
+        return (np.asarray(image.convert("RGB")) == choice).all(-1)
+    if is_colour:
+        raise UnclearMaskError("a mask in colour, which has no value; give --foreground a colour")
+    return codes >= choice[1] if isinstance(choice, tuple) else codes == choice
+
+
+def _with_fix(reason: str, codes: np.ndarray, is_colour: bool, has_alpha: bool) -> str:
+    """Return why a mask does not tell the object, with its values and the option that does."""
+    found = np.unique(codes)
+    hint = ", or alpha" if has_alpha else ""
+    if is_colour:
+        values = ", ".join(f"#{colour:06x}" for colour in found) if len(found) <= SHOWN else "many colours"
+    else:
+        values = in_words(found)
+        if len(found) > SHOWN:
+            hint = f", or a threshold such as {(float(found[0]) + float(found[-1])) / 2:g}+"
+    return f"a mask of {reason}; {CHOOSE}{hint} ({values}; in Python mask_values=)"
