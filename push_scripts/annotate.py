@@ -128,7 +128,7 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     from saliency_bench.utils.mask_values import spelled, words_of
 
     lease = _people.lease_hours(args)
-    given = PROTOCOLS.get(args.protocol, {})
+    given: dict[str, Any] = dict(PROTOCOLS.get(args.protocol, {}))
     given = given | {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
     given |= {"foreground": spelled(" ".join(words_of(args.mask_values)))} if args.mask_values else {}
     check_settings(given)
