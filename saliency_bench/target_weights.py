@@ -125,7 +125,7 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
                         + " (two for a single logit: against it, and for it)" * (target.shape[1] == 1))  # fmt: skip
     outputs = logits if on == "logit" else probabilities(logits, activation_of(classifier))
     # A class that is masked out has a logit of -infinity, and 0 times infinity is NaN.
-    return (outputs.masked_fill(target == 0, 0) * target).sum(dim=1)
+    return (outputs.masked_fill((target == 0) & outputs.isneginf(), 0) * target).sum(dim=1)
 
 
 def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
