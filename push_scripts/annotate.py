@@ -130,7 +130,8 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     lease = _people.lease_hours(args)
     given: dict[str, Any] = dict(PROTOCOLS.get(args.protocol, {}))
     given = given | {name: getattr(args, name) for name in DEFAULTS if getattr(args, name) is not None}
-    given |= {"foreground": spelled(" ".join(words_of(args.mask_values)))} if args.mask_values else {}
+    if args.mask_values:
+        given["foreground"] = spelled(" ".join(words_of(args.mask_values)))
     check_settings(given)
     must_exist = args.grow or not (_is_serving(args) or args.imported)
     store = _people.existing_store(args.store, must_exist=must_exist)

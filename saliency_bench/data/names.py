@@ -61,5 +61,5 @@ def same_split(split: str, known: Iterable[str]) -> str | None:
     """Return the one of these splits that others call by another name, such as val for validation, with its part."""
     whole, bracket, rest = split.partition("[")
     wanted = SPLIT_OF.get(whole.lower(), whole.lower())
-    found = [name for name in known if SPLIT_OF.get(name.lower(), name.lower()) == wanted]
-    return found[0] + bracket + rest if len(found) == 1 else None
+    matching = [name for name in known if SPLIT_OF.get(name.lower(), name.lower()) == wanted]
+    return matching[0] + bracket + rest if len(matching) == 1 else None

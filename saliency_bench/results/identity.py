@@ -104,8 +104,8 @@ class CellIds:
         """Return `Identity.cell_id`."""
         of_target = bool(OF_TARGET & set(inputs))
         of_labels = "labels" in inputs or (of_target and self.identity.target == "label")
-        asked = (of_target, of_labels, "masks" in inputs)
-        common = self._common.get(asked) or self._written(*asked)
+        needs = (of_target, of_labels, "masks" in inputs)
+        common = self._common.get(needs) or self._written(*needs)
         more = [self.identity.groups] if "groups" in inputs else []
         rest = canonical([explainer, metric, *more, *([dict(asked_for)] if asked_for else [])])
         return hash_of_text(f"[{common}, {rest[1:]}")  # as `hash_of` all of them

@@ -111,7 +111,7 @@ def unclear(values: np.ndarray, background: int = 0) -> str:
     return "" if background in (low, high) else "two values, none of them 0"
 
 
-def in_words(found: np.ndarray) -> str:
+def in_words(distinct: np.ndarray) -> str:
     """Return different, sorted values in words: each of a few, else their range."""
-    few = len(found) <= SHOWN
-    return ", ".join(f"{value:g}" for value in found) if few else f"{found[0]:g} to {found[-1]:g}"
+    few = len(distinct) <= SHOWN
+    return ", ".join(f"{value:g}" for value in distinct) if few else f"{distinct[0]:g} to {distinct[-1]:g}"

@@ -82,10 +82,10 @@ def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
         UnreadableError: It has any other size.
     """
     as_it_is = (stored.height, stored.width)
-    own = orientation_of(stored) or 1
-    for turn in (own, orientation):
+    own_turn = orientation_of(stored) or 1
+    for turn in (own_turn, orientation):
         if turn != 1 and (as_it_is[::-1] if turn >= 5 else as_it_is) == size:
-            if turn != own and as_it_is == size:
+            if turn != own_turn and as_it_is == size:
                 complain_once(
                     "masks of pictures that EXIF turns are turned with them where the size does not tell whether they "
                     "were drawn on the file as stored or on the upright picture"
@@ -181,12 +181,12 @@ def _chosen(
 
 def _with_fix(reason: str, codes: np.ndarray, is_colour: bool, has_alpha: bool) -> str:
     """Return why a mask does not tell the object, with its values and the option that does."""
-    found = np.unique(codes)
+    distinct = np.unique(codes)
     hint = ", or alpha" if has_alpha else ""
     if is_colour:
-        values = ", ".join(f"#{colour:06x}" for colour in found) if len(found) <= SHOWN else "many colours"
+        values = ", ".join(f"#{colour:06x}" for colour in distinct) if len(distinct) <= SHOWN else "many colours"
     else:
-        values = in_words(found)
-        if len(found) > SHOWN:
-            hint = f", or a threshold such as {(float(found[0]) + float(found[-1])) / 2:g}+"
+        values = in_words(distinct)
+        if len(distinct) > SHOWN:
+            hint = f", or a threshold such as {(float(distinct[0]) + float(distinct[-1])) / 2:g}+"
     return f"a mask of {reason}; {CHOOSE}{hint} ({values}; in Python mask_values=)"
