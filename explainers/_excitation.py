@@ -79,7 +79,9 @@ class Excitation(TorchFunctionMode):
             return lambda inputs: function(inputs, weights.float(), None, *args, **kwargs)
 
         compute = partial(function, input, weight, bias, *args, **kwargs)
-        self.last = _Layer(input, compute, through(weight), lambda inputs: through(weight.clamp(min=0))(inputs))
+        self.last = _Layer(
+            input, compute, through(weight), lambda inputs: through(weight.clamp(min=0))(inputs), is_weighted=True
+        )
         return self._excite(name, self.last)
 
     def _average(self, name: str, function: Any, input: Tensor, *args, **kwargs) -> Tensor:
@@ -107,6 +109,21 @@ class Excitation(TorchFunctionMode):
         branch, constant = (a, b) if _takes_gradients(a) else (b, a)
         return _Pass.apply(branch, partial(torch.Tensor.add_ if in_place else torch.add, branch, constant))
 
+    def check_end(self, logits: Tensor) -> None:
+        """Raise UserError if anything but the last layer gives logits, such as the head of another branch."""
+        nodes, seen = [logits.grad_fn], set()
+        while nodes and self.last is not None:
+            node = nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            layer = getattr(node, "layer", None)
+            if layer is self.last:
+                continue
+            if getattr(layer, "is_weighted", False) or not node.next_functions:
+                raise self._refused("logits that are no output of its last layer alone")
+            nodes += [function for function, _ in node.next_functions]
+
     def _refused(self, operation: str) -> UserError:
         """Return the error for an operation that has no rule."""
         return UserError(
@@ -131,12 +148,14 @@ class _Layer:
         compute: gives the outputs.
         linear: takes inputs through its weights, without bias.
         positive: takes inputs through its positive weights.
+        is_weighted: whether it has weights, as an average has not.
     """
 
     inputs: Tensor
     compute: Callable[[], Tensor]
     linear: Callable[[Tensor], Tensor]
     positive: Callable[[Tensor], Tensor]
+    is_weighted: bool = False
 
 
 class _Excite(torch.autograd.Function):

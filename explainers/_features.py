@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.layers import Layout, cam_layer, detached_at, layout_of
+from saliency_bench.classifiers.layers import Layout, cam_layer, check_cut, detached_at, layout_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import derivative
 from saliency_bench.target_weights import score
@@ -27,9 +27,14 @@ def activation_and_gradient(
 
 
 def feature_layout(name: str, classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> Layout:
-    """Return how the last of a layer's outputs holds a map; raise UserError if there is none, or no feature map."""
+    """Return how the last of a layer's outputs holds a map.
+
+    Raises:
+        UserError: There is no output, or no feature map, or it holds only a part of the evidence (`check_cut`).
+    """
     if not outputs:
         raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
+    check_cut(classifier, images, layer, outputs)
     layout = layout_of(classifier, images, layer)
     if layout is None:
         fix = "; for the tokens of a transformer use gradcam_vit or gae" if outputs[-1].ndim == 3 else ""

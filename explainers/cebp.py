@@ -50,12 +50,13 @@ def cebp(
 
     Raises:
         UserError: Above the layer, the network has anything but convolutions, ReLUs, pooling, batch norm, sums and
-            linear layers.
+            linear layers; or its last layer does not give the logits alone.
     """
     layer = layer or excitation_layer(classifier, images)
     excitation = Excitation(classifier.id, contrastive)
     with detached_at(classifier.module_named(layer)) as outputs, excitation:
         logits = classifier(images)
+    excitation.check_end(logits)
     layout = feature_layout("cebp", classifier, images, layer, outputs)
     relevance = layout.channels_first(derivative(classifier, score(logits, target).sum(), outputs[-1]))
     return enlarge(relevance.sum(dim=1).relu(), images)

@@ -31,7 +31,16 @@ from torch import Tensor
 from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, recording_attention, tokens_of
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.layers import Layout, detached_at, last_feature_map, layout_of, replaced_at
+from saliency_bench.classifiers.layers import (
+    Layout,
+    cam_layer,
+    detached_at,
+    has_feature_maps,
+    last_feature_map,
+    layout_of,
+    replaced_at,
+    runs_of,
+)
 from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
@@ -91,8 +100,8 @@ def iia(
         classifier: the network to explain.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        layer: dotted name of a module that gives a feature map; None: the last one, or the last attention if its
-            features are tokens.
+        layer: dotted name of a module that gives a feature map; None: the last that holds all evidence, or the last
+            attention if its features are tokens.
         steps: steps of each path; None: 10, on a vision transformer 5 (36 forward passes, after 6 that find A).
         published: follow the authors' code, whose differences the module's docstring explains.
         on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
@@ -102,8 +111,9 @@ def iia(
         Maps (B, H, W), signed.
 
     Raises:
-        UserError: There is no such layer, it does not give a feature map, or another branch is concatenated after it;
-            or the network's last features are tokens and its attention is not from all patches to all patches.
+        UserError: There is no such layer, it does not give a feature map, it sees several views of an image, or another
+            branch is concatenated after it; no layer holds all evidence; or the network's last features are tokens and
+            its attention is not from all patches to all patches.
     """
     check(steps=steps, batch_size=batch_size)
     layer = layer or classifier.layer or _feature_layer(classifier, images)
@@ -120,10 +130,12 @@ def _feature_layer(classifier: Classifier, images: Images) -> str | None:
     """Return the last feature map; None for a network whose features are tokens and whose attention can be recorded."""
     layer = last_feature_map(classifier, images)
     layout = None if layer is None else layout_of(classifier, images, layer)
-    if layout is not None and layout.axes == "BNC":
+    if layout is None or layout.axes == "BNC":
         with suppress(UserError):
             tokens_of(classifier, images)
             return None
+    if layer is None and has_feature_maps(classifier, images):
+        return cam_layer(classifier, images)  # which says why none of them is read
     return layer
 
 
@@ -166,10 +178,11 @@ def _attribution(
 ) -> Tensor:
     """Return the mean over the points of gradient * relu(point), (1, ...)."""
     total = torch.zeros_like(points[0])
+    module, runs = classifier.module_named(layer), runs_of(classifier, image, layer)
     for chunk in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
         chunk = chunk.detach().requires_grad_()
         try:
-            with replaced_at(classifier.module_named(layer), chunk):
+            with replaced_at(module, chunk, runs):
                 logits = classifier(image)
         except RuntimeError as error:
             if "must match" not in str(error):

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.layers import refuse_script
+from saliency_bench.classifiers.layers import check_patches, check_views, refuse_script
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps
 from saliency_bench.utils.seeds import seed_of, uniform
@@ -238,18 +238,30 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
     They are kept, so that it happens once.
 
     Raises:
-        UserError: The network's attention is not from all patches to all patches, one block after the other.
+        UserError: The network's attention is not from all patches to all patches, one block after the other, or another
+            branch goes past the patches.
     """
     known = _identified.setdefault(classifier, {})
     size = images.shape[2:]
     if size not in known:
         image = torch.from_numpy(uniform(seed_of("tokens"), images[0].numel())).view_as(images[:1]).to(images)
-        with torch.enable_grad():
-            try:
-                known[size] = _identify(classifier, image, AttentionRecorder)
-            except UserError:
-                known[size] = _identify(classifier, image, _Uncut)
+        try:
+            tokens = _tokens(classifier, image)
+        except UserError:
+            check_views(classifier, images)  # a better reason, if there is one
+            raise
+        check_patches(classifier, images)
+        known[size] = tokens
     return known[size]
+
+
+def _tokens(classifier: Classifier, image: Images) -> Tokens:
+    """Return the tokens of a classifier, looked for through what cuts the gradient if there is such."""
+    with torch.enable_grad():
+        try:
+            return _identify(classifier, image, AttentionRecorder)
+        except UserError:
+            return _identify(classifier, image, _Uncut)
 
 
 def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorder]) -> Tokens:

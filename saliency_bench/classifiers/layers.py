@@ -7,8 +7,8 @@ modules of transformers, timm and torchvision agree neither on names nor on layo
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from dataclasses import dataclass, field, replace
+from itertools import count, takewhile
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,10 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.cuts import is_full_cut
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import BINARY
 from saliency_bench.types import Images
+from saliency_bench.utils.messages import complain
 
+OUTSIDE = "use gradient, integrated_gradients, occlusion or rise"
 HALVINGS = 5  # how often stages without convolutions may halve a convolution's grid
 
 
@@ -72,18 +75,168 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     That is the last module that gives a map of more than one pixel, before any pooling and with its activation: no
     pooling, and no container that ends in it (14 x 14 in VGG, layer4 in ResNet); nor the maps of class scores whose
     mean are the logits (SqueezeNet), or that a second head makes of tokens (VOLO). Dropout and identity do not count.
+    All that the logits take from the image goes through it (`cuts`), unless it is the classifier's `layer`.
 
     Raises:
-        UserError: The network's last features are tokens that are not its patches, row by row.
+        UserError: The network's last features are tokens that are not its patches, row by row; or none of its feature
+            maps holds all that the logits take from the image.
     """
-    name = classifier.layer or last_feature_map(classifier, images)
+    if classifier.layer:
+        return classifier.layer
+    name, maps = last_feature_map(classifier, images), _feature_maps(classifier, images)
     if name is None:
         refuse_script(classifier)
+        if maps:
+            raise _of_part(classifier, images, maps[-1])
+        if grown := _grown(classifier, images):
+            raise _of_views(classifier, grown.name, grown.shape[0], 1)
         raise UserError(
             f"no convolutional block found in {classifier.id} (a transformer?); name a layer with layer=..., "
             "or use gradcam_vit or gae for a transformer, or an explainer that only uses outputs, such as rise"
         )
+    if name != maps[-1]:
+        part = f"layer {maps[-1]} of {classifier.id}, the last feature map, holds only a part of the evidence"
+        _complain_once(classifier, images, maps[-1], f"{part}: layer {name} is read, which holds all of it")
     return name
+
+
+def has_feature_maps(classifier: Classifier, images: Images) -> bool:
+    """Return whether the network computes feature maps, of the image or of views that it makes of it."""
+    return bool(_feature_maps(classifier, images)) or _grown(classifier, images) is not None
+
+
+def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> None:
+    """Check that a layer's last output holds all evidence, which only a layer that was named may not.
+
+    One line says of a layer of one call that another branch goes past it (as past what lies in a residual block).
+
+    Args:
+        classifier: the network.
+        images: (B, 3, H, W).
+        layer: name of the layer.
+        outputs: its outputs for the images.
+
+    Raises:
+        UserError: The layer runs several times and its last output is not all, or it runs on several views of an image.
+    """
+    if len(outputs[-1]) != len(images) and _grown(classifier, images):
+        raise _of_views(classifier, layer, len(outputs[-1]), len(images))
+    if is_cut(classifier, images, layer):
+        return
+    if len(outputs) > 1:
+        raise _of_part(classifier, images, layer)
+    _complain_once(classifier, images, layer, f"{_of_part(classifier, images, layer)}; the map shows this part alone")
+
+
+def check_patches(classifier: Classifier, images: Images) -> None:
+    """Check that the logits of a transformer take all evidence from its patches.
+
+    Raises:
+        UserError: Another branch goes past the patches, or they are made several times.
+    """
+    layer = _patch_layer(classifier, images)
+    if layer is None:
+        return
+    maps = {
+        output.name for output in _outputs(classifier, images[:1]) if output.layout and output.layout.axes == "BCHW"
+    }
+    stems = [name for name in _around(layer) if name in maps]  # a residual block that ends the stem
+    if not any(is_cut(classifier, images, name) for name in [layer, *stems, *_first_block(classifier, images)]):
+        raise _of_part(classifier, images, layer)
+
+
+def _first_block(classifier: Classifier, images: Images) -> list[str]:
+    """Return what gives tokens up to the first block, the first module with a number as its name."""
+    modules = dict(classifier.model.named_modules())
+    names = [
+        output.name for output in _outputs(classifier, images[:1])
+        if len(output.shape) == 3 and output.shape[1] > 1 and any(modules[output.name].children())
+    ]  # fmt: skip
+    ends = (index for index, name in enumerate(names) if name.rpartition(".")[2].isdigit())
+    return names[: next(ends, len(names)) + 1]
+
+
+def check_views(classifier: Classifier, images: Images) -> None:
+    """Raise UserError for a transformer that runs on several views of an image, at once or one after the other."""
+    if grown := _grown(classifier, images):
+        raise _of_views(classifier, grown.name, grown.shape[0], 1)
+    layer = _patch_layer(classifier, images)
+    if layer is not None and runs_of(classifier, images, layer) > 1:
+        check_patches(classifier, images)
+
+
+def _patch_layer(classifier: Classifier, images: Images) -> str | None:
+    """Return the layer that makes the patches of a transformer: its last convolution, else its first linear layer."""
+    modules = dict(classifier.model.named_modules())
+    names = [output.name for output in _outputs(classifier, images[:1]) if len(output.shape) > 2]
+    convolutions = [name for name in names if isinstance(modules[name], nn.Conv2d)]
+    linear = (name for name in names if isinstance(modules[name], nn.Linear))
+    return convolutions[-1] if convolutions else next(linear, None)
+
+
+def _around(layer: str) -> list[str]:
+    """Return the names of the modules that hold a layer, the smallest first."""
+    parts = layer.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
+
+
+def _complain_once(classifier: Classifier, images: Images, layer: str, line: str) -> None:
+    """Say a line about a layer, once for a classifier and image size."""
+    complained = _recording(classifier, images[:1]).complained
+    if layer not in complained:
+        complained.add(layer)
+        complain(line)
+
+
+def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
+    """Return whether all that the logits take from an image goes through a layer's last output; tested once per size.
+
+    What the weights are hardly matters: a retrained network keeps its branches.
+    """
+    recording = _recording(classifier, images[:1])
+    if layer not in recording.cuts:
+        runs = sum(output.name == layer for output in recording.outputs)
+        module = classifier.module_named(layer)
+        recording.cuts[layer] = runs > 0 and is_full_cut(classifier, images[:1], module, runs)
+    return recording.cuts[layer]
+
+
+def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
+    """Return how often a forward pass calls a layer."""
+    return sum(output.name == layer for output in _outputs(classifier, images[:1]))
+
+
+def _grown(classifier: Classifier, images: Images) -> Output | None:
+    """Return the last output of maps or tokens if it has several of one image: the network makes views of it."""
+    outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
+    last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
+    return last if last and last.shape[0] > 1 else None
+
+
+def _of_views(classifier: Classifier, layer: str, maps: int, images: int) -> UserError:
+    """Return the error for a network that makes views of an image, such as crops, and classifies these."""
+    return UserError(
+        f"{classifier.id} makes several pictures of each image (crops, views or tiles?): its batch grows from {images} "
+        f"to {maps} at layer {layer}, whose outputs are no maps of the image; {OUTSIDE}"
+    )
+
+
+def _of_part(classifier: Classifier, images: Images, layer: str) -> UserError:
+    """Return the error for a layer whose last output is not all that the logits take from the image."""
+    runs = runs_of(classifier, images, layer)
+    if runs > 1:
+        why = f"runs {runs} times in one forward pass (views of the image?), and no single output holds all evidence"
+    else:
+        why = "holds only a part of the evidence: another branch goes past it to the logits"
+    return UserError(f"layer {layer} of {classifier.id} {why}; {_fix(classifier, images, layer)}")
+
+
+def _fix(classifier: Classifier, images: Images, layer: str) -> str:
+    """Say which layer holds all evidence: the smallest block around a layer that does, or the last feature map."""
+    maps = set(_feature_maps(classifier, images))
+    blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
+    name = next(blocks, None) or last_feature_map(classifier, images)
+    return f"no layer holds all of it: {OUTSIDE}" if name is None else f"layer {name} holds all of it"
 
 
 def refuse_script(classifier: Classifier) -> None:
@@ -91,16 +244,37 @@ def refuse_script(classifier: Classifier) -> None:
     if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.model.modules()):
         raise UserError(
             f"{classifier.id} is TorchScript, which has no layers that can be read; give the module that it was made "
-            "from, or use gradient, integrated_gradients, occlusion or rise"
+            f"from, or {OUTSIDE}"
         )
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Return the last, outermost module that gives a map of more than `pixels`, if no other tokens come after.
+    """Return the last, outermost module that gives a map of more than `pixels` and holds all evidence; None: none does.
+
+    There is none, either, if other tokens come after the last map. Where the last map does not hold all evidence, an
+    earlier one may, from which all branches start.
+    """
+    maps = _feature_maps(classifier, images, pixels)
+    if maps and is_cut(classifier, images, maps[-1]):
+        return maps[-1]
+    partial: tuple[str, ...] = ()  # what lies within a module that is no full cut is none: all of it goes through it
+    for name in dict.fromkeys(output.name for output in reversed(_outputs(classifier, images[:1]))):
+        within = f"{name}."
+        if name.startswith(partial) or not any(other == name or other.startswith(within) for other in maps):
+            continue
+        if not is_cut(classifier, images, name):
+            partial += (within,)
+        elif name in maps:
+            return name
+    return None
+
+
+def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> list[str]:
+    """Return the modules that give a map of more than `pixels`, in the order in which they finish.
 
     What lies within a block whose own map is no larger than `pixels` (the first convolutions of one that halves it)
     does not count: other branches of the block go past it. A Sequential, what holds the first convolution as well, or
-    what ends in pooling is no block but a chain.
+    what ends in pooling is no block but a chain. What comes before tokens that are no patches does not count either.
     """
     outputs = [output for output in _outputs(classifier, images[:1]) if not output.passive]
     modules = dict(classifier.model.named_modules())
@@ -110,15 +284,17 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
         if output.layout and output.layout.pixels <= pixels and not output.pooled
         and not isinstance(modules[output.name], nn.Sequential) and not first.startswith(f"{output.name}.")
     )  # fmt: skip
-    last: str | None = None
+    last = {output.name: output for output in outputs}  # of a module that runs several times, the last output counts
+    maps: list[str] = []
     for output in _before_scores(outputs):
         if output.layout is None and len(output.shape) in (3, 4):
-            last = None
+            maps = []
         elif (
-            output.layout and output.layout.pixels > pixels and not output.pooled and not output.name.startswith(small)
-        ):
-            last = output.name
-    return last
+            output.layout and output.layout.pixels > pixels and not output.pooled
+            and not output.name.startswith(small) and output is last[output.name]
+        ):  # fmt: skip
+            maps.append(output.name)
+    return maps
 
 
 def last_convolution(classifier: Classifier, images: Images) -> int | None:
@@ -158,15 +334,35 @@ def _are_tokens(output: Output) -> bool:
     return output.layout is not None and output.layout.axes != "BCHW"
 
 
-_recordings: WeakKeyDictionary[Classifier, dict[tuple, list[Output]]] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class Recording:
+    """What one forward pass has shown of a network, and what was found out of it since.
+
+    Attributes:
+        outputs: of its modules, in the order in which they finish.
+        cuts: {layer: whether it is a full cut}.
+        complained: layers that a line was said about.
+    """
+
+    outputs: list[Output]
+    cuts: dict[str, bool] = field(default_factory=dict)
+    complained: set[str] = field(default_factory=set)
+
+
+_recordings: WeakKeyDictionary[Classifier, dict[tuple, Recording]] = WeakKeyDictionary()
 
 
 def _outputs(classifier: Classifier, image: Images) -> list[Output]:
-    """Return the outputs of modules for one image, in the order in which they finish; recorded once per image size."""
+    """Return the outputs of modules for one image, in the order in which they finish."""
+    return _recording(classifier, image).outputs
+
+
+def _recording(classifier: Classifier, image: Images) -> Recording:
+    """Return what a forward pass of one image shows, made once per image size."""
     recordings = _recordings.setdefault(classifier, {})
     key = (image.shape[2:], tuple(map(id, classifier.model.modules())))
     if key not in recordings:
-        recordings[key] = _record(classifier, image)
+        recordings[key] = Recording(_record(classifier, image))
     return recordings[key]
 
 
@@ -294,7 +490,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
         outputs.append(output.detach().float().requires_grad_())
         return outputs[-1].to(output.dtype, copy=True)
 
-    handle = module.register_forward_hook(cut)
+    handle = module.register_forward_hook(cut, prepend=True)  # a hook of the network may take the output
     try:
         yield outputs
     finally:
@@ -302,14 +498,15 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 @contextmanager
-def replaced_at(module: nn.Module, value: Tensor) -> Iterator[None]:
-    """Replace a module's output by `value`: later modules compute on it, with its batch size."""
+def replaced_at(module: nn.Module, value: Tensor, runs: int) -> Iterator[None]:
+    """Replace the last output of a module that runs so often by `value`: later modules compute on it."""
+    calls = count(1)
 
     def replace(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        """Return the value in the place of the output."""
-        return value.to(output.dtype, copy=True)
+        """Return the value in the place of the last output."""
+        return value.to(output.dtype, copy=True) if next(calls) == runs else output
 
-    handle = module.register_forward_hook(replace)
+    handle = module.register_forward_hook(replace, prepend=True)
     try:
         yield
     finally:

@@ -4,23 +4,29 @@ A map that is not finite, and an explainer that raises, become the reason why sa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from weakref import WeakSet
 
 import torch
+from torch import Tensor
 
 from saliency_bench.bound_explainer import Explainer
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.precomputed import PrecomputedMaps
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import halving, not_finite, reason_of
 from saliency_bench.reasons import NOT_FINITE
-from saliency_bench.types import Batch, Maps, Target
+from saliency_bench.types import Batch, Images, Maps, Target
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.untouched import untouched
 
-# Of the norm of a map. All explainers of this package stay below 1e-5, for the size of a batch changes the last bits;
-# but these decide whether a ReLU passes what is nearly zero, which moved the gradient of one photograph by 4e-3.
+# Of the contrast of a map. The size of a batch changes the last bits alone, 1e-5 of a map's norm; but these decide
+# whether a ReLU passes what is nearly zero, which moved the gradient of one photograph by 4e-3.
 BATCH_TOLERANCE, FAR = 1e-3, 0.1
-MIXING = 1e-4  # of the norm of logits; the size of a batch changes less than 1e-5 of it in float32
+FLAT = 1e-2  # of the norm of a map, the contrast that counts at least
+MIXING = 1e-4  # of the norm of logits or a gradient; the size of a batch changes less than 1e-5 of it in float32
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,11 @@ def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Tar
 def depends_on_batch(
     context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None, logits: Sequence[float]
 ) -> bool:
-    """Return whether the first half of a batch, explained alone, gets other maps than within the batch.
+    """Return whether images of a batch get other maps when they are explained without the rest of it.
 
-    The explainers of this package do not mix images, which their tests show, so that these are only explained again if
-    the network does.
+    An explainer from outside of this package explains the first half once more. Those of this package do not mix
+    images, which their tests show, so that they are only asked if the network does: for images alone, and as it also
+    mixes the pictures that an explainer makes of one image, with a pass for each of these.
 
     Args:
         context: what the run works on.
@@ -81,37 +88,119 @@ def depends_on_batch(
         maps: (B, H, W), of the whole batch; None if there are none.
         logits: (K,), of the last image within the batch.
     """
-    half = len(batch) // 2
-    if maps is None or half == 0 or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
+    again, groups = _alone(explainer, len(batch)) if explainer.is_bundled else (explainer, [range(len(batch) // 2)])
+    if maps is None or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
         return False
-    if explainer.is_bundled and not _mixes_images(context, batch, logits):
+    if again is explainer and len(groups[0]) in (0, len(batch)):
         return False
-    seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids[:half]]
-    target = target if len(target) == 1 else target[:half]
+    if explainer.is_bundled:
+        if not mixes_images(context.classifier, batch.images, logits):
+            return False
+        _complain_once(context.classifier)
+    target = target.expand(len(batch), -1)
+    seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids]
+    again = again.seeded(context.spec.seed)
     with context.classifier.uncounted():
         try:
-            alone = explainer.seeded(context.spec.seed)(context.classifier, batch.images[:half], target, seeds=seeds)
+            others = [
+                again(
+                    context.classifier, batch.images[chosen], target[chosen], seeds=[seeds[index] for index in chosen]
+                )
+                for chosen in map(list, groups)
+            ]
         except Exception:  # what an explainer raises for fewer images says nothing about its maps
             return False
-    return differ(alone, maps[:half])
+    return differ(torch.cat(others), maps[list(chain(*groups))])
 
 
-def _mixes_images(context: RunContext, batch: Batch, logits: Sequence[float]) -> bool:
-    """Return whether the network gives the last image of a batch other logits alone than these, within the batch."""
-    with untouched(context.classifier), context.classifier.uncounted(), torch.no_grad():
+_mixing: WeakSet[Classifier] = WeakSet()  # those that a line was said about
+
+
+def _complain_once(classifier: Classifier) -> None:
+    """Say in a line that a network mixes the images of a batch."""
+    if classifier not in _mixing:
+        _mixing.add(classifier)
+        complain(
+            f"{classifier.id} mixes the images of a batch (statistics over the batch in its forward?): logits or "
+            "gradients of an image depend on what goes through beside it, and so do metrics that pass many pictures"
+        )
+
+
+def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
+    """Return (an explainer that passes the pictures of an image one by one, the images that it then explains alone).
+
+    Where it makes no pictures of an image, it is the explainer itself and all images.
+    """
+    chosen = dict(explainer.options)
+    if "batch_size" not in chosen:
+        return explainer, [range(index, index + 1) for index in range(images)]
+    few = dict.fromkeys((0, images - 1))  # many passes take long
+    options = tuple(sorted((chosen | {"batch_size": 1}).items()))
+    return replace(explainer, options=options), [range(index, index + 1) for index in few]
+
+
+def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]) -> bool:
+    """Return whether the network's answer to an image, or its gradient, depends on what else is in the batch.
+
+    Two things are compared with the last image alone: the logits beside the others, and beside a darker copy, as
+    explainers make it; and two images are asked whether the logits of one have a gradient at the other.
+
+    Args:
+        classifier: the network.
+        images: (B, 3, H, W).
+        logits: (K,), of the last image beside the others.
+    """
+    last = images[-1:]
+    copies = torch.cat([last, last / 2])
+    with untouched(classifier), classifier.uncounted():
         try:
-            alone = context.classifier(batch.images[-1:])[0].cpu()
+            with torch.no_grad():
+                alone = torch.cat([classifier(image) for image in copies.split(1)])
+                beside = classifier(copies)
         except Exception:  # networks may raise anything for one image
             return True
-    together = torch.tensor(logits)
-    finite = together.isfinite() | (alone != together)  # a class that is masked out has -infinity in both
-    change = (alone - together)[finite].norm() / together[finite].norm().clamp(min=1e-30)
-    return not bool(change <= MIXING)  # also for NaN
+        known = torch.tensor(logits).to(alone)
+        if _changes(alone[0], known) or _changes(alone, beside):
+            return True
+        pair = copies if len(images) == 1 else torch.cat([images[:1], last])
+        with torch.enable_grad():
+            return _gradients_mix(classifier, pair)
+
+
+def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
+    """Return whether the logits of one of two images have a gradient at the other."""
+    pair = pair.clone().requires_grad_()
+    try:
+        logits = classifier(pair)
+        if not logits.requires_grad:
+            return False
+        weights = torch.arange(1, logits.shape[1] + 1, device=logits.device).cos()  # no logit cancels another
+        gradients = [
+            torch.autograd.grad(logits[index], pair, weights, retain_graph=True, allow_unused=True)[0]
+            for index in (0, 1)
+        ]
+    except (UserError, RuntimeError):  # a network that takes no image with gradients
+        return False
+    shares = ((gradient[own], gradient[1 - own]) for own, gradient in enumerate(gradients) if gradient is not None)
+    return any(bool(other.norm() > MIXING * own.norm()) for own, other in shares)
+
+
+def _changes(alone: Tensor, together: Tensor) -> bool:
+    """Return whether logits differ by more than `MIXING` of their norm, or are NaN."""
+    counts = together.isfinite() | (alone != together)  # a class that is masked out has -infinity in both
+    change = (alone - together)[counts].norm() / together[counts].norm().clamp(min=1e-30)
+    return not bool(change <= MIXING)
 
 
 def differ(alone: Maps, together: Maps) -> bool:
-    """Return whether most maps (B, H, W) differ by more than `BATCH_TOLERANCE` of their norm, or one by `FAR`."""
-    change = (alone - together).flatten(1).norm(dim=1) / together.flatten(1).norm(dim=1).clamp(min=1e-30)
+    """Return whether most maps (B, H, W) differ by more than `BATCH_TOLERANCE` of their contrast, or one by `FAR`.
+
+    The contrast is the norm of a map less its mean: maps of RISE are a large constant and little else.
+    """
+    flat = together.flatten(1)
+    contrast = (flat - flat.mean(dim=1, keepdim=True)).norm(dim=1)
+    least = (FLAT * flat.norm(dim=1)).clamp(min=1e-30)  # the last bits of a flat map are no contrast
+    change = (alone - together).flatten(1).norm(dim=1) / contrast.maximum(least)
     return bool((change > BATCH_TOLERANCE).sum() > len(change) / 2) or bool((change > FAR).any())
 
 

@@ -4,6 +4,7 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,11 +15,12 @@ from torch.nn import functional as F
 
 import saliency_bench as sb
 from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.engine.explain import differ
+from saliency_bench.engine.explain import depends_on_batch, differ
 from saliency_bench.engine.probe import SETTINGS, Probe
 from saliency_bench.errors import UserError
 from saliency_bench.scoring.inputs import MetricInputs
 from saliency_bench.target_weights import one_hot
+from saliency_bench.types import Batch
 
 
 class Small(nn.Module):
@@ -313,32 +315,96 @@ def test_an_explainer_whose_maps_depend_on_the_batch_is_named(shapes, resnet, tm
     assert "depends on its batch" in done.report.read_text()
 
 
+def subtracted(images):
+    return images - images.mean(dim=0)
+
+
+def stretched(images):
+    return (images - images.min()) / (images.max() - images.min())
+
+
+def stretched_by_numbers(images):
+    low, high = images.min().item(), images.max().item()
+    return (images - low) / (high - low)
+
+
+def straight_through(images):
+    mean = images.mean(dim=0)
+    return images + mean - mean.detach()
+
+
+def whitened(images):
+    return F.batch_norm(images, None, None, training=True)
+
+
+def untouched_images(images):
+    return images
+
+
 class Mixing(Scaled):
     """Images are compared with the others of their batch; all that go through are counted."""
 
-    def __init__(self, share):
+    def __init__(self, mix):
         super().__init__()
-        self.share, self.seen = share, [0]
+        self.mix, self.seen = mix, [0]
 
     def forward(self, images):
         self.seen[0] += len(images)
-        return super().forward(images - self.share * images.mean(dim=0))
+        return super().forward(self.mix(images))
+
+
+# {what a network does with its batch: {explainer: whether its maps depend on the batch}}. The pictures reach from 0 to
+# 1, so that stretching changes no logits, but gradients, and what a pass makes of pictures in between.
+MIXED = {
+    subtracted: {"gradient": True, "gradcam:layer=body.1": True, "occlusion:window=2": True},
+    whitened: {"gradient": True, "rise:masks=20": True},
+    stretched: {"input_x_gradient": True, "gradcam:layer=body.1": False, "integrated_gradients:steps=4": True,
+                "occlusion:window=2": False, "rise:masks=20": True},
+    stretched_by_numbers: {"gradient": False, "smoothgrad:samples=4": True, "rise:masks=20": True},
+    straight_through: {"gradient": True, "gradcam:layer=body.1": False, "occlusion:window=2": False,
+                       "rise:masks=20": False, "scorecam:layer=body.1": False},
+    untouched_images: {"gradient": False, "integrated_gradients:steps=4": False, "rise:masks=20": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("mix", MIXED)
+def test_maps_that_depend_on_the_batch_are_found_and_no_others(mix, size):
+    images = torch.rand(size, 3, 6, 5, generator=torch.Generator().manual_seed(1))
+    images[:, :, 0, 0], images[:, :, 0, 1] = 0, 1
+    classifier = sb.load_classifier(Mixing(mix), mean=0, std=1, size=(6, 5))
+    context = SimpleNamespace(
+        classifier=classifier, spec=SimpleNamespace(seed=0), seed_for=lambda sample, purpose: int(sample)
+    )
+    ids = list(map(str, range(size)))
+    batch = Batch(images, torch.ones(size, 6, 5) > 0, torch.zeros(size), ids, [None] * size)
+    target = one_hot([0] * size, 8)
+    with torch.no_grad():
+        logits = classifier(images)[-1].tolist()
+    for name, depends in MIXED[mix].items():
+        explainer = sb.load_explainer(name)
+        maps = explainer(classifier, images, target, seeds=list(range(size)))
+        before = classifier.passes
+        found = depends_on_batch(context, batch, explainer, target, maps, logits)
+        # One image is explained alone anyway, but its own pictures may mix.
+        assert found == (depends and (size > 1 or "batch_size" in dict(explainer.options))), name
+        assert classifier.passes == before
 
 
 @pytest.mark.slow
 def test_explainers_of_the_package_are_tried_in_another_batch_only_if_the_network_mixes_images(shapes, tmp_path):
-    def made(share, explainer):
-        network = Mixing(share)
+    def made(mix, explainer):
+        network = Mixing(mix)
         classifier = sb.load_classifier(network, mean=0, std=1, size=(32, 32))
         network.seen[0] = 0
-        done = started(tmp_path / f"{share}", shapes, classifier, [explainer], ["saliency_pointing_game"])
+        done = started(tmp_path / mix.__name__, shapes, classifier, [explainer], ["saliency_pointing_game"])
         return {mark for cell in done.summary["cells"] for mark in cell["marked"]}, network.seen[0]
 
     batch = "depends on its batch"
-    assert batch in made(1, "gradient")[0]
-    marks, seen = made(0, "integrated_gradients:steps=10")
+    assert batch in made(stretched, "input_x_gradient")[0]
+    marks, seen = made(untouched_images, "integrated_gradients:steps=10")
     assert batch not in marks
-    assert seen < 16 * 10 + 16 + 20  # steps, predictions, probes; no step of half a batch again
+    assert seen < 16 * 10 + 16 + 30  # steps, predictions, probes; no image explained again
 
 
 def of_everything(maps, masks, curves, classifier, images, target, logits, labels, seeds):

@@ -15,6 +15,7 @@ from torchvision import models
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.classifiers.layers import Layout, cam_layer, layout_of
 from saliency_bench.errors import UserError
+from saliency_bench.map_sources.choice import fitting
 from saliency_bench.maps import normalise
 
 READERS = ["gradcam", "gradcam_plus_plus", "scorecam", "iia"]
@@ -310,3 +311,249 @@ def test_a_named_layer_in_other_axes_is_read_by_them():
     assert torch.equal(named, load_explainer("gradcam")(classifier, images, target))
     before = load_explainer("gradcam", layer="layers.2")(classifier, images, target)
     assert not torch.equal(named, before)
+
+
+class Branches(nn.Module):
+    """Layers, and the function of them and the images that gives the logits."""
+
+    def __init__(self, logits, **layers):
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self.logits = logits
+
+    def forward(self, x):
+        return self.logits(self, x)
+
+
+def body():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU())
+
+
+def further(channels=6):
+    return nn.Sequential(nn.Conv2d(6, channels, 3, padding=1), nn.ReLU())
+
+
+def pooled(*maps):
+    return torch.cat([values.mean((2, 3)) for values in maps], dim=1)
+
+
+def read(net, features):
+    return net.head(pooled(features))
+
+
+def seen(net, x):
+    return read(net, net.a(x))
+
+
+def quarters(x):
+    half = x.shape[-1] // 2
+    return [x[..., top : top + half, left : left + half] for top in (0, half) for left in (0, half)]
+
+
+def without_gradients(layer, x):
+    with torch.no_grad():
+        return layer(x)
+
+
+def hooked():
+    """Layers of which only what a hook takes is used."""
+    layers = nn.Sequential(body(), nn.Flatten(), nn.Linear(150, 4))
+    layers.taken = []
+    layers[0].register_forward_hook(lambda module, inputs, output: layers.taken.append(output))
+    return layers
+
+
+def taken(net, x):
+    net.a(x)
+    return net.a.taken.pop()
+
+
+def joined(net, x):
+    return torch.cat([net.a(x), net.b(x)], dim=1)
+
+
+# {where all goes through one layer: (its name, what it gives of the images, the logits of that, layers)}
+CUT = {
+    "a chain": ("a", lambda net, x: net.a(x), read, {"a": body}),
+    "branches that a layer joins": (
+        "c", lambda net, x: net.c(joined(net, x)), read, {"a": body, "b": body, "c": lambda: nn.Conv2d(12, 6, 1)},
+    ),
+    "two scales of one chain": (
+        "a", lambda net, x: net.a(x), lambda net, early: net.head(pooled(early, net.b(early))),
+        {"a": body, "b": further},
+    ),
+    "spatial attention": (
+        "a", lambda net, x: net.a(x), lambda net, early: read(net, early * net.b(early).sigmoid()),
+        {"a": body, "b": lambda: nn.Conv2d(6, 1, 3, padding=1)},
+    ),
+    "a layer again and again": (
+        "b", lambda net, x: net.b(net.b(net.b(net.a(x)))), read, {"a": body, "b": further},
+    ),
+    "a shared ReLU": (
+        "c", lambda net, x: net.c(net.b(net.c(net.a(x)))), read,
+        {"a": lambda: nn.Conv2d(3, 4, 3), "b": lambda: nn.Conv2d(4, 6, 3), "c": nn.ReLU},
+    ),
+    "a mask of the image": (
+        "a", lambda net, x: net.a(x * net.b(x).sigmoid()), read,
+        {"a": body, "b": lambda: nn.Conv2d(3, 1, 3, padding=1)},
+    ),
+    "features that a hook takes": ("a.0", taken, read, {"a": hooked}),
+    "a frozen encoder": (
+        "b", lambda net, x: net.b(without_gradients(net.a, x)), read, {"a": body, "b": further},
+    ),
+}  # fmt: skip
+# {where it does not: (the logits, layers, what the refusal says)}
+PARTIAL = {
+    "a mirrored copy": (lambda net, x: seen(net, x) + seen(net, x.flip(-1)), {"a": body}, "runs 2 times"),
+    "a mirrored copy in the batch": (
+        lambda net, x: seen(net, torch.cat([x, x.flip(-1)])).view(2, len(x), 4).mean(0),
+        {"a": body}, "grows from 1 to 2",
+    ),
+    "crops in the batch": (
+        lambda net, x: seen(net, torch.stack(quarters(x), 1).flatten(0, 1)).view(len(x), 4, 4).mean(1),
+        {"a": body}, "grows from 1 to 4",
+    ),
+    "crops, one by one": (lambda net, x: sum(seen(net, part) for part in quarters(x)), {"a": body}, "runs 4 times"),
+    "a pyramid": (lambda net, x: seen(net, x) + seen(net, F.avg_pool2d(x, 2)), {"a": body}, "runs 2 times"),
+    "two streams": (
+        lambda net, x: net.head(pooled(net.a(x), net.b(x))), {"a": body, "b": body}, "layer b .*another branch",
+    ),
+    "two networks": (
+        lambda net, x: seen(net, x) + net.c(pooled(net.b(x))),
+        {"a": body, "b": body, "c": lambda: nn.Linear(6, 4)}, "another branch",
+    ),
+    "a stream without gradients": (
+        lambda net, x: net.head(pooled(without_gradients(net.a, x), net.b(x))),
+        {"a": body, "b": body}, "another branch",
+    ),
+    "statistics of the image": (lambda net, x: net.head(pooled(net.a(x), x)), {"a": body}, "another branch"),
+    "a gate of the image": (
+        lambda net, x: read(net, net.a(x) * net.b(x).mean((2, 3), keepdim=True).sigmoid()),
+        {"a": body, "b": body}, "another branch",
+    ),
+}  # fmt: skip
+PICTURES = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+TARGET = targets.contrast([0, 1], [1, 2], 4)
+
+
+def made(logits, layers):
+    torch.manual_seed(0)
+    layers = {"head": lambda: nn.LazyLinear(4)} | layers
+    network = Branches(logits, **{name: layer() for name, layer in layers.items()})
+    network(PICTURES)
+    return load_classifier(alive(network), mean=0, std=1, size=(16, 16), labels=list("abcd"), device="cpu")
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_the_layer_that_all_goes_through_is_read(name):
+    layer, features, logits, layers = CUT[name]
+    classifier = made(lambda net, x: logits(net, features(net, x)), layers)
+    assert cam_layer(classifier, PICTURES) == layer
+    expected = []
+    for picture, row in zip(PICTURES, TARGET, strict=True):
+        values = features(classifier.model, picture[None]).detach().requires_grad_()
+        (logits(classifier.model, values)[0] * row).sum().backward()
+        cam = (values.grad.mean((2, 3), keepdim=True) * values.detach()).sum(1, keepdim=True)
+        expected.append(F.interpolate(cam, (16, 16), mode="bilinear")[0, 0])
+    expected = torch.stack(expected)
+    assert expected.abs().max() > 1e-3
+    for chosen in (None, layer):
+        maps = load_explainer("gradcam", layer=chosen)(classifier, PICTURES, TARGET)
+        torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-6)
+    if name != "a frozen encoder":  # which gives no gradient at the image
+        assert fitting(classifier, PICTURES)[0] == "gradcam"
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_no_map_is_made_of_a_part_of_the_evidence(name):
+    logits, layers, why = PARTIAL[name]
+    classifier = made(logits, layers)
+    for method in [*READERS, "cebp"]:
+        with pytest.raises(
+            UserError, match=rf"{why}.*use gradient, integrated_gradients, occlusion or rise"
+        ) as refused:
+            load_explainer(method, **CHEAP.get(method, {}))(classifier, PICTURES, TARGET)
+        assert "\n" not in str(refused.value)
+    assert classifier.passes == 0
+    name, reason = fitting(classifier, PICTURES)
+    assert name == "integrated_gradients"
+    assert "none of its layers holds all evidence" in reason
+
+
+def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(caplog):
+    torch.manual_seed(0)
+    network = models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=4)
+    classifier = load_classifier(alive(network), mean=0, std=1, device="cpu")
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(4))
+    for _ in range(2):
+        maps = load_explainer("gradcam", layer="layer3.0.conv1")(classifier, images, targets.one_hot([1, 2], 4))
+    (line,) = caplog.messages
+    assert "layer layer3.0.conv1 of module:ResNet holds only a part" in line
+    assert "layer layer3.0 holds all of it" in line
+    with GradCAM(network, [network.layer3[0].conv1]) as cam:
+        theirs = cam(images, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
+    np.testing.assert_allclose(normalise(maps.numpy()), theirs, atol=1e-4)
+    caplog.clear()
+    for layer in ("layer3.0", "layer3.0.relu", "layer4"):  # this ReLU runs twice, and its last output is the block's
+        load_explainer("gradcam", layer=layer)(classifier, images, TARGET)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("name", "layer"), [("a mirrored copy", "a"), ("crops, one by one", "a.1")])
+def test_a_layer_of_several_views_is_refused_also_if_it_was_named(name, layer):
+    classifier = made(*PARTIAL[name][:2])
+    with pytest.raises(UserError, match=r"runs \d times in one forward pass"):
+        load_explainer("gradcam", layer=layer)(classifier, PICTURES, TARGET)
+    loaded = classifier.variant(layer=layer)
+    assert fitting(loaded, PICTURES) == ("integrated_gradients", f"its layer {layer} holds only a part of the evidence")
+    with pytest.raises(UserError, match=r"runs \d times"):
+        load_explainer("scorecam")(loaded, PICTURES, TARGET)
+
+
+def test_a_module_that_runs_several_times_is_read_as_several_modules_are():
+    _, features, logits, layers = CUT["a shared ReLU"]
+    shared = made(lambda net, x: logits(net, features(net, x)), layers)
+    apart = made(lambda net, x: read(net, net.d(net.b(net.c(net.a(x))))), layers | {"d": nn.ReLU})
+    apart.model.load_state_dict(shared.model.state_dict())
+    for method in [*READERS, "cebp"]:
+        explainer = load_explainer(method, **CHEAP.get(method, {}))
+        assert torch.equal(explainer(shared, PICTURES, TARGET), explainer(apart, PICTURES, TARGET)), method
+
+
+def two_stems(net, x):
+    """A transformer whose patches are a sum that no module gives."""
+    tokens = (net.c(x) + net.d(x)).flatten(2).transpose(1, 2)
+    return net.e(net.encoder(tokens).mean(dim=1))
+
+
+TRANSFORMED = [  # (the logits, what the refusal says; "" for none)
+    (lambda net, x: net.vit(x).logits + net.vit(x.flip(-1)).logits, "runs 2 times"),
+    (lambda net, x: net.vit(torch.cat([x, x.flip(-1)])).logits.view(2, len(x), 4).mean(0), "grows from 1 to 2"),
+    (lambda net, x: net.vit(x).logits + net.head(pooled(x, x)), "another branch"),
+    (lambda net, x: seen(net, x) + net.vit(x).logits, "projection .*another branch"),
+    (lambda net, x: net.vit(x + net.b(x)).logits, ""),
+    (two_stems, ""),
+]
+
+
+def test_a_branch_that_goes_past_the_patches_of_a_transformer_is_seen():
+    torch.manual_seed(0)
+    sizes = {"image_size": 16, "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    block = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    layers = {
+        "vit": lambda: hf.ViTForImageClassification(hf.ViTConfig(**sizes, intermediate_size=8, num_labels=4)),
+        "a": body, "head": lambda: nn.Linear(6, 4), "b": lambda: nn.Conv2d(3, 3, 3, padding=1),
+        "c": lambda: nn.Conv2d(3, 8, 4, 4), "d": lambda: nn.Conv2d(3, 8, 4, 4), "e": lambda: nn.Linear(8, 4),
+        "encoder": lambda: nn.TransformerEncoder(block, 2),
+    }  # fmt: skip
+    methods = ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit", "iia:steps=1"]
+    for logits, why in TRANSFORMED:
+        classifier = made(logits, layers)
+        for method in methods:
+            if not why:
+                load_explainer(method)(classifier, PICTURES, TARGET)
+                continue
+            with pytest.raises(UserError, match=why):
+                load_explainer(method)(classifier, PICTURES, TARGET)
+        assert fitting(classifier, PICTURES)[0] == ("integrated_gradients" if why else "gae")
