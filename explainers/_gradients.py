@@ -27,8 +27,8 @@ def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor],
     Raises:
         UserError: The network lets no gradient through to one of them.
     """
-    found = torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True) if total.requires_grad else [None]
-    gradients = [gradient for gradient in found if gradient is not None]
+    parts = torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True) if total.requires_grad else [None]
+    gradients = [gradient for gradient in parts if gradient is not None]
     if len(gradients) < len(inputs):
         raise cut(classifier.id)
     return gradients

@@ -29,7 +29,7 @@ class Shape:
     keypoints: bool = False
 
     @classmethod
-    def of(cls, outline: Any, box: Any, keypoints: bool) -> "Shape":
+    def of_object(cls, outline: Any, box: Any, keypoints: bool) -> "Shape":
         """Return the shape of an object's `segmentation` and `bbox`."""
         return cls(parts_of(outline), box, keypoints)
 
@@ -49,7 +49,7 @@ class Frame:
     scale: tuple[float, float] = (1.0, 1.0)
 
 
-def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], asked: str, studio: bool) -> Frame:
+def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], choice: str, studio: bool) -> Frame:
     """Return the frame of all outlines of a picture.
 
     Points outside of one frame that fit the other prove it, and so does the size of run lengths. Where nothing does,
@@ -59,7 +59,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], ask
         picture: the picture.
         stated: (height, width) by the file; (0, 0) where it does not say.
         shapes: all that are on the picture.
-        asked: "upright", "stored", or "" where the user does not say.
+        choice: "upright", "stored", or "" where the user does not say.
         studio: Label Studio wrote the file. Where it states the size of the file as stored, it stretches outlines, not
             boxes, of the upright picture to it.
 
@@ -81,10 +81,10 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], ask
         possible = [frame for frame in possible if frame.size in runs] or possible
     stretched = studio and stated == stored.size and _fits(outlines, stored)
     fitting = [frame for frame in possible if _fits(boxes if stretched else outlines + boxes, frame)] or possible
-    asked = asked or ("upright" if studio else "")
-    if len(fitting) > 1 and not asked:
+    choice = choice or ("upright" if studio else "")
+    if len(fitting) > 1 and not choice:
         raise UnreadableError(UNCLEAR)
-    frame = fitting[0] if len(fitting) == 1 else {"stored": stored, "upright": upright}[asked]
+    frame = fitting[0] if len(fitting) == 1 else {"stored": stored, "upright": upright}[choice]
     if frame is stored or not stretched:
         return frame
     return replace(upright, scale=(upright.size[1] / stored.size[1], upright.size[0] / stored.size[0]))
@@ -149,7 +149,7 @@ def _drawn(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
     if len(parts) == 1 and isinstance(parts[0], dict):
         size = parts[0].get("size")
         frames = (frame, Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1))
-        frame = next((one for one in frames if size == list(one.size)), frame)
+        frame = next((other for other in frames if size == list(other.size)), frame)
         return turned(_coco.mask_of(parts[0], *frame.size), frame.turn)
     scaled = [[value * frame.scale[place % 2] for place, value in enumerate(part)] if _is_flat(part) else part
               for part in parts]  # fmt: skip

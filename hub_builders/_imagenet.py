@@ -62,7 +62,7 @@ def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
     for name in sorted(images):
         if images[name][1] not in names:
             log.leave_out(name, "image", f"{images[name][1]} is none of the {len(names)} classes")
-    return {name: found for name, found in images.items() if found[1] in names}
+    return {name: entry for name, entry in images.items() if entry[1] in names}
 
 
 @cache

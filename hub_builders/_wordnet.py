@@ -67,12 +67,12 @@ class Hierarchy:
         """Return the number of classes in a category."""
         return len(self.below[category])
 
-    def distance(self, one: str, other: str) -> int:
-        """Return the number of categories above one of two but not both, each itself included.
+    def distance(self, first: str, second: str) -> int:
+        """Return the number of categories above exactly one of the two, each itself included.
 
         In a tree this is the number of steps between the two. Where a category has several hypernyms, all count.
         """
-        return len(self.above[one] ^ self.above[other])
+        return len(self.above[first] ^ self.above[second])
 
     def part_of(self, leaf: str, frame: str | None) -> str:
         """Return the category that a class brings to a merged group.
@@ -104,7 +104,7 @@ def hierarchy(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> Hierar
     for leaf in leaves:
         for name in climb(leaf):
             below[name].add(leaf)
-    return Hierarchy(above, {name: frozenset(held) for name, held in below.items()})
+    return Hierarchy(above, {name: frozenset(classes) for name, classes in below.items()})
 
 
 def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Group]:
@@ -139,15 +139,15 @@ def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
     """
     above_cap = [(tree.size(name), name) for name in tree.above[leaf] if tree.size(name) > MOST]
     frame = min(above_cap)[1] if above_cap else None
-    own = tree.part_of(leaf, frame)
-    leaves = tree.below[frame] if frame else {name for name, held in tree.below.items() if name in held}
+    start = tree.part_of(leaf, frame)
+    leaves = tree.below[frame] if frame else {name for name, classes in tree.below.items() if name in classes}
 
     def nearness(name: str) -> tuple[int, int, int, str]:
         """Return how near a category is, to sort by."""
-        return tree.distance(own, name), tree.size(name), abs(number_of(own) - number_of(name)), name
+        return tree.distance(start, name), tree.size(name), abs(number_of(start) - number_of(name)), name
 
-    names, members = [own], tree.below[own]
-    for name in sorted({tree.part_of(other, frame) for other in leaves} - {own}, key=nearness):
+    names, members = [start], tree.below[start]
+    for name in sorted({tree.part_of(other, frame) for other in leaves} - {start}, key=nearness):
         if len(members) >= ENOUGH:
             break
         union = members | tree.below[name]
@@ -201,8 +201,8 @@ def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: 
 
     def label(category: str) -> str:
         """Return the name that a category goes by."""
-        held = tree.below[category]
-        same = [name for name in tree.above[min(held)] if tree.below[name] == held]
+        leaves = tree.below[category]
+        same = [name for name in tree.above[min(leaves)] if tree.below[name] == leaves]
         return names[max(same, key=lambda name: (len(tree.above[name]), name))].replace("_", " ")
 
     plain = [" + ".join(map(label, group.categories)) for group in groups]

@@ -103,7 +103,7 @@ def samples(
     _check_found(path, images, ids, meant, log)
     log.expected = len(entries)
     seen: set[str] = set()
-    asked = "upright" if upright else "stored" if stored else ""
+    choice = "upright" if upright else "stored" if stored else ""
     for key in sorted(entries, key=_order):
         entry = entries[key]
         name, picture = plain(entry.file_name), meant[entry.file_name]
@@ -115,7 +115,7 @@ def samples(
         seen.add(picture.picture)
         part_of = None if split == "hash" else split or "test"
         yield Job(samples_of, ids[picture.picture], images / picture.picture, part_of, entry.frame, objects, classes,
-                  boxes, asked, _of_label_studio(entry))  # fmt: skip
+                  boxes, choice, _of_label_studio(entry))  # fmt: skip
 
 
 def id_of(value: Any) -> int | str | None:
@@ -162,8 +162,8 @@ def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str,
     Raises:
         UserError: No name has a picture.
     """
-    lost = [name for name, one in meant.items() if not one.picture]
-    named = {name for one in meant.values() for name in (one.picture, *one.perhaps)}
+    lost = [name for name, match in meant.items() if not match.picture]
+    named = {name for match in meant.values() for name in (match.picture, *match.perhaps)}
     spare = {name: image_id for name, image_id in ids.items() if name not in named}
     if not ids:
         raise _own.no_pictures(images, log)
@@ -188,7 +188,7 @@ def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]
         log.remark(name, f"category {lost[0]} is not in the list of categories and is skipped")
     objects: dict[str, list[Any]] = {}
     for kind in sorted(kinds & set(names), key=_order):
-        shapes = [[one.get("segmentation"), one.get("bbox"), "keypoints" in one] for one in entry.of_category(kind)]
+        shapes = [[item.get("segmentation"), item.get("bbox"), "keypoints" in item] for item in entry.of_category(kind)]
         objects.setdefault(names[kind], []).extend(shapes)
     return objects
 
@@ -211,18 +211,18 @@ def samples_of(
     objects: dict[str, list[Any]],
     classes: str,
     boxes: bool,
-    asked: str,
+    choice: str,
     studio: bool,
 ) -> list[dict]:
     """Return the samples of an image."""
     picture = picture_of(log, name, path, "", deep=True)
     if picture is None:
         return []
-    of_class = {label: [Shape.of(*thing) for thing in listed] for label, listed in objects.items()}
+    of_class = {label: [Shape.of_object(*thing) for thing in listed] for label, listed in objects.items()}
     shapes = [shape for listed in of_class.values() for shape in listed]
     frame: Frame | UnreadableError
     try:
-        frame = frame_of(picture, stated, shapes, asked, studio)
+        frame = frame_of(picture, stated, shapes, choice, studio)
         if picture.orientation != 1:
             log.remark(name, UPRIGHT if frame.turn == 1 else STORED)
     except UnreadableError as error:

@@ -158,13 +158,13 @@ class ContentHasher:
         yield from ("class", _class_name(kind))
         reached = _reached(kind) if issubclass(kind, nn.Module) else None
         for parent in kind.__mro__:
-            own = not is_library(parent.__module__)
+            is_own = not is_library(parent.__module__)
             yield _class_name(parent)
             for name, value in sorted(vars(parent).items()):
                 if name in UNIMPORTANT or (reached is not None and _functions(value) and name not in reached):
                     continue
                 for part in _functions(value) or [value]:
-                    if (own or _is_own_function(part)) and not isinstance(part, DESCRIPTORS):
+                    if (is_own or _is_own_function(part)) and not isinstance(part, DESCRIPTORS):
                         yield from (name, self._hash(part))
 
     def _object(self, value: Any) -> Iterator[str | bytes]:

@@ -35,9 +35,9 @@ def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: 
         runs: how often a forward pass calls the module.
     """
     noise = torch.from_numpy(uniform(seed_of("full cut"), image.numel())).view_as(image).to(image)
-    held: list[Tensor] = []
+    kept: list[Tensor] = []
     with untouched(classifier), classifier.uncounted():
-        logits = [_logits(classifier, picture, module, runs, held) for picture in (image, (image + noise) / 2)]
+        logits = [_logits(classifier, picture, module, runs, kept) for picture in (image, (image + noise) / 2)]
     first, second = logits
     if first is None or second is None:
         return False
@@ -45,14 +45,14 @@ def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: 
     return torch.allclose(first, second, rtol=0, atol=TOLERANCE * largest, equal_nan=True)
 
 
-def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int, held: list[Tensor]) -> Tensor | None:
+def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int, kept: list[Tensor]) -> Tensor | None:
     """Return the logits with the module's last output held fixed; None if they have a gradient at the image.
 
     None also if the module runs more or less often than for another image.
     """
     inputs = image.clone().requires_grad_()
     for is_recording in (True, False):
-        with torch.set_grad_enabled(is_recording), _last_output_held(module, runs, held) as calls:
+        with torch.set_grad_enabled(is_recording), _last_output_held(module, runs, kept) as calls:
             torch.manual_seed(0)  # a network may draw; `untouched` sets the generators back
             try:
                 logits = classifier(inputs if is_recording else image)
@@ -76,10 +76,10 @@ def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
 
 
 @contextmanager
-def _last_output_held(module: nn.Module, runs: int, held: list[Tensor]) -> Iterator[list[None]]:
+def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Iterator[list[None]]:
     """Hold the output of a module's last call fixed, and yield a list with an entry for each call.
 
-    It is what `held` holds; if that is empty, it is the output itself, which `held` then keeps.
+    It is what `kept` holds; if that is empty, it is the output itself, which `kept` then keeps.
     """
     calls: list[None] = []
 
@@ -88,9 +88,9 @@ def _last_output_held(module: nn.Module, runs: int, held: list[Tensor]) -> Itera
         calls.append(None)
         if len(calls) != runs:
             return None
-        if not held:
-            held.append(output.detach().clone())
-        return held[0].clone()  # later operations may write to it
+        if not kept:
+            kept.append(output.detach().clone())
+        return kept[0].clone()  # later operations may write to it
 
     handle = module.register_forward_hook(hold, prepend=True)  # a hook of the network may take the output elsewhere
     try:

@@ -150,9 +150,9 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
             gives other logits itself.
     """
     model = bare(model).eval()
-    own = next(model.parameters()).device
-    place = device or own
-    with torch.inference_mode(False), torch.no_grad(), torch.autocast(own.type, enabled=False):
+    home = next(model.parameters()).device
+    place = device or home
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(home.type, enabled=False):
         try:
             for text in chain.from_iterable(texts.values()):
                 _check_tokens(model, tokenizer, text, name)
@@ -244,8 +244,11 @@ def _check_logits(model: Any, network: ZeroShot, tokens: dict[str, Tensor], name
     parameter = next(network.vision_model.parameters())
     picture = torch.linspace(-1, 1, 3 * side * side, device=parameter.device, dtype=parameter.dtype)
     picture = picture.mul(50).sin().view(1, 3, side, side)
-    own, ours = model(**network.inputs(picture), **tokens, return_dict=True).logits_per_image.float(), network(picture)
-    off = float((own - ours).abs().max()) / float(network.scale)
+    theirs, ours = (
+        model(**network.inputs(picture), **tokens, return_dict=True).logits_per_image.float(),
+        network(picture),
+    )
+    off = float((theirs - ours).abs().max()) / float(network.scale)
     if not off <= SAME[parameter.dtype != torch.float32]:
         raise UserError(
             f"{name} computes its scores in another way than scale * cosine + bias (off by {off:.1e} of the scale); "

@@ -181,8 +181,10 @@ def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
         ]
     except (UserError, RuntimeError):  # a network that takes no image with gradients
         return False
-    shares = ((gradient[own], gradient[1 - own]) for own, gradient in enumerate(gradients) if gradient is not None)
-    return any(bool(other.norm() > MIXING * own.norm()) for own, other in shares)
+    shares = (
+        (gradient[index], gradient[1 - index]) for index, gradient in enumerate(gradients) if gradient is not None
+    )
+    return any(bool(other.norm() > MIXING * itself.norm()) for itself, other in shares)
 
 
 def _changes(alone: Tensor, together: Tensor) -> bool:

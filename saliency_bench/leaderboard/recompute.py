@@ -429,8 +429,8 @@ def _run(
         raise UserError(
             f"recomputed with another {other[0]} than {submission.result.folder}; give that of the submission"
         )
-    what, fix = f"{submission.result.folder} is of another model", "give the --model of the submission"
-    check_same_network(submission.result.answers, answers, setting.precision, what, fix)
+    difference, fix = f"{submission.result.folder} is of another model", "give the --model of the submission"
+    check_same_network(submission.result.answers, answers, setting.precision, difference, fix)
     return again
 
 

@@ -61,7 +61,7 @@ class NetworkAnswers(StrictModel):
 
 
 def check_same_network(
-    first: NetworkAnswers | None, second: NetworkAnswers | None, arithmetic: str, what: str, fix: str
+    first: NetworkAnswers | None, second: NetworkAnswers | None, arithmetic: str, difference: str, fix: str
 ) -> None:
     """Raise UserError if two networks of equal digest answer differently.
 
@@ -69,7 +69,7 @@ def check_same_network(
         first: Answers of the network of earlier results; None if there are none.
         second: Answers of the present network, likewise.
         arithmetic: What both compute in (`Classifier.arithmetic`).
-        what: Says which network differs.
+        difference: Says which network differs.
         fix: Says what to do.
     """
     if first is None or second is None:
@@ -77,8 +77,8 @@ def check_same_network(
     allowed = COARSE if arithmetic.startswith(HALF) else TOLERANCE
     if (distance := first.distance(second)) > allowed:
         raise UserError(
-            f"{what}: weights and settings are equal, but logits for fixed pictures differ by {distance:.2g} of their "
-            f"range ({allowed:g} is allowed), as after a change of a library, a file or a variable that it reads; {fix}"
+            f"{difference}: weights and settings are equal, but logits for fixed pictures differ by {distance:.2g} of "
+            f"their range ({allowed:g} is allowed), as after a change of a library, file or variable that it reads; {fix}"
         )
 
 
@@ -91,6 +91,6 @@ def joined(
         UserError: A network answers differently than at an earlier start.
     """
     for role in earlier.keys() & now.keys():
-        what = f"{out} holds results of another {role}"
-        check_same_network(earlier[role], now[role], arithmetic, what, "choose another --out")
+        difference = f"{out} holds results of another {role}"
+        check_same_network(earlier[role], now[role], arithmetic, difference, "choose another --out")
     return {**now, **earlier}

@@ -159,7 +159,7 @@ def _places(images: StudyImages, given: Iterable[str]) -> dict[str, Place]:
     units |= {flat: unit for unit in images.units if (flat := unit.replace("/", "_")) not in units}
     exact = {name: units[name] for name in given if name in units}
     meant = names.resolved(name for name in given if name not in exact)
-    places = {name: Place(one.picture, of_image[one.picture]) for name, one in meant.items() if one.picture}
+    places = {name: Place(match.picture, of_image[match.picture]) for name, match in meant.items() if match.picture}
     return places | {name: Place(unit, {unit: images.label(unit)}) for name, unit in exact.items()}
 
 

@@ -89,8 +89,8 @@ class Names:
         for upload in (False, True):
             for form in map(without_upload, _forms(given)) if upload else _forms(given):
                 for end in filter(None, ends_of(form)):
-                    if found := self.called(end):
-                        return found
+                    if pictures := self.called(end):
+                        return pictures
         last = plain(unquote(given)).rpartition("/")[2]
         uploaded = without_upload(last)
         return [] if uploaded == last else self.cleaned.get(uploaded) or self.cleaned.get(stem(uploaded), [])
@@ -100,14 +100,14 @@ class Names:
 
         Where two are equally like it, nothing says which one it is, and neither has it.
         """
-        found = {name: list(dict.fromkeys(self.meant(name))) for name in given}
-        ranks = {name: self._rank(name, pictures[0]) for name, pictures in found.items() if len(pictures) == 1}
+        matches = {name: list(dict.fromkeys(self.meant(name))) for name in given}
+        ranks = {name: self._rank(name, pictures[0]) for name, pictures in matches.items() if len(pictures) == 1}
         best: dict[str, int] = {}
         for name, rank in ranks.items():
-            best[found[name][0]] = min(rank, best.get(found[name][0], rank))
-        times = Counter(found[name][0] for name, rank in ranks.items() if rank == best[found[name][0]])
+            best[matches[name][0]] = min(rank, best.get(matches[name][0], rank))
+        times = Counter(matches[name][0] for name, rank in ranks.items() if rank == best[matches[name][0]])
         meant = {}
-        for name, pictures in found.items():
+        for name, pictures in matches.items():
             if len(pictures) != 1:
                 meant[name] = Meant(lacks="several pictures" if pictures else "no picture", perhaps=tuple(pictures))
             elif ranks[name] == best[pictures[0]] and times[pictures[0]] == 1:

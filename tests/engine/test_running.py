@@ -672,10 +672,10 @@ def test_an_image_id_that_comes_twice_is_refused(shapes, resnet, tmp_path):
 def test_a_folder_of_an_older_format_is_refused(shapes, resnet, tmp_path):
     done = go(tmp_path / "run", shapes, resnet, limit=2)
     content = json.loads((done.folder / "run.json").read_text())
-    assert content.pop("format") == 4
+    assert content.pop("format") == 5
     for older, words in ((content, "no format"), (content | {"format": 1}, "format 1")):
         (done.folder / "run.json").write_text(json.dumps(older))
-        with pytest.raises(UserError, match=rf"run\.json has {words}.*4.*--out") as error:
+        with pytest.raises(UserError, match=rf"run\.json has {words}.*5.*--out") as error:
             go(tmp_path / "run", shapes, resnet, limit=2)
         assert "\n" not in str(error.value)
 

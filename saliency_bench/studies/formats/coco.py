@@ -79,7 +79,7 @@ def read(path: Path, person: str, selection: Selection | None = None) -> dict[st
         content = parse_json(read_bytes(path, LARGEST))
         listed = {str(image["id"]): (number, image) for number, image in enumerate(content["images"])}
         names = {str(kind["id"]): str(kind["name"]) for kind in content.get("categories") or []}
-        regions = [_region(*listed[str(one["image_id"])], one, names) for one in content["annotations"]]
+        regions = [_region(*listed[str(item["image_id"])], item, names) for item in content["annotations"]]
         regions += [empty for number, image in listed.values() for empty in _empty(number, image)]
     except UserError:
         raise

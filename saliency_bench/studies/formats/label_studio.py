@@ -216,7 +216,7 @@ def _is_picture(name: Any) -> bool:
 def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
     """Return what of several annotations counts: the ground truth, else an accepted one, else the latest."""
     reviews = annotation.get("reviews")
-    accepted = any(isinstance(one, dict) and one.get("accepted") is True for one in reviews or [])
+    accepted = any(isinstance(item, dict) and item.get("accepted") is True for item in reviews or [])
     time = str(annotation.get("updated_at") or annotation.get("created_at") or "")
     return annotation.get("ground_truth") is True, accepted, time, number, place
 

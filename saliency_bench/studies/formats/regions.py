@@ -221,15 +221,15 @@ class Selection:
         """Return what became of all regions, as a line whose numbers add up."""
         counts, skipped = self.counts(), sum(self.skipped.values())
         reasons = ", ".join(f"{number} {why}" for why, number in self.skipped.most_common())
-        others = ", ".join(f"{number} {what}{'s' * (number > 1)}" for what, number in self.passed.most_common())
+        others = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in self.passed.most_common())
         read = counts["read"]
         text = f"{read} region{'s' * (read != 1)} read: {self.drawn} drawn, {skipped} skipped"
         return text + (f" ({reasons})" if reasons else "") + (f"; passed over: {others}" if others else "")
 
 
-def _same(one: str, other: str) -> bool:
+def _same(first: str, second: str) -> bool:
     """Return whether two labels are the same, in any case."""
-    return one.strip().casefold() == other.strip().casefold()
+    return first.strip().casefold() == second.strip().casefold()
 
 
 def _listed(names: list[str]) -> str:
