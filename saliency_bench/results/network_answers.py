@@ -78,7 +78,8 @@ def check_same_network(
     if (distance := first.distance(second)) > allowed:
         raise UserError(
             f"{difference}: weights and settings are equal, but logits for fixed pictures differ by {distance:.2g} of "
-            f"their range ({allowed:g} is allowed), as after a change of a library, file or variable that it reads; {fix}"
+            f"their range ({allowed:g} is allowed), as after a change of a library, file or variable that it reads; "
+            f"{fix}"
         )
 
 
