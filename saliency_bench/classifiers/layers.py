@@ -387,13 +387,13 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
     handles = [
         module.register_forward_hook(watch(name))
         for name, module in modules.items()
-        # TorchScript takes no hooks; a parametrisation, as of weight norm, gives a weight.
+        # TorchScript accepts no hooks; a parametrisation, such as weight norm, returns a weight.
         if name and "parametrizations" not in name.split(".") and not isinstance(module, torch.jit.ScriptModule)
     ]
     try:
         with torch.no_grad(), classifier.uncounted(), Pooling() as pooling:
             logits = classifier(image)
-            logits = logits[:, 1:] if classifier.activation == BINARY else logits  # those of the network itself
+            logits = logits[:, 1:] if classifier.activation == BINARY else logits  # the logit of the network itself
     finally:
         for handle in handles:
             handle.remove()

@@ -295,10 +295,10 @@ def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, c
             assert found[f"i{index}", "saliency_roae"]["value"] == right[index]
             # Maps for and against a logit are each other's negative, so that |gradient| is the same.
             assert found[f"i{index}", "saliency_class_sensitivity"]["value"] == pytest.approx(1)
-    line = "does not name its classes: its logit is taken to speak for square and against circle"
+    line = "has no class names: a positive logit is assumed to mean square, a negative one circle"
     assert sum(line in message for message in caplog.messages) == 3 * (labels is None)
     assert ("classes in the order" in str(result)) == (labels is None)
-    assert ("does not name its classes" in result.report.read_text()) == (labels is None)
+    assert ("has no class names" in result.report.read_text()) == (labels is None)
 
 
 def test_of_one_logit_consistency_keeps_the_transforms_under_which_its_side_stays(saved, tmp_path):
@@ -335,7 +335,7 @@ def test_the_class_against_one_logit_stands_for_all_others(saved, tmp_path, labe
         (["quad"], {}, r"does not have the dataset's classes.*not quad, quad"),
         (["square"], {"label_map": {"circle": 0, "square": None}}, "no class to square, which is class 1"),
         (None, {"label_map": {"square": 0}}, "no entry for circle"),
-        (list("abc"), {}, "one logit, but 3 class names"),
+        (list("abc"), {}, "one logit but has 3 class names"),
     ],
 )
 def test_classes_that_one_logit_cannot_have_are_refused(saved, tmp_path, labels, settings, words):
@@ -346,7 +346,7 @@ def test_classes_that_one_logit_cannot_have_are_refused(saved, tmp_path, labels,
 
 
 def test_one_name_is_not_enough_for_two_logits():
-    with pytest.raises(UserError, match=r"2 logits, but 1 class names are known \(square"):
+    with pytest.raises(UserError, match=r"2 logits but has 1 class names \(square"):
         classifier(2, labels=["square"])(torch.rand(1, 3, SIDE, SIDE))
 
 

@@ -317,7 +317,7 @@ def test_what_a_pass_changes_does_not_count():
 def test_an_attribute_without_stable_content_makes_every_start_anew_and_a_line_says_so(caplog):
     classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
     assert classifier.digest == classifier.digest
-    assert "module:Net: _value cannot be hashed, so that every start computes anew" in caplog.messages
+    assert "module:Net: _value cannot be hashed, so results are recomputed at every start" in caplog.messages
     assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
 
 

@@ -119,7 +119,7 @@ def united(rows):
     """What the refusal of several masks of a sample says to do."""
     with pytest.raises(UserError, match=r"the column mask holds lists .* a sample has one picture; unite") as refused:
         find(rows).load("test"), describe({"dataset": rows})
-    code = str(refused.value).partition("as in dataset")[2]
+    code = str(refused.value).partition("with dataset")[2]
     return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL})
 
 

@@ -180,7 +180,7 @@ class Cropped(Reshaped):
 def test_tokens_that_are_not_the_patches_of_the_picture_are_refused(stem, patches, tiny):
     model = tiny(patches=patches)
     model.patch = stem(model.patch)
-    with pytest.raises(UserError, match=r"tokens of module:Tiny are not its patches.*rise"):
+    with pytest.raises(UserError, match=r"module:Tiny does not have one token per patch.*rise"):
         tokens_of(classifier_of(model), IMAGES)
 
 

@@ -358,7 +358,7 @@ def test_a_network_that_answered_otherwise_is_not_recomputed(done, shapes, resne
     submission = of_run(done, "ada")
     answers = submission.result.answers
     other = [[value and value + 1 for value in logits] for logits in answers.logits]
-    for logits, match in ((other, "is of another model: .* give the --model"), (answers.logits, None)):
+    for logits, match in ((other, "has another model: .* give the --model"), (answers.logits, None)):
         result = submission.result.model_copy(update={"answers": answers.model_copy(update={"logits": logits})})
         path = replace(submission, result=result).write(tmp_path / "board")[0]
         folder = path.parent.relative_to(tmp_path / "board").as_posix()
