@@ -239,7 +239,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
     Raises:
         UserError: The network's attention is not from all patches to all patches, one block after the other, or another
-            branch goes past the patches.
+            branch bypasses the patches.
     """
     known = _identified.setdefault(classifier, {})
     size = images.shape[2:]
@@ -256,7 +256,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 
 def _tokens(classifier: Classifier, image: Images) -> Tokens:
-    """Return the tokens of a classifier, looked for through what cuts the gradient if there is such."""
+    """Return the tokens of a classifier, if necessary with gradients passed through parts that cut them."""
     with torch.enable_grad():
         try:
             return _identify(classifier, image, AttentionRecorder)

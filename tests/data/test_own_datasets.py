@@ -362,7 +362,7 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
     values = trimaps(rows)
     marked = [{**row, "mask": Image.fromarray(value)} for row, value in zip(rows, values, strict=True)]
     folder = picture_folder(tmp_path / "data" / "test", marked).parent
-    reason = "more than two values; say with --foreground which one is the object (1, 2, 3; in Python mask_values=)"
+    reason = "more than two values; choose the object with --foreground (1, 2, 3; in Python mask_values=)"
     told = run(folder)
     miou, insertion = told.cells
     assert (miou.n, miou.left_out, insertion.n) == (0, {f"a mask of {reason}": 6}, 6)

@@ -86,9 +86,9 @@ def test_a_picture_of_16_bits_is_taken_as_the_page_of_a_study_shows_it(tmp_path)
 
 
 REFUSED = {
-    "more than two values; say with --foreground which one is the object (0, 1, 2": (THREE, ""),
+    "more than two values; choose the object with --foreground (0, 1, 2": (THREE, ""),
     "empty mask": (BOX * np.uint8(255), "9"),
-    "another size than its image": (np.arange(81, dtype=np.uint8).reshape(9, 9), ""),  # as resized, with soft edges
+    "the sizes must be equal": (np.arange(81, dtype=np.uint8).reshape(9, 9), ""),  # as resized, with soft edges
 }
 
 
@@ -132,7 +132,7 @@ def test_which_mask_belongs_to_which_picture(tmp_path):
         ("cat/4", "mask"): "several mask files of its name",
         ("cat/5", "mask"): "its mask file has the name of several pictures",
         ("dog/5", "mask"): "its mask file has the name of several pictures",
-        ("cat/6", "mask"): "a mask in JPEG, which blurs its values; save masks as PNG, or give a threshold, such as "
+        ("cat/6", "mask"): "a JPEG mask, whose values are blurred; save masks as PNG, or give a threshold, such as "
         "--foreground 128+ (in Python mask_values=)",
         ("nobody.png", "mask"): "a mask file without a picture of its name",
     }
@@ -230,7 +230,7 @@ def test_a_table_that_cannot_be_used_is_one_line(tmp_path, capsys, table, words)
         ({"masks": "nowhere"}, "--masks nowhere is not a folder"),
         ({"labels": "nowhere.csv"}, r"--labels nowhere\.csv is not a file"),
         ({"foreground": "reddish"}, "foreground=reddish is neither a value from 0 to 65535"),
-        ({"foreground": "70000"}, "foreground=70000 is neither"),
+        ({"foreground": "70000"}, "foreground=70000 is not valid"),
         ({"split": "half"}, "split=half is unknown"),
         ({}, "no class folders, and there is no table of labels"),
     ],
@@ -257,7 +257,7 @@ def test_the_command_line(tmp_path, capsys):
     ]
     assert main([str(word) for word in line]) == 0
     told = capsys.readouterr().out
-    assert "1 mask: a mask of more than two values; say with --foreground which one is the object" in told
+    assert "1 mask: a mask with more than two values; choose the object with --foreground" in told
     assert "1 mask: no mask file of its name" in told
     assert main([str(word) for word in [*line, "--foreground", "2", "--overwrite", "--json"]]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -271,7 +271,7 @@ def test_a_mask_that_does_not_tell_the_object_is_no_known_mask(tmp_path, capsys)
     trimap[10:30, 5:25], trimap[10, 5:25] = 1, 3
     masks = [Pillow.fromarray(trimap) if index in (0, 2) else mask for index, mask in enumerate(rows["mask"])]
     images = StudyImages(Dataset.from_dict({**rows[:], "mask": masks}, features=rows.features))
-    with pytest.raises(UnreadableError, match="more than two values; say with --foreground"):
+    with pytest.raises(UnreadableError, match="more than two values; choose the object with --foreground"):
         images.known_mask("image-000")
     pots, practice = choose_known(images, 1, 1, 0)
     assert {*pots, *practice} == {"image-001", "image-003"}
