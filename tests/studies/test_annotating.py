@@ -203,7 +203,7 @@ def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
     for block in range(2):
         assert len(pots & set(first[3 * block : 3 * block + 3])) == 1
     assert not pots & set(annotating.counted())
-    with pytest.raises(UserError, match="of which the dataset has 4"):
+    with pytest.raises(UserError, match="but the dataset has 4"):
         choose_known(annotating.images, 5, 0, 0)
 
 
@@ -284,7 +284,7 @@ def test_a_mask_that_does_not_tell_the_object_is_no_known_mask(tmp_path, capsys)
         open_study(Store(tmp_path / "study.db"), "x", images, "print", foreground="1")
     with pytest.raises(UserError, match="3 honeypots need images with a mask, of which the dataset has 2"):
         choose_known(images, 3, 0, 0)
-    assert "2 masks cannot be used, such as that of image image-000: a mask of more than" in capsys.readouterr().err
+    assert "2 masks cannot be used, such as the mask of image image-000: a mask with more" in capsys.readouterr().err
 
 
 def test_superpixels_cover_the_image():
