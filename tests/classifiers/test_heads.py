@@ -243,7 +243,7 @@ NAMES = pytest.mark.parametrize(
 
 
 @NAMES
-def test_of_one_logit_the_likelier_class_is_predicted_and_explained(labels, names):
+def test_a_single_logit_predicts_and_explains_the_likelier_class(labels, names):
     model = one_logit(labels)
     z, gradient = logits_of(model.model)
     assert (z > 0).sum() == 4
@@ -301,7 +301,7 @@ def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, c
     assert ("has no class names" in result.report.read_text()) == (labels is None)
 
 
-def test_of_one_logit_consistency_keeps_the_transforms_under_which_its_side_stays(saved, tmp_path):
+def test_consistency_of_a_single_logit_keeps_transforms_that_do_not_flip_its_sign(saved, tmp_path):
     data, model = saved(dataset()), one_logit()
     settings = {"target": "predicted", "metrics": ["saliency_consistency"]}
     rows = pq.read_table(run(data, model, tmp_path / "run", **settings).folder / "records.parquet").to_pylist()
@@ -350,7 +350,7 @@ def test_one_name_is_not_enough_for_two_logits():
         classifier(2, labels=["square"])(torch.rand(1, 3, SIDE, SIDE))
 
 
-def test_of_images_with_several_labels_one_logit_has_no_class_for_the_others(saved, tmp_path):
+def test_a_single_logit_has_no_negative_class_if_images_have_several_labels(saved, tmp_path):
     several = [["circle", "square"], ["circle"], ["square"], ["circle"], ["square"], ["circle"], ["square"]]
     data = saved(dataset(SHAPES, [1, 0, 1, 0, 1, 0, 1], labels=several))
     with pytest.raises(UserError, match=r"does not have the dataset's classes \(circle\)"):

@@ -194,7 +194,7 @@ def test_folders_of_splits_are_no_classes(rows, tmp_path, capsys):
         sb.build("folder", tmp_path / "built", tmp_path / "pictures", progress=False)
 
 
-def test_a_cache_that_takes_nothing_is_named_and_done_without(rows, tmp_path, monkeypatch, capsys):
+def test_a_cache_that_is_not_writable_is_reported_and_replaced(rows, tmp_path, monkeypatch, capsys):
     rows.to_parquet(tmp_path / "mine.parquet")
     picture_folder(tmp_path / "pictures", rows)
     (tmp_path / "file").write_text("")
@@ -387,7 +387,7 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
         run(folder, mask_values="reddish")
 
 
-def test_the_command_line_counts_masks_that_do_not_tell_the_object(rows, resnet, tmp_path, capsys):
+def test_the_command_line_counts_ambiguous_masks(rows, resnet, tmp_path, capsys):
     named = with_masks(rows, [Image.fromarray(value) for value in trimaps(rows)]).remove_columns("label")
     named.to_parquet(tmp_path / "mine.parquet")
     line = ["run", "--dataset", tmp_path / "mine.parquet", "--model", resnet, "--explainers", "centre", "--metrics",

@@ -214,7 +214,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_attention_needs_no_gradients_and_other_methods_name_those_that_are_missing(cut, tiny):
+def test_attention_works_without_gradients_and_other_methods_report_the_cut(cut, tiny):
     class Probed(tiny):
         """A linear probe on features that give no gradients."""
 

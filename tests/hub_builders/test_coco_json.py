@@ -238,7 +238,7 @@ def test_names_as_programs_write_them(tmp_path, name):
     assert (set(rows), left_out) == ({"a:cat"}, {("b", "image"): "it is not in my.json"})
 
 
-def test_names_that_fit_no_picture_show_one_wanted_and_one_found(tmp_path):
+def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path):
     content = source(
         tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}], ("a.jpg", "b.jpg")
     )

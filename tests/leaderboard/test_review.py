@@ -353,7 +353,7 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
         recompute(tmp_path / "board", folder, target="predicted", **given)
 
 
-def test_a_network_that_answered_otherwise_is_not_recomputed(done, shapes, resnet, tmp_path):
+def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, shapes, resnet, tmp_path):
     """Two networks of the same digest, as far as their answers show it."""
     submission = of_run(done, "ada")
     answers = submission.result.answers

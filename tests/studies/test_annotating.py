@@ -265,7 +265,7 @@ def test_known_masks_are_found_however_the_rows_were_picked():
     np.testing.assert_array_equal(np.argwhere(StudyImages(rows).known_mask("image-001"))[[0, -1]], [[10, 5], [29, 24]])
 
 
-def test_a_mask_that_does_not_tell_the_object_is_no_known_mask(tmp_path, capsys):
+def test_an_ambiguous_mask_is_no_known_mask(tmp_path, capsys):
     rows = dataset(6, masks=4)
     trimap = np.full((60, 80), 2, np.uint8)
     trimap[10:30, 5:25], trimap[10, 5:25] = 1, 3

@@ -88,7 +88,7 @@ TOLD = {  # masks that tell the object themselves
 
 
 @pytest.mark.parametrize("kind", TOLD)
-def test_masks_of_two_values_tell_the_object(kind):
+def test_masks_of_two_values_define_the_object(kind):
     inside = read_mask(TOLD[kind], SIZE)
     assert inside.dtype == bool
     np.testing.assert_array_equal(inside, BOX)
@@ -154,7 +154,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_mask_that_does_not_tell_is_refused_with_its_values_and_the_option(reason):
+def test_an_ambiguous_mask_is_refused_with_its_values_and_the_option(reason):
     escaped = reason.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")
     with pytest.raises(UnclearMaskError, match=escaped):
         read_mask(REFUSED[reason], SIZE)
@@ -172,7 +172,7 @@ def test_a_mask_that_does_not_tell_is_refused_with_its_values_and_the_option(rea
      ([[1], [1, 2]], "", "not an array of numbers"),
      (FULL[:10], "", "the mask is 30 x 10, but its image is 30 x 20")],
 )  # fmt: skip
-def test_what_cannot_be_used_is_refused_with_the_reason(mask, foreground, words):
+def test_unusable_masks_are_refused_with_the_reason(mask, foreground, words):
     with pytest.raises(UnreadableError, match=words):
         read_mask(mask, SIZE, foreground=foreground)
 
