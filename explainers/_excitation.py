@@ -110,7 +110,7 @@ class Excitation(TorchFunctionMode):
         return _Pass.apply(branch, partial(torch.Tensor.add_ if in_place else torch.add, branch, constant))
 
     def check_end(self, logits: Tensor) -> None:
-        """Raise UserError if anything but the last layer gives logits, such as the head of another branch."""
+        """Raise UserError if logits do not come from the last layer alone, as with the head of another branch."""
         nodes, seen = [logits.grad_fn], set()
         while nodes and self.last is not None:
             node = nodes.pop()
@@ -121,7 +121,7 @@ class Excitation(TorchFunctionMode):
             if layer is self.last:
                 continue
             if getattr(layer, "is_weighted", False) or not node.next_functions:
-                raise self._refused("logits that are no output of its last layer alone")
+                raise self._refused("logits that do not come from its last layer alone")
             nodes += [function for function, _ in node.next_functions]
 
     def _refused(self, operation: str) -> UserError:
@@ -148,7 +148,7 @@ class _Layer:
         compute: gives the outputs.
         linear: takes inputs through its weights, without bias.
         positive: takes inputs through its positive weights.
-        is_weighted: whether it has weights, as an average has not.
+        is_weighted: whether it has weights, unlike an average.
     """
 
     inputs: Tensor

@@ -27,10 +27,10 @@ def activation_and_gradient(
 
 
 def feature_layout(name: str, classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> Layout:
-    """Return how the last of a layer's outputs holds a map.
+    """Return the layout of the map in the last of a layer's outputs.
 
     Raises:
-        UserError: There is no output, or no feature map, or it holds only a part of the evidence (`check_cut`).
+        UserError: There is no output or no feature map, or it does not hold all evidence (`check_cut`).
     """
     if not outputs:
         raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")

@@ -22,10 +22,10 @@ def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
 
 
 def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
-    """Return d total / d x of each of the inputs; `keep` the graph for more of them.
+    """Return d total / d x for each x of the inputs; `keep` the graph for further calls.
 
     Raises:
-        UserError: The network lets no gradient through to one of them.
+        UserError: The network lets no gradient through to one of the inputs.
     """
     parts = torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True) if total.requires_grad else [None]
     gradients = [gradient for gradient in parts if gradient is not None]

@@ -50,7 +50,7 @@ def cebp(
 
     Raises:
         UserError: Above the layer, the network has anything but convolutions, ReLUs, pooling, batch norm, sums and
-            linear layers; or its last layer does not give the logits alone.
+            linear layers; or the logits do not come from its last layer alone.
     """
     layer = layer or excitation_layer(classifier, images)
     excitation = Excitation(classifier.id, contrastive)

@@ -4,12 +4,12 @@
 
 A is the last feature map before any pooling, (B, C, h, w): of images of 224 x 224 14 x 14 x 512 in VGG-16 (P1 4.3.1),
 where published code may take the pooled 7 x 7, layer4's 7 x 7 in ResNet, the last stage's in ConvNeXt. Transformers of
-windows or stages (Swin, PVT) may hold it as (B, h, w, C) or as tokens (B, h * w, C). It is the whole evidence only if
-no branch goes past it, as in a network of two streams: where the last feature map fails this test, an earlier one that
-passes is read, or the network is refused; a layer that was named is read with a line that says so. Negative values are
-cut off if and only if no weight of the sample's target is negative (a map for "A, not B" keeps what speaks for B). The
-map is enlarged to the image by bilinear interpolation (`align_corners=False`) in float64, so that what is equal in
-theory is equal; it is not normalised. The backward pass stops at the layer.
+windows or stages (Swin, PVT) may hold it as (B, h, w, C) or as tokens (B, h * w, C). It holds all evidence only if no
+branch bypasses it, as in a network with two streams: if the last feature map fails this test, an earlier one that
+passes is read, or the network is refused; a layer that the user names is read anyway, with a message. Negative values
+are cut off if and only if no weight of the sample's target is negative (a map for "A, not B" keeps what speaks for B).
+The map is enlarged to the image by bilinear interpolation (`align_corners=False`) in float64, so that values that are
+equal in theory stay equal; it is not normalised. The backward pass stops at the layer.
 """
 
 from saliency_bench.classifiers.classifier import Classifier
@@ -41,15 +41,15 @@ def gradcam(
         classifier: the network to explain.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        layer: dotted name of a module that gives a feature map; None: the last that holds all evidence.
+        layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
         on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
 
     Returns:
         Maps (B, H, W); non-negative for samples whose target has no negative weight.
 
     Raises:
-        UserError: There is no such layer, it does not give a feature map, or it sees several views of an image; or no
-            layer holds all evidence.
+        UserError: The layer does not exist, has no feature map or runs on several views of an image; or no layer holds
+            all evidence.
     """
     activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)

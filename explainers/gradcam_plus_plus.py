@@ -41,15 +41,15 @@ def gradcam_plus_plus(
         classifier: the network to explain.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        layer: dotted name of a module that gives a feature map; None: the last that holds all evidence.
+        layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
         on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
 
     Returns:
         Maps (B, H, W); non-negative for samples whose target has no negative weight.
 
     Raises:
-        UserError: There is no such layer, it does not give a feature map, or it sees several views of an image; or no
-            layer holds all evidence.
+        UserError: The layer does not exist, has no feature map or runs on several views of an image; or no layer holds
+            all evidence.
     """
     activation, gradient = activation_and_gradient("gradcam_plus_plus", classifier, images, target, layer, on)
     square = gradient**2

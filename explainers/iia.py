@@ -100,7 +100,7 @@ def iia(
         classifier: the network to explain.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        layer: dotted name of a module that gives a feature map; None: the last that holds all evidence, or the last
+        layer: dotted name of a module with a feature map; None: the last one that holds all evidence, or the last
             attention if its features are tokens.
         steps: steps of each path; None: 10, on a vision transformer 5 (36 forward passes, after 6 that find A).
         published: follow the authors' code, whose differences the module's docstring explains.
@@ -111,9 +111,9 @@ def iia(
         Maps (B, H, W), signed.
 
     Raises:
-        UserError: There is no such layer, it does not give a feature map, it sees several views of an image, or another
-            branch is concatenated after it; no layer holds all evidence; or the network's last features are tokens and
-            its attention is not from all patches to all patches.
+        UserError: The layer does not exist, has no feature map, runs on several views of an image, or another branch is
+            concatenated after it; no layer holds all evidence; or the network's last features are tokens and its
+            attention is not from all patches to all patches.
     """
     check(steps=steps, batch_size=batch_size)
     layer = layer or classifier.layer or _feature_layer(classifier, images)
@@ -135,7 +135,7 @@ def _feature_layer(classifier: Classifier, images: Images) -> str | None:
             tokens_of(classifier, images)
             return None
     if layer is None and has_feature_maps(classifier, images):
-        return cam_layer(classifier, images)  # which says why none of them is read
+        return cam_layer(classifier, images)  # raises an error with the reason
     return layer
 
 

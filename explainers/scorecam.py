@@ -69,7 +69,7 @@ def scorecam(
         classifier: the network to explain.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        layer: dotted name of a module that gives a feature map; None: the last that holds all evidence.
+        layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
         align_corners: how masks are enlarged: whether corner pixels are aligned.
         on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
         batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
@@ -78,8 +78,8 @@ def scorecam(
         Maps (B, H, W); non-negative for samples whose target has no negative weight.
 
     Raises:
-        UserError: There is no such layer, it does not give a feature map, or it sees several views of an image; or no
-            layer holds all evidence.
+        UserError: The layer does not exist, has no feature map or runs on several views of an image; or no layer holds
+            all evidence.
     """
     size = images.shape[2:]
     layer = layer or cam_layer(classifier, images)

@@ -96,7 +96,7 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
 
 def _alone(classifier: Classifier, image: Images, weights: Target, start: int, on: str) -> Maps:
     """Return the map (1, H, W) of one image."""
-    image = image.detach().requires_grad_()  # so that relevance is shared between a block's attention and its input
+    image = image.detach().requires_grad_()  # relevance is shared between a block's attention and its input
     with recording_attention(classifier, image, start, Propagating, whole=True, device=classifier.device.type) as seen:
         logits = classifier(image)
     assert isinstance(seen, Propagating)
@@ -149,15 +149,15 @@ class Propagating(AttentionRecorder):
             self._note_gate(name, depends, output)
             return output
         output = function(*args, **kwargs)
-        # What comes before the first attention lies below all whose relevance is asked for: it needs no rules.
+        # Operations before the first attention lie below everything whose relevance is needed: they need no rules.
         if self.matrices and any(value.requires_grad for value in _tensors(output)):
             if not self._is_connected():
                 raise cut("this network")
-            raise UserError(f"tattr has no rule for '{name}', which this model computes with; use gae, or rise")
+            raise UserError(f"tattr has no rule for '{name}', which this model uses; use gae, or rise")
         return output  # a shape, a type
 
     def _is_connected(self) -> bool:
-        """Return whether the input of the last attention depends on the image, which takes gradients."""
+        """Return whether the input of the last attention has a gradient path to the image."""
         return self.inputs[-1] is not None and self.inputs[-1].requires_grad
 
     def _rule(self, name: str, depends: list[Tensor], args: tuple, kwargs: dict[str, Any]) -> Rule | None:
@@ -219,7 +219,7 @@ def _gate(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
 def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
     """Return the relevance of a linear layer's inputs: positive products only.
 
-    Relevance -1 of a single logit is asked for the class against it: relevance 1 of a unit with the negated weights.
+    Class 0 of a single logit has relevance -1, which is treated as relevance 1 of a unit with negated weights.
     """
     if relevance.numel() == 1 and relevance < 0:
         weight, relevance = -weight, -relevance

@@ -35,7 +35,7 @@ class Entry:
     file_name: str
     split: str
     frame: tuple[int, int]  # (height, width) of the picture that was annotated
-    program: str = ""  # that wrote the annotations, where it says so
+    program: str = ""  # that wrote the annotations, if known
     objects: list[dict[str, Any]] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
 
@@ -86,24 +86,24 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
 
 
 def whole(value: Any) -> int | None:
-    """Return an id of COCO: a whole number; None for anything else."""
+    """Return a COCO id, which is an integer; None for anything else."""
     return value if type(value) is int else None
 
 
 def entries_in(
     path: Path, split: str, log: BuildLog, fix: str = FIX, id_of: Callable[[Any], Any] = whole
 ) -> tuple[dict[Any, Entry], dict[Any, str]]:
-    """Return ({image id: entry}, {category id: name}) of a file of instances; what is malformed is a remark.
+    """Return ({image id: entry}, {category id: name}) of an instances file; malformed entries are remarked on.
 
     Args:
-        path: of the file.
-        split: of its images.
-        log: gets the remarks.
-        fix: ends the messages.
-        id_of: makes an id of a value, or None of what is none.
+        path: the file.
+        split: split of its images.
+        log: receives the remarks.
+        fix: end of messages.
+        id_of: returns the id for a value, or None if the value is not an id.
 
     Raises:
-        UserError: The file is none of instances.
+        UserError: The file is not an instances file.
     """
     content = json_of(path, dict, fix)
     listed = partial(_dicts, log=log, file=path.name, fix=fix)
@@ -128,9 +128,9 @@ def entries_in(
         elif key in images:
             keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints", "ignore")
             images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})
-        elif id_of is not whole:  # lists of COCO are also read for a part of its images
+        elif id_of is not whole:  # COCO's own files may be read for only some of their images
             log.remark(
-                str(entry.get("id")), f"{path.name}: an object of image {key}, which is not in the list of images"
+                str(entry.get("id")), f"{path.name}: an object in image {key}, which is not in the list of images"
             )
     return images, names
 
@@ -159,7 +159,7 @@ def area_of(entry: dict[str, Any]) -> float:
 
 
 def _number(value: Any) -> float:
-    """Return a number, also one that is written as text; 0 for anything else."""
+    """Return a number, also if it is given as text; 0 for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -184,7 +184,7 @@ def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
     """Return bool (H, W) of polygons in parts, or of run lengths, plain or compressed.
 
     Raises:
-        UnreadableError: It cannot be read, or one of its parts.
+        UnreadableError: The segmentation, or one of its parts, cannot be read.
     """
     mask = library("pycocotools.mask")
     if isinstance(segmentation, list):
@@ -212,7 +212,7 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
     if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
         raise UnreadableError("a polygon that is not a list of three or more points")
     if not all(isinstance(value, int | float) and abs(value) <= 2 * max(height, width) for value in points):
-        raise UnreadableError("a polygon with points that are no numbers or far outside the image")
+        raise UnreadableError("a polygon with points that are not numbers or are far outside the image")
     return points
 
 

@@ -1,8 +1,8 @@
-"""Where outlines stand: on a picture's file as stored, or on the upright picture that EXIF makes of it.
+"""Decide whether outlines refer to a picture's file as stored, or to the picture turned upright by EXIF.
 
-Programs state a size and do not say which picture they mean. Of a photograph in portrait, CVAT states the upright size,
-and its outlines follow the upright picture. Others (labelme2coco, supervision, boxes of Label Studio) state the size of
-the file and follow the upright picture; tools that know no EXIF state the size of the file and follow it.
+Annotation programs state a size, but not which of the two they refer to. For a photograph in portrait, CVAT states the
+upright size, and its outlines refer to the upright picture. Others (labelme2coco, supervision, boxes in Label Studio)
+state the size of the file, but outlines refer to the upright picture. Tools without EXIF support use the file for both.
 """
 
 from dataclasses import dataclass, replace
@@ -14,15 +14,15 @@ from saliency_bench.hub_builders import _coco, _own
 from saliency_bench.utils.outlines import parts_of
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
-LABEL_STUDIO = "Label Studio"  # `contributor` in its exports, whose objects also have `ignore`
-SLACK = 0.01  # of a side, and a pixel more, by which points may lie outside of their picture
-UNCLEAR = ("EXIF turns the picture, and its outlines fit the file as stored as well as the upright picture; say with "
-           "--upright or --stored which of them they follow")  # fmt: skip
+LABEL_STUDIO = "Label Studio"  # `contributor` in its exports; their objects also have `ignore`
+SLACK = 0.01  # share of a side, plus one pixel, by which points may lie outside their picture
+UNCLEAR = ("EXIF turns the picture, and its outlines fit both the file as stored and the upright picture; give "
+           "--upright or --stored")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a file says of an object: the parts of its outline, its box, and whether it has keypoints."""
+    """An object in a file: the parts of its outline, its box, and whether it has keypoints."""
 
     parts: list[Any]
     box: Any = None
@@ -30,18 +30,18 @@ class Shape:
 
     @classmethod
     def of_object(cls, outline: Any, box: Any, keypoints: bool) -> "Shape":
-        """Return the shape of an object's `segmentation` and `bbox`."""
+        """Return the shape for an object's `segmentation` and `bbox`."""
         return cls(parts_of(outline), box, keypoints)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The picture that outlines follow.
+    """The version of a picture that outlines refer to.
 
     Attributes:
-        size: (height, width) of it.
-        turn: the EXIF orientation by which what is drawn on it becomes upright.
-        scale: of the points of outlines, (x, y).
+        size: its (height, width).
+        turn: the EXIF orientation by which masks drawn on it are turned upright.
+        scale: factors (x, y) for the points of outlines.
     """
 
     size: tuple[int, int]
@@ -50,28 +50,28 @@ class Frame:
 
 
 def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], choice: str, studio: bool) -> Frame:
-    """Return the frame of all outlines of a picture.
+    """Return the frame of all outlines on a picture.
 
-    Points outside of one frame that fit the other prove it, and so does the size of run lengths. Where nothing does,
-    the user says it; Label Studio shows pictures upright.
+    Points outside one frame that fit the other decide it, and so does the size of run lengths. If neither does, the
+    user has to choose. Label Studio uses the upright picture.
 
     Args:
         picture: the picture.
-        stated: (height, width) by the file; (0, 0) where it does not say.
-        shapes: all that are on the picture.
-        choice: "upright", "stored", or "" where the user does not say.
-        studio: Label Studio wrote the file. Where it states the size of the file as stored, it stretches outlines, not
-            boxes, of the upright picture to it.
+        stated: (height, width) in the file of annotations; (0, 0) if it does not state a size.
+        shapes: all shapes on the picture.
+        choice: the user's choice: "upright", "stored" or "".
+        studio: whether Label Studio wrote the file. If it states the size of the file as stored, it stretches outlines,
+            but not boxes, from the upright picture to that size.
 
     Raises:
-        UnreadableError: The size is another one, or both frames fit and the user does not say.
+        UnreadableError: The size fits neither frame, or both frames fit and the user has not chosen.
     """
     stored, upright = Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1)
     if all(stated) and stated not in (stored.size, upright.size):
-        raise UnreadableError("annotations of another size than its image")
+        raise UnreadableError("annotations with another size than its image")
     parts = [part for shape in shapes for part in shape.parts]
     runs = {tuple(part["size"]) for part in parts if isinstance(part, dict) and isinstance(part.get("size"), list)}
-    most = 2 * max(picture.stored)  # beyond which an outline cannot be drawn, and proves nothing
+    most = 2 * max(picture.stored)  # an outline with points beyond this cannot be drawn, so it decides nothing
     outlines = [part for part in parts if _is_flat(part) and all(abs(value) <= most for value in part)]
     boxes = [_corners(shape.box) for shape in shapes if not shape.parts and _is_flat(shape.box)]
     if picture.orientation == 1 or not (runs or outlines or boxes):
@@ -91,7 +91,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], cho
 
 
 def _is_flat(part: Any) -> bool:
-    """Return whether a part is a list of numbers."""
+    """Return whether a part is a non-empty list of numbers."""
     return isinstance(part, list) and bool(part) and all(type(value) in (int, float) for value in part)
 
 
@@ -101,7 +101,7 @@ def _corners(box: list[float]) -> list[float]:
 
 
 def _fits(outlines: list[list[float]], frame: Frame) -> bool:
-    """Return whether no point lies to the right of a frame or below it."""
+    """Return whether no point lies to the right of or below a frame."""
     height, width = frame.size
     right = max((value for part in outlines for value in part[::2]), default=0)
     low = max((value for part in outlines for value in part[1::2]), default=0)
@@ -109,7 +109,7 @@ def _fits(outlines: list[list[float]], frame: Frame) -> bool:
 
 
 def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> tuple[np.ndarray, list[str]]:
-    """Return bool (H, W), the union of some objects on the upright picture, and why parts of them are not in it.
+    """Return the union of objects on the upright picture, bool (H, W), and the reasons why parts are missing.
 
     Raises:
         UnreadableError: Nothing can be drawn, or an object has no outline.
@@ -121,7 +121,7 @@ def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> t
             mask |= _boxed(shape, frame, boxes)
             drawn += 1
             continue
-        try:  # all parts at once, which is faster
+        try:  # drawing all parts at once is faster
             mask |= _drawn(shape.parts, frame, picture)
             drawn += 1
         except UnreadableError:
@@ -140,12 +140,12 @@ def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
     """Return bool (H, W): the box of an object without an outline."""
     if not boxes:
         lacks = "with keypoints and without an outline" if shape.keypoints else "without an outline"
-        raise UnreadableError(f"an object {lacks}; --boxes takes its box" if shape.box else "an empty outline")
+        raise UnreadableError(f"an object {lacks}; --boxes uses its box" if shape.box else "an empty outline")
     return turned(_own.boxed(shape.box, *frame.size), frame.turn)
 
 
 def _drawn(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
-    """Return bool (H, W): parts of an outline on the upright picture; run lengths say for which frame they are."""
+    """Return bool (H, W): parts of an outline on the upright picture. The size of run lengths selects the frame."""
     if len(parts) == 1 and isinstance(parts[0], dict):
         size = parts[0].get("size")
         frames = (frame, Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1))

@@ -1,4 +1,4 @@
-"""What the datasets of ImageNet's validation images share: the layouts of the source, its classes and their groups."""
+"""Shared code for ImageNet's validation images: layouts of the source, its classes and their groups."""
 
 import re
 import shutil
@@ -29,7 +29,7 @@ from saliency_bench.utils.pictures import UnreadableError
 
 HOME = "ILSVRC 2012, image-net.org or kaggle.com/c/imagenet-object-localization-challenge (non-commercial research)"
 WNID = re.compile(r"n\d{8}")
-NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # in the name of a file or folder
+NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # WordNet id in the name of a file or folder
 LISTS = ("LOC_synset_mapping.txt", "synset_words.txt")
 MARKS = ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val", "ILSVRC2012_devkit_t12", *LISTS)  # of the source folder
 DEVKIT = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "devkit/data", "data")
@@ -45,15 +45,15 @@ Found = dict[str, tuple[Path, str, Boxes | Path | None]]  # {image id: (file, Wo
 
 
 def root_of(source: Path | None, name: str) -> Path:
-    """Return the folder of the source of a dataset; UserError if there is none."""
+    """Return the source folder of a dataset; raise UserError if there is none."""
     return base_with(needed(source, name, HOME), *MARKS)
 
 
 def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
-    """Return the images to evaluate on, in the layout of the source, of these classes.
+    """Return the evaluation images of these classes, in any layout of the source.
 
     Raises:
-        UserError: There are none.
+        UserError: There are no images.
     """
     kaggle = root / "ILSVRC/Data/CLS-LOC/val"
     images = _listed(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
@@ -61,7 +61,7 @@ def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
         raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; {HOME}")
     for name in sorted(images):
         if images[name][1] not in names:
-            log.leave_out(name, "image", f"{images[name][1]} is none of the {len(names)} classes")
+            log.leave_out(name, "image", f"{images[name][1]} is not one of the {len(names)} classes")
     return {name: entry for name, entry in images.items() if entry[1] in names}
 
 
@@ -81,7 +81,7 @@ def groups() -> dict[str, tuple[str, list[str]]]:
 
 
 def group_of(wnid: str) -> tuple[str | None, list[str]]:
-    """Return (name of a class's group, WordNet ids of its classes); (None, []) for what is no class of ILSVRC 2012."""
+    """Return (name of a class's group, WordNet ids of its classes); (None, []) if it is no class of ILSVRC 2012."""
     return groups().get(wnid, (None, []))
 
 
@@ -89,7 +89,7 @@ def classes_of(root: Path) -> dict[str, str]:
     """Return {WordNet id: name} in the order of the ids.
 
     Raises:
-        UserError: The source does not say them.
+        UserError: The source does not list the classes.
     """
     index = root / "imagenet_class_index.json"
     devkit = first_folder(root, *DEVKIT)
@@ -119,7 +119,7 @@ def classes_of(root: Path) -> dict[str, str]:
 
 
 def synsets(path: Path) -> list[tuple[int, str, str]]:
-    """Return (number, WordNet id, name) of the classes of the devkit's meta.mat, which also holds groups of them."""
+    """Return (number, WordNet id, name) of the classes in the devkit's meta.mat, which also lists groups of them."""
     loadmat = library("scipy.io").loadmat
     try:
         rows = loadmat(path, squeeze_me=True, struct_as_record=True)["synsets"]
@@ -131,7 +131,7 @@ def synsets(path: Path) -> list[tuple[int, str, str]]:
 
 
 def truth(root: Path) -> dict[str, str]:
-    """Return {image name: WordNet id} of the devkit, whose line n is the class of image n; {} where there is none."""
+    """Return {image name: WordNet id} from the devkit, where line n is the class of image n; {} without a devkit."""
     devkit = first_folder(root, *DEVKIT)
     path = devkit and devkit / "ILSVRC2012_validation_ground_truth.txt"
     if not devkit or not path or not path.is_file():
@@ -146,7 +146,7 @@ def truth(root: Path) -> dict[str, str]:
 
 
 def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
-    """Return the images of Kaggle's layout."""
+    """Return the images in Kaggle's layout."""
     path = root / "LOC_val_solution.csv"
     if not path.is_file():
         raise UserError(f"{root} has no LOC_val_solution.csv; give the folder as downloaded and unpacked: {HOME}")
@@ -155,7 +155,7 @@ def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
         name, words = row["ImageId"].strip(), row["PredictionString"].split()
         try:
             boxes = [[float(word) for word in words[place + 1 : place + 5]] for place in range(0, len(words), 5)]
-            file = inside(folder, f"{name}.JPEG")  # always spelled like this by the source
+            file = inside(folder, f"{name}.JPEG")  # the source always spells it like this
         except (ValueError, UnreadableError) as error:  # an UnreadableError is a ValueError too
             reason = str(error) if isinstance(error, UnreadableError) else "boxes that are not numbers"
             log.leave_out(name or f"line {number}", "image", reason)
@@ -174,7 +174,7 @@ def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
 
 
 def _in_folders(root: Path, log: BuildLog) -> Found:
-    """Return the images of image-net.org's layout, or of class folders."""
+    """Return the images in image-net.org's layout, or in class folders."""
     images: Found = {}
     truths = truth(root)
     boxes = {path.stem: path for name in BOXES for path in entries(root / name) if path.suffix == ".xml"}
@@ -183,18 +183,18 @@ def _in_folders(root: Path, log: BuildLog) -> Found:
         wnid = NAMED.search(folder) or NAMED.search(file.stem)
         kind = wnid[1] if wnid else truths.get(file.stem)
         if kind is None:
-            log.leave_out(file.stem, "image", "no class: neither in its name or folder nor in the devkit")
+            log.leave_out(file.stem, "image", "no class in its name, its folder or the devkit")
         elif file.stem in images:
-            log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first stays")
+            log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first is kept")
         else:
             images[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
     for name in sorted(set(truths) - {name[:23] for name in images}):
-        log.leave_out(name, "image", "in the list of the devkit, but there is no such image")
+        log.leave_out(name, "image", "listed in the devkit, but there is no such image")
     return images
 
 
 def _pictures(base: Path) -> list[tuple[str, Path]]:
-    """Return (name of the folder in it, or "", file) of the images in a folder and in the folders in it."""
+    """Return (name of the subfolder, or "", file) of the images in a folder and its subfolders."""
     files = [
         (path.name if path.is_dir() else "", file)
         for path in entries(base)
@@ -223,7 +223,7 @@ def example_devkit(folder: Path, count: int, side: int) -> None:
     """Write a small source in the layout of image-net.org."""
     example(folder, count, side)
     names = [line.split(" ", 1) for line in text_of(folder / "LOC_synset_mapping.txt").splitlines()]
-    numbers = (3, 1, 2, 4)  # the devkit has its own
+    numbers = (3, 1, 2, 4)  # the devkit's own numbers
     kinds = [(name, "O") for name in ("ILSVRC2012_ID", "WNID", "words", "num_children")]
     rows = [(number, *name, 0) for number, name in zip(numbers, names, strict=True)]
     devkit = folder / "ILSVRC2012_devkit_t12/data"

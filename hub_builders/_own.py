@@ -22,19 +22,19 @@ from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError
 
 LICENSE = "unknown"
 CITATION = "% your own data"
-HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # beside those that begin with a dot
-# What else lies among pictures, and what to do with it.
-HEIC = "a HEIC picture, which Pillow reads with the plugin pillow-heif only; convert it to JPEG or PNG"
-RAW = "a camera's raw file, which rawpy reads and Pillow does not; convert it to JPEG or TIFF"
+HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # besides names that begin with a dot
+# Other files that lie among pictures, and what to do with them.
+HEIC = "a HEIC picture, which Pillow reads only with the plugin pillow-heif; convert it to JPEG or PNG"
+RAW = "a camera's raw file, which Pillow cannot read but rawpy can; convert it to JPEG or TIFF"
 VIDEO = "a video; extract its frames as pictures"
 ARCHIVE = "an archive; unpack it"
-DRAWING = "a drawing and not a picture of pixels; convert it to PNG"
+DRAWING = "a vector drawing; convert it to PNG"
 OTHERS = {
     **dict.fromkeys((".heic", ".heif", ".hif"), HEIC),
-    **dict.fromkeys((".avif", ".avifs"), "an AVIF picture, which this Pillow reads with the plugin pillow-avif-plugin "
-                    "only; convert it to JPEG or PNG, or update Pillow"),
-    ".jxl": "a JPEG XL picture, which Pillow reads with the plugin pillow-jxl-plugin only; convert it to JPEG or PNG",
-    ".dcm": "a DICOM file, which pydicom reads; convert it to PNG",
+    **dict.fromkeys((".avif", ".avifs"), "an AVIF picture, which this version of Pillow reads only with the plugin "
+                    "pillow-avif-plugin; convert it to JPEG or PNG, or update Pillow"),
+    ".jxl": "a JPEG XL picture, which Pillow reads only with the plugin pillow-jxl-plugin; convert it to JPEG or PNG",
+    ".dcm": "a DICOM file, which Pillow cannot read but pydicom can; convert it to PNG",
     **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw", ".raw"), RAW),
     **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".3gp"), VIDEO),
     **dict.fromkeys((".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".zst"), ARCHIVE),
@@ -65,14 +65,14 @@ def check_split(owner: str, split: str) -> None:
 def pictures_in(
     folder: Path, log: BuildLog, without: Path | None = None, kind: str = "image", used: Container[Path] = ()
 ) -> list[str]:
-    """Return the pictures at any depth, by their path in the folder; every other file is left out with a reason.
+    """Return the pictures at any depth, by their path in the folder; log every other file as left out, with a reason.
 
     Args:
-        folder: to look in.
-        log: gets what is left out.
-        without: a folder that is not entered.
-        kind: what the files are ("image" or "mask").
-        used: files that something else reads.
+        folder: folder to search.
+        log: receives what is left out.
+        without: a folder to skip.
+        kind: what the files should be ("image" or "mask").
+        used: files to skip, because they are read elsewhere.
     """
     pictures, hidden = [], []
     for here, folders, names in walked(folder):
@@ -88,24 +88,24 @@ def pictures_in(
                 else:
                     pictures.append(name)
     if hidden:
-        log.remark(ascii(hidden[0])[1:-1], f"{len(hidden)} hidden files or folders are passed over")
+        log.remark(ascii(hidden[0])[1:-1], f"{len(hidden)} hidden files or folders are ignored")
     return sorted(pictures)
 
 
 def no_pictures(folder: Path, log: BuildLog) -> UserError:
-    """Return the error for a folder without a picture; says what it holds instead."""
+    """Return the error for a folder without pictures, with the most frequent reason."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     holds = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
-    return UserError(f"{folder} has no pictures that are read{holds}; give the folder that holds them")
+    return UserError(f"{folder} has no pictures that can be read{holds}; give the folder that holds them")
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file or folder is one that systems put beside pictures."""
+    """Return whether a file or folder is hidden, or put there by the operating system."""
     return name.startswith(".") or name.lower() in HIDDEN
 
 
 def _no_picture(path: Path) -> str:
-    """Return why a file is no picture that is read; "" for one that is, by its ending or else by its first bytes."""
+    """Return why a file cannot be read as a picture; "" if it can, by its extension or its first bytes."""
     ending = path.suffix.lower()
     if ending in PICTURES:
         return ""
@@ -114,8 +114,8 @@ def _no_picture(path: Path) -> str:
     if ending not in TEXTS and _opens(path):
         return ""
     if ending in Image.registered_extensions():
-        return f"a kind of picture that is not read ({ending}); convert it to PNG"
-    return f"not a picture ({ending or 'without an ending'})"
+        return f"an unsupported picture format ({ending}); convert it to PNG"
+    return f"not a picture ({ending or 'no file extension'})"
 
 
 def _opens(path: Path) -> bool:
@@ -132,12 +132,12 @@ def _opens(path: Path) -> bool:
 
 
 def leave_out_beside(folder: Path, read: Container[Path], log: BuildLog) -> None:
-    """Leave out what lies in a folder beside the files and folders that are read; of a folder its name only."""
+    """Log everything in a folder besides the files and folders that are read; a folder only by its name."""
     for path in entries(folder):
         is_built = (path / REPORT).is_file()  # by an earlier build
         if not (path in read or is_built or _is_hidden(path.name)) and _writable(path.name, log):
             name = f"{path.name}/" if path.is_dir() else path.name
-            log.leave_out(name, "image", "it lies beside the pictures' folder, which alone is read")
+            log.leave_out(name, "image", "it lies outside the pictures' folder")
 
 
 def _path(path: Path, folder: Path) -> str:
@@ -166,8 +166,8 @@ def masks_for(
     """Return ({picture: its mask}, {picture: why it has none}, masks without a picture), by their names without ending.
 
     A mask belongs to the picture whose path ends as its own: `masks/cat/1.png` to `images/cat/1.jpg`, and so does
-    `masks/1.png`, if no other picture is called 1. Where nothing else fits, so does `masks/ab12cd34-1.png`, as Label
-    Studio calls uploads.
+    `masks/1.png`, if no other picture is called 1. If nothing else fits, so does `masks/ab12cd34-1.png`, the name that
+    Label Studio gives an upload.
     """
     named: dict[str, list[str]] = {}
     for mask in masks:
@@ -206,7 +206,7 @@ def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
     """Return bool (H, W): the object in a mask file, turned with its picture.
 
     Raises:
-        UnreadableError: It cannot be read, or does not tell what the object is.
+        UnreadableError: The mask cannot be read, or does not define the object.
     """
     return read_mask(path, (picture.height, picture.width), picture.orientation, foreground)
 

@@ -41,9 +41,9 @@ class Group(NamedTuple):
     """A group of classes.
 
     Attributes:
-        categories: The category that is the group, or those that were merged, by WordNet id.
-        members: Its classes.
-        made_for: The classes that a merged group was made for; () for a category.
+        categories: WordNet id of the category that is the group, or of all that were merged.
+        members: Classes of the group.
+        made_for: Classes that a merged group was made for; () for a single category.
     """
 
     categories: tuple[str, ...]
@@ -53,7 +53,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """WordNet's relation "is a" above some classes.
+    """The part of WordNet's relation "is a" above some classes.
 
     Attributes:
         above: {class or category: itself and all its hypernyms}.
@@ -68,17 +68,17 @@ class Hierarchy:
         return len(self.below[category])
 
     def distance(self, first: str, second: str) -> int:
-        """Return the number of categories above exactly one of the two, each itself included.
+        """Return the number of categories above (or equal to) exactly one of the two.
 
-        In a tree this is the number of steps between the two. Where a category has several hypernyms, all count.
+        In a tree this is the number of steps between the two. If a category has several hypernyms, all count.
         """
         return len(self.above[first] ^ self.above[second])
 
     def part_of(self, leaf: str, frame: str | None) -> str:
-        """Return the category that a class brings to a merged group.
+        """Return the category that a class contributes to a merged group.
 
-        It is the smallest category of 5 to 50 classes inside `frame`, else the largest with fewer: of equal ones the
-        most general, then the lowest id.
+        It is the smallest category of 5 to 50 classes inside `frame`, else the largest with fewer. Ties go to the most
+        general category, then to the lowest id.
         """
         inside = [name for name in self.above[leaf] if frame is None or frame in self.above[name] - {name}]
         sized = [(self.size(name), len(self.above[name]), name) for name in inside]
@@ -88,14 +88,14 @@ class Hierarchy:
 
 
 def hierarchy(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> Hierarchy:
-    """Return what lies above some classes, by edges (hypernym, hyponym)."""
+    """Return the hierarchy above some classes, from edges (hypernym, hyponym)."""
     parents: dict[str, set[str]] = defaultdict(set)
     for hypernym, hyponym in edges:
         parents[hyponym].add(hypernym)
     above: dict[str, frozenset[str]] = {}
 
     def climb(name: str) -> frozenset[str]:
-        """Return a category and its hypernyms, and remember them."""
+        """Return a category and all its hypernyms (cached)."""
         if name not in above:
             above[name] = frozenset({name}).union(*(climb(parent) for parent in parents[name]))
         return above[name]
@@ -110,8 +110,9 @@ def hierarchy(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> Hierar
 def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Group]:
     """Return the group of each class, in the order of their WordNet ids.
 
-    The group of a class is its smallest category of 5 to 50 classes, of equal ones the lowest id. A class without one
-    is merged with its neighbours, see `merge`. Groups may nest or overlap; that of several classes comes once.
+    The group of a class is its smallest category of 5 to 50 classes; ties go to the lowest id. A class without such a
+    category is merged with its neighbours; see `merge`. Groups may nest or overlap. A group of several classes is
+    returned once.
     """
     ordered = sorted(leaves)
     tree = hierarchy(edges, ordered)
@@ -132,10 +133,10 @@ def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Grou
 def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
     """Return the categories whose union is the group of a class that is in no category of 5 to 50 classes.
 
-    All lie in the class's smallest category of more than 50 (of equal ones the lowest id). Each class in it brings a
-    category (`part_of`). The class's own comes first, then the nearest, until five classes are together: of equally
-    near ones the smallest, then the one whose WordNet id is nearest, as related animals have ids side by side. One that
-    would make more than 50 is passed over.
+    All lie in the class's smallest category of more than 50 classes (ties go to the lowest id). Each class in it
+    contributes a category (`part_of`). The class's own comes first, then the nearest ones, until the group has five
+    classes. Among equally near categories, the smallest comes first, then the one with the nearest WordNet id, because
+    related animals have adjacent ids. A category with which the group would exceed 50 classes is skipped.
     """
     above_cap = [(tree.size(name), name) for name in tree.above[leaf] if tree.size(name) > MOST]
     frame = min(above_cap)[1] if above_cap else None
@@ -143,7 +144,7 @@ def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
     leaves = tree.below[frame] if frame else {name for name, classes in tree.below.items() if name in classes}
 
     def nearness(name: str) -> tuple[int, int, int, str]:
-        """Return how near a category is, to sort by."""
+        """Return a sort key: how near a category is."""
         return tree.distance(start, name), tree.size(name), abs(number_of(start) - number_of(name)), name
 
     names, members = [start], tree.below[start]
@@ -169,7 +170,7 @@ def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
     the count of words in hexadecimal. "@" is the pointer to a hypernym.
 
     Raises:
-        UserError: It is not that file.
+        UserError: The file is not `data.noun`.
     """
     names, edges = {}, []
     try:
@@ -187,20 +188,20 @@ def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
 
 
 def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: Sequence[str]) -> dict:
-    """Return the table of groups of classes, given by their WordNet ids; UserError if WordNet lacks one.
+    """Return the table of groups of classes given by WordNet ids; raise UserError if WordNet lacks one.
 
-    A group is called by the names of its categories, each by that of the most specific one with the same classes, which
-    is the class itself where there is only one.
+    A group is named after its categories. Each goes by the name of the most specific category with the same classes,
+    which is the class itself if there is only one.
     """
     if missing := [wnid for wnid in wnids if wnid not in names]:
-        raise UserError(f"{missing[0]} is no noun of this WordNet; its version must be 3.0")
+        raise UserError(f"{missing[0]} is not a noun in this WordNet; use version 3.0")
     edges = list(edges)
     tree = hierarchy(edges, wnids)
     number = {wnid: index for index, wnid in enumerate(wnids)}
     groups = derive(edges, wnids)
 
     def label(category: str) -> str:
-        """Return the name that a category goes by."""
+        """Return the name of a category."""
         leaves = tree.below[category]
         same = [name for name in tree.above[min(leaves)] if tree.below[name] == leaves]
         return names[max(same, key=lambda name: (len(tree.above[name]), name))].replace("_", " ")
@@ -225,7 +226,7 @@ def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: 
 
 
 def main(path: str) -> None:
-    """Write the table beside the other groups, of the classes as pretrained networks order them."""
+    """Write the table of groups, with classes in the order of pretrained networks."""
     from timm.data import ImageNetInfo
 
     names, edges = read_nouns(Path(path))

@@ -53,7 +53,7 @@ TERMS = ("act-x-and-mpii-human-pose-terms", "http://human-pose.mpi-inf.mpg.de/")
 REDISTRIBUTE = False
 EXAMPLE = {"ask": False}
 PRIVATE = ("answers", "provider", "server", "token")
-PAPER_COUNTS = {"samples": 11511}  # as many masks, which the source does not have
+PAPER_COUNTS = {"samples": 11511}  # the paper has as many masks, which the source lacks
 CITATION = """@inproceedings{park2018multimodal,
   title = {Multimodal Explanations: Justifying Decisions and Pointing to the Evidence},
   author = {Park, Dong Huk and Hendricks, Lisa Anne and Akata, Zeynep and Rohrbach, Anna and Schiele, Bernt and Darrell,
@@ -70,8 +70,8 @@ CITATION = """@inproceedings{park2018multimodal,
 RULE = """The label is the answer, where a language model accepts question and answer as a classification task (the
 paper's prompt; the answers are kept). The mask is every pixel that at least half of the annotators marked (above half
 of their map's maximum), brought to the size of the image by nearest neighbour. As published, ACT-X has maps for its
-validation and test split only, so that the paper's 11,511 masks, one for each sample, are out of reach; samples without
-one stay, without a mask. `explanations` are the source's texts."""
+validation and test splits only, so the paper's 11,511 masks, one per sample, cannot be reproduced; samples without a
+map are kept without a mask. `explanations` are the source's texts."""
 GROUP = "the video that the image is a frame of (the image, where MPII's annotations are not in the source)"
 
 HOME = (

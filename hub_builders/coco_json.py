@@ -2,11 +2,11 @@
 
     saliency-bench build coco-json --json annotations.json --images PICTURES --out my-data
 
-Source: the folder of the pictures that `file_name` in the annotations means (by the end of the path, also one of
-another machine, where one picture fits), and the annotations: `images`, `categories`, and `annotations` with polygons
-or run lengths. A source that holds `annotations.json` (or `result.json`, as Label Studio calls it) and `images/` needs
-`--images` (or `--source`) only. Here `--json` is the file of annotations; the build report is printed as text, and as
-JSON it is `build_report.json`.
+Source: the annotations (`images`, `categories`, and `annotations` with polygons or run lengths), and the folder with
+the pictures that `file_name` refers to. A `file_name` is matched by the end of its path, also a path from another
+machine, provided exactly one picture matches. For a source with `annotations.json` (or `result.json`, as in Label
+Studio) and `images/`, `--images` (or `--source`) is enough. Here `--json` is the file of annotations; the build report
+is printed as text, and written as JSON to `build_report.json`.
 """
 
 from collections.abc import Iterator
@@ -37,17 +37,17 @@ PRIVATE = ("json",)
 GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
 EXAMPLE = {"stored": True}
-RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects. Of a picture that EXIF turns, sizes and
-points tell whether outlines follow the upright picture or the file as stored; where both fit, `upright` or `stored`
-says it, and without either the mask is left out. With `boxes` an object without an outline counts with its box."""
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects. If EXIF turns a picture, sizes and
+points decide whether outlines refer to the upright picture or to the file as stored; if both fit, the option `upright`
+or `stored` decides, else the mask is left out. With `boxes`, the box of an object without an outline counts."""
 
 HOME = "the pictures (`--images DIR`), and `--json FILE` with the annotations"
 FIX = "export the annotations again as COCO JSON"
-# What programs call their file: the first is ours, then Label Studio, CVAT, Roboflow.
+# Usual names of the file of annotations: ours, then those of Label Studio, CVAT and Roboflow.
 LISTINGS = ("annotations.json", "result.json", "annotations/instances_default.json", "_annotations.coco.json")
 
-UPRIGHT = "its outlines are taken as those of the upright picture (--stored takes unclear ones as those of the file)"
-STORED = "its outlines are taken as those of the file (--upright takes unclear ones as those of the upright picture)"
+UPRIGHT = "its outlines are read as drawn on the upright picture (--stored: on the file as stored, if both fit)"
+STORED = "its outlines are read as drawn on the file as stored (--upright: on the upright picture, if both fit)"
 
 
 def check(*, json: str, split: str, upright: bool, stored: bool, **others: object) -> None:
@@ -55,7 +55,7 @@ def check(*, json: str, split: str, upright: bool, stored: bool, **others: objec
     _own.check_split("coco-json", split)
     if upright and stored:
         raise UserError(
-            "coco-json: outlines follow the upright picture or the file as stored; give one of both options"
+            "coco-json: outlines refer to the upright picture or the stored file; give --upright or --stored, not both"
         )
     if json:
         _own.given_path(json, "json")
@@ -83,13 +83,13 @@ def samples(
     Args:
         source: the folder of the raw source.
         log: gets what is left out, and why.
-        json: the file of annotations (default: annotations.json, or result.json, beside images/ in the source).
+        json: the file of annotations (default: annotations.json or result.json next to images/ in the source).
         classes: all gives a sample for each class of an image, image gives one for each image.
         drop: leave out images that show one of these classes.
         boxes: an object without an outline counts with its box.
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: test).
-        upright: outlines of pictures that EXIF turns follow the upright picture, where nothing proves either.
-        stored: they follow the file as stored, without a look at its EXIF orientation.
+        upright: outlines on pictures that EXIF turns refer to the upright picture, if both could be meant.
+        stored: they refer to the file as stored, if both could be meant.
     """
     given = needed(source, "coco-json", HOME)
     base = given if json else next((base for base in _bases(given) if base), given)
@@ -119,7 +119,7 @@ def samples(
 
 
 def id_of(value: Any) -> int | str | None:
-    """Return an id: a whole number, also one that is written as a float or as text, or any other text."""
+    """Return an id: an integer, also if it is given as a float or text, or any other text."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and value == str(int(value)):
@@ -129,12 +129,12 @@ def id_of(value: Any) -> int | str | None:
 
 
 def _order(key: int | str) -> tuple[bool, int, str]:
-    """Return a key that sorts numbers by size, then texts."""
+    """Return a sort key: numbers by size, then texts."""
     return (True, 0, key) if isinstance(key, str) else (False, key, "")
 
 
 def _bases(source: Path) -> Iterator[Path | None]:
-    """Yield the folder that holds each of the usual files of annotations, beside images/ or not; None without it."""
+    """Yield, for each usual file of annotations, the folder that holds it, with or without images/; None if missing."""
     for name in LISTINGS:
         for wanted in ((name, "images"), (name,)):
             base = base_of(source, *wanted)
@@ -145,19 +145,19 @@ def _listing(base: Path) -> Path:
     """Return the file of annotations in a folder.
 
     Raises:
-        UserError: There is none.
+        UserError: There is no such file.
     """
     there = [base / name for name in LISTINGS if (base / name).is_file()]
     return there[0] if there else part(base, LISTINGS[0], HOME)
 
 
 def _of_label_studio(entry: _coco.Entry) -> bool:
-    """Return whether Label Studio wrote what is known of an image."""
+    """Return whether Label Studio wrote the annotations of an image."""
     return entry.program == LABEL_STUDIO and all("ignore" in thing for thing in entry.objects)
 
 
 def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str, Meant], log: BuildLog) -> None:
-    """Remark on names without a picture, with one of each, and leave out pictures that no name may mean.
+    """Log names without a picture, with an example, and pictures that no name may refer to.
 
     Raises:
         UserError: No name has a picture.
@@ -169,20 +169,20 @@ def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str,
         raise _own.no_pictures(images, log)
     if meant and len(lost) == len(meant):
         raise UserError(
-            f"{images} has no picture that {path.name} names: it wants {one_line(lost[0], 100)} "
-            f"({meant[lost[0]].lacks}), and the folder holds {next(iter(spare or ids))}; give --images the folder of "
+            f"{images} has no picture that {path.name} names: the file names {one_line(lost[0], 100)} "
+            f"({meant[lost[0]].lacks}), but the folder holds {next(iter(spare or ids))}; give --images the folder with "
             "the annotated pictures"
         )
     if lost:
-        holds = f", and the folder also holds {next(iter(spare))}" if spare else ""
+        holds = f"; the folder also holds {next(iter(spare))}" if spare else ""
         names = "1 name has" if len(lost) == 1 else f"{len(lost)} names have"
-        log.remark(path.name, f"{names} no picture: it wants {one_line(lost[0], 100)}{holds}")
+        log.remark(path.name, f"{names} no picture, such as {one_line(lost[0], 100)}{holds}")
     for image_id in spare.values():
         log.leave_out(image_id, "image", f"it is not in {path.name}")
 
 
 def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]) -> dict[str, list[Any]]:
-    """Return {class: [outline, box, and whether it has keypoints, of each object]}, in the order of the categories."""
+    """Return {class: [(outline, box, whether it has keypoints) of each object]} in the order of the categories."""
     kinds = {thing["category_id"] for thing in entry.objects}
     if lost := sorted(kinds - set(names), key=_order):
         log.remark(name, f"category {lost[0]} is not in the list of categories and is skipped")
@@ -196,7 +196,7 @@ def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]
 def _lacks(meant: Meant, objects: dict[str, list[Any]], dropped: list[str]) -> str:
     """Return why an image is left out; "" if it is not."""
     if not meant.picture:
-        return f"{meant.lacks} of this file_name"
+        return f"{meant.lacks} with this file_name"
     if dropped:
         return f"it shows a class that is dropped ({dropped[0]})"
     return "" if objects else "no object"
@@ -241,7 +241,7 @@ def _mask(
     """Return bool (H, W): the union of the objects of a class on the upright picture.
 
     Raises:
-        UnreadableError: It cannot be drawn.
+        UnreadableError: The objects cannot be drawn.
     """
     if isinstance(frame, UnreadableError):
         raise frame

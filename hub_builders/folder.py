@@ -85,8 +85,8 @@ def samples(
         log: gets what is left out, and why.
         masks: folder of the masks (default: masks/ beside images/ in the source).
         labels: table (CSV) with the columns image and label (default: labels.csv beside images/, else class folders).
-        foreground: what in a mask is the object: a value, a value with all above it (128+), a colour ('#ff0000' or
-            255,0,0), nonzero, or alpha; several with spaces between them.
+        foreground: which pixels of a mask are the object: a value, a value and all above it (128+), a colour ('#ff0000'
+            or 255,0,0), nonzero, or alpha; separate several choices by spaces.
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders or table say, or
             test).
     """
@@ -122,7 +122,7 @@ def sample_of(
 
 
 def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path, Path | None, Path | None]:
-    """Return the source, its folders of pictures and masks, and the table of labels."""
+    """Return the source folder, its folders of pictures and masks, and the table of labels."""
     base = base_of(source, "images", "masks")
     base = base if base.is_relative_to(source) else source
     images = base / "images" if (base / "images").is_dir() else base
@@ -169,7 +169,7 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
             rows[name] = Row(folders[1], _own.SPLITS[folders[0].lower()]) if in_splits else Row(folders[0])
     if not rows:
         raise UserError(
-            f"{images} has no class folders in {', '.join(above)}, which are splits; sort the pictures of each into "
+            f"{images} has no class folders in its splits {', '.join(above)}; sort the pictures of each split into "
             "one folder per class, or give --labels CSV with the columns image and label"
         )
     return rows

@@ -3,8 +3,8 @@
 Source: the validation images of ILSVRC 2012 (image-net.org or kaggle.com/c/imagenet-object-localization-challenge; for
 non-commercial research and education only), in any of the layouts that imagenet-val reads. Boxes are not needed.
 
-Published are the annotations alone, a row for each image by the name of its file; with the source, the images join
-them: load_dataset("imagenet-groups", source=DIR).
+Only the annotations are published, one row per image with the name of its file. With the source, the images are added:
+load_dataset("imagenet-groups", source=DIR).
 """
 
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ CITATION = f"""{_imagenet.CITATION}
   author = {{Elisha, Yehonatan and Cohen, Seffi and Barkan, Oren and Koenigstein, Noam}},
   year = {{2025}}
 }}"""
-RULE = """The class is that of the source. Its group is its smallest category in WordNet 3.0 of 5 to 50 classes; a class
-without one is merged with the nearest categories inside its smallest category of more than 50 until five classes are
-together. A group goes by the name of the category, a merged one by the names of all of them. `class_group` is the name,
-`group_wnids` are the classes of the group and `wnid` is the class. There are no masks."""
+RULE = """The class comes from the source. Its group is its smallest category in WordNet 3.0 with 5 to 50 classes. A
+class without such a category is merged with the nearest categories inside its smallest category of more than 50
+classes, until the group has five classes. A group is named after its category, a merged group after all its categories.
+`class_group` is the name of the group, `group_wnids` lists its classes, and `wnid` is the class. There are no masks."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the classes of the source."""
+    """Return the columns of the dataset, with the classes of the source."""
     from datasets import ClassLabel, List, Value
 
     text = Value("string")
@@ -75,5 +75,5 @@ def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str) -> di
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the layout of Kaggle, with `count` samples of about `side` pixels."""
+    """Write a small source in Kaggle's layout, with `count` samples of about `side` pixels."""
     _imagenet.example(folder, count, side)

@@ -55,9 +55,9 @@ PAPER_COUNTS: dict = {}
 CITATION = _imagenet.CITATION
 RULE = """The classes are those of the source, in the order of their WordNet ids, by their names (with the WordNet id
 where two have the same). The mask is the union of the boxes of the class (`LOC_val_solution.csv`, or the XML of
-ILSVRC2012_bbox_val_v3.tgz); images without boxes stay, without a mask. Boxes are for the file as stored. `wnid` is the
-WordNet id, and `class_group` the name of the group of similar classes that contains the class (imagenet-groups lists
-its classes). `test` holds the validation images of the source, `train` and `validation` (a hash, 85 to 15)
+ILSVRC2012_bbox_val_v3.tgz); images without boxes are kept without a mask. Boxes refer to the file as stored. `wnid` is
+the WordNet id, `class_group` the name of the class's group of similar classes (imagenet-groups lists its classes).
+`test` holds the validation images of the source, `train` and `validation` (a hash, 85 to 15)
 `train_per_class` of its training images of each class, where it has them, without masks."""
 
 
@@ -144,7 +144,7 @@ def union(boxes: Boxes, picture: Picture) -> np.ndarray:
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    """Write a small source in the layout of Kaggle, with `count` samples of about `side` pixels."""
+    """Write a small source in Kaggle's layout, with `count` samples of about `side` pixels."""
     _imagenet.example(folder, count, side)
 
 

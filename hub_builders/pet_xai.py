@@ -39,7 +39,7 @@ CITATION = """@inproceedings{parkhi2012cats,
 }"""
 RULE = """The label is the breed of `annotations/list.txt`, or the breed in the file name if the image is not in it.
 The mask is value 1 (pet) of the trimap; with the option `border` also value 3, the border band. Images that are not in
-`annotations/list.txt` stay, without a mask. The paper keeps images of one cat or one dog; that leaves none out, as its
+`annotations/list.txt` are kept without a mask. The paper keeps images of one cat or one dog, which excludes none: its
 7,390 samples are all images of the source. `source_split` is the source's own split, and `head_box` the box of the
 head [xmin, ymin, xmax, ymax] where the source has one."""
 BIASES = """Photographs that owners and fans published: one animal in each, usually large and near the middle.

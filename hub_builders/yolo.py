@@ -1,13 +1,13 @@
-"""Your own pictures with YOLO labels, one text file for each picture: boxes or outlines.
+"""Your own pictures with YOLO labels, one text file per picture with boxes or outlines.
 
     saliency-bench build yolo --images PICTURES --labels LABELS --names data.yaml --out my-data
 
-Source: a folder of pictures, and of each picture a text file of its name with a line for each object:
+Source: a folder of pictures and, for each picture, a text file with the same name and one line per object:
 `class cx cy w h`, the centre and size of a box, or `class x1 y1 x2 y2 x3 y3 ...`, the corners of an outline or of a
-turned box, all as parts of width and height. Poses (`kpt_shape` in `data.yaml`) are refused. The names of the classes
-are `names` in a `data.yaml`, or the lines of a `classes.txt`. A source with `images/` and `labels/`, or with
-`train/images/` and `train/labels/`, and with `data.yaml` needs `--images` (or `--source`) only; folders called train,
-valid or val, and test give splits.
+rotated box, all as fractions of width and height. Poses (`kpt_shape` in `data.yaml`) are refused. Class names are
+`names` in a `data.yaml`, or the lines of a `classes.txt`. For a source with `data.yaml` and with `images/` and
+`labels/`, or `train/images/` and `train/labels/`, `--images` (or `--source`) is enough; folders called train, valid or
+val, and test become splits.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and out
 picture, as YOLO reads it; with `stored`, of the file without a look at its EXIF orientation."""
 
 HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
-NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # obj.names is CVAT's, for YOLO 1.1
+NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
 YAML = (".yaml", ".yml")
 LARGEST = 2**24  # bytes of a label file, and of the names
 SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as in Ultralytics
@@ -175,25 +175,25 @@ def names_in(path: Path) -> dict[int, str]:
 
 
 def _refuse_poses(*paths: Path) -> None:
-    """Raise UserError where one of these files describes poses, whose points would be taken for an outline."""
+    """Raise UserError if a file describes poses, whose points would be mistaken for an outline."""
     for path in paths:
         if path.suffix.lower() in YAML and path.is_file() and "kpt_shape" in _content(path):
             raise UserError(
-                f"{path} describes poses (kpt_shape), whose points are no outline; export boxes or outlines (detect, "
+                f"{path} describes poses (kpt_shape), whose points are not outlines; export boxes or outlines (detect, "
                 "segment or obb)"
             )
 
 
 def _content(path: Path) -> dict[str, object]:
-    """Return the content of a YAML file, as texts; {} where it is no mapping.
+    """Return the content of a YAML file as texts; {} if it is not a mapping.
 
     Raises:
-        UserError: It cannot be read.
+        UserError: The file cannot be read.
     """
     if path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
     try:
-        content = yaml.load(text_of(path), yaml.BaseLoader)  # texts only: `no` is a name, nothing is made
+        content = yaml.load(text_of(path), yaml.BaseLoader)  # texts only, so that `no` stays a name
     except (yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
     return content if isinstance(content, dict) else {}
@@ -211,7 +211,7 @@ def _labels(
     if not texts:
         raise UserError(
             f"{folder} has no label files (.txt); give the folder that holds them with --labels, or for pictures in "
-            "folders of their classes use `saliency-bench build folder`"
+            "class folders use `saliency-bench build folder`"
         )
     meant = {_beside(name): name for name in pictures}
     meant = meant if len(meant) == len(pictures) else {name: name for name in pictures}

@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--option", metavar="NAME", help="of a sweep: the option (default: each with several values)")
     hans = parser.add_argument_group("for clever-hans")
     hans.add_argument(
-        "--confidence", type=float, metavar="P", help="in the explained target, above this (default: 0.9)"
+        "--confidence", type=float, metavar="P", help="confidence in the explained target above P (default: 0.9)"
     )
     hans.add_argument("--pointing-game", type=float, metavar="X", help="below this (default: 0.5)")
     hans.add_argument("--insertion", type=float, metavar="X", help="above this (default: the explainer's median)")

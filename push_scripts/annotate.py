@@ -93,7 +93,7 @@ def main(args: Namespace) -> int:
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
     if args.label and not args.imported:
-        raise UserError("--label NAME chooses among the regions of --import PATH; give both")
+        raise UserError("--label NAME needs --import PATH, from which it selects regions")
     introduction = _people.introduction(args)
     serving = _is_serving(args)
     if serving:
@@ -231,14 +231,14 @@ def _import(annotating: Any, imported: Any, args: Namespace) -> None:
     store_masks(annotating, imported)
     count, strange, selection = len(imported.masks), imported.strange, imported.selection
     if strange:
-        complain(f"{len(strange)} names fit no image of the dataset, such as {strange[0]}; the dataset has "
+        complain(f"names without an image in the dataset: {len(strange)}, such as {strange[0]}; the dataset has "
                  f"{annotating.images.units[0]}")  # fmt: skip
     for name, why in list(selection.left_out.items())[:MOST_NAMED]:
         complain(f"image {name} is left out: {why}")
     if len(selection.left_out) > MOST_NAMED:
         complain(f"{len(selection.left_out) - MOST_NAMED} more images are left out")
     facts = {"images": count, "unknown": strange, "left out": selection.left_out, "regions": selection.counts(),
-             "passed over": dict(selection.passed)}  # fmt: skip
+             "ignored": dict(selection.passed)}  # fmt: skip
     _tell(args, facts, f"masks of {count} images are stored as those of {args.person}\n{selection.line()}")
 
 

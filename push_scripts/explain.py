@@ -29,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("picture", metavar="PICTURE", help="file of the picture")
     _shared.settings(parser, "model")
     text = (
-        "what a vision-language model (CLIP, SigLIP) compares the picture with: a text for each class, or a JSON file "
+        "texts that a vision-language model (CLIP, SigLIP) compares the picture with: one per class, or a JSON file "
         "{class: [texts]}"
     )
     _shared.setting(parser, "prompts", text=text)
@@ -93,7 +93,7 @@ def _check(args: Namespace) -> None:
 
 
 def _prompts(given: list[str] | None) -> Any:
-    """Return prompts as they are read: several texts are those of a class each, which is called so."""
+    """Return prompts in the form that `load_classifier` accepts; each of several texts is also the name of a class."""
     from saliency_bench.classifiers.prompts import read_prompts
 
     several = given is not None and len(given) > 1

@@ -27,8 +27,8 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run (default: all)")
     new.add_argument("--images", type=int, metavar="N", help="images to judge (default: all)")
     new.add_argument("--protocol", choices=("p2",),
-                     help="settings of a paper; p2 (Lu et al.): --judgements 10 --pairs 20 --checks 0, so that "
-                     "nobody is left out")  # fmt: skip
+                     help="settings of a paper; p2 (Lu et al.): --judgements 10 --pairs 20 --checks 0, so nobody "
+                     "is left out")  # fmt: skip
     new.add_argument("--judgements", type=int, metavar="N",
                      help="people per image and explainer (default: 10)")  # fmt: skip
     new.add_argument("--pairs", type=int, metavar="N", help="most images per person (default: 20)")
@@ -38,8 +38,8 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--strike", action="store_true",
                      help="labels that were tried cannot be chosen again; makes guessing pay")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",
-                     help="hidden pixels: black, as in saliency_kae, or grey, to resume a study of an earlier version "
-                     "(default: black)")  # fmt: skip
+                     help="colour of hidden pixels: black, as in saliency_kae, or grey, to resume a study of an "
+                     "earlier version (default: black)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)

@@ -2,9 +2,10 @@
 
 What an author says of an explainer is in `declarations`. The function sees a target with one row per image (B, K), a
 classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on; images and target are its
-own copies. What the caller set in torch does not reach it (`utils/untouched.py`). It may switch modes, gradients,
-autograd and the working directory, and draw from global generators: all of these are as before afterwards. What every
-map must be is enforced here, once, around all; whether the network answers as before, a run asks (`engine/probe.py`).
+own copies. The caller's settings of torch do not affect it (`utils/untouched.py`). It may change modes, gradients,
+autograd and the working directory, and draw from global generators: all of these are restored afterwards. The contract
+of maps is enforced here, in one place for all explainers; that the network still gives the same logits is checked by a
+run (`engine/probe.py`).
 """
 
 import inspect
@@ -73,7 +74,7 @@ class Explainer:
             images = _checked(images)
             seeds = list(range(len(images))) if seeds is None else list(seeds)
             if len(seeds) != len(images):
-                raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
+                raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one per image")
             extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
             with getattr(classifier, "uncounted", nullcontext)():
                 refuse_changed_gradients(classifier, getattr(classifier, "id", "the network"), images)

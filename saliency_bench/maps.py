@@ -36,10 +36,10 @@ def read_maps(maps: Any) -> np.ndarray:
 
 
 def read_masks(masks: Any) -> np.ndarray:
-    """Return arrays, lists or tensors of masks as bool (B, H, W); their values are 0 and another one (1, 255, True).
+    """Return arrays, lists or tensors of masks as bool (B, H, W). Masks hold 0 and one other value (1, 255, True).
 
     Raises:
-        ValueError: Another number of axes, or values that do not tell the object from the background.
+        ValueError: The number of axes is wrong, or the values do not separate the object from the background.
     """
     array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
@@ -51,7 +51,7 @@ def read_masks(masks: Any) -> np.ndarray:
         values = in_words(np.unique(array))
         raise ValueError(
             "masks must be binary: 0 outside, one other value (1 or 255) inside; these have "
-            f"{reason} ({values}): give a comparison, such as masks == 1"
+            f"{reason} ({values}): pass a comparison, such as masks == 1"
         )
     return array != 0
 

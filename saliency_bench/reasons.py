@@ -13,7 +13,7 @@ NO_PART = "takes no part"  # in what a metric makes of chosen samples
 PARTS_ONLY = "only its parts count"  # of a sample whose metric has one value over all samples (`aggregate`)
 NO_MAP = "no map was handed in"  # of maps that were made elsewhere
 NOT_FINITE = "the map holds NaN or infinite values"
-INFINITE_LOGIT = "the classifier gives a class of its target an infinite logit, as one that is masked out"
+INFINITE_LOGIT = "a class of its target has an infinite logit, as if it were masked out"
 NO_PROBABILITIES = "the classifier gave NaN or infinite values"
 NO_PROBABILITIES_CHANGED = f"{NO_PROBABILITIES} for a changed image"
 # Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.

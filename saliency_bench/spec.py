@@ -77,11 +77,11 @@ def _setting(
     Args:
         about: what the setting means, without its default.
         default: its default; a setting without one must be given.
-        metavar: what help calls its value.
+        metavar: name of its value in the help.
         path: whether the value may be a file or folder.
-        repeat: whether its option may come several times.
-        group: the heading of help that it is listed under.
-        option: what the command line calls it, if not by its name.
+        repeat: whether its option may be repeated.
+        group: heading in the help.
+        option: its name on the command line, if different.
         bounds: what pydantic checks, such as `ge=1`.
     """
     extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat, "group": group, "option": option}
@@ -126,9 +126,9 @@ class RunSpec(BaseModel):
         "column of the dataset that holds the label", "label", metavar="NAME", min_length=1, group="samples"
     )
     prompts: tuple[str, ...] | PythonObject | None = _setting(
-        "what a vision-language model (CLIP, SigLIP) compares pictures with: templates such as 'a photo of a {}', "
-        "where {} stands for each class of the dataset, a text file with one template per line, or a JSON file "
-        "{class: [texts]}",
+        "texts that a vision-language model (CLIP, SigLIP) compares pictures with: templates such as 'a photo of "
+        "a {}', where {} is replaced by each class name of the dataset, a text file with one template per line, or a "
+        "JSON file {class: [texts]}",
         None,
         metavar="TEXT|FILE",
         path=True,
@@ -179,8 +179,8 @@ class RunSpec(BaseModel):
         group="samples",
     )
     mask_values: tuple[str, ...] | None = _setting(
-        "what of a mask is the object: values (1), a value with all above it (128+), colours ('#ff0000' or 255,0,0), "
-        "nonzero, or alpha (default: masks hold 0 and one other value)",
+        "which pixels of masks are the object: values (1), a value and all above it (128+), colours ('#ff0000' or "
+        "255,0,0), nonzero, or alpha (default: masks hold 0 and one other value)",
         None,
         metavar="VALUE",
         repeat=True,
@@ -239,7 +239,7 @@ class RunSpec(BaseModel):
     @field_validator("mask_values", mode="before")
     @classmethod
     def _words(cls, value: object) -> object:
-        """Return what of a mask is the object as words."""
+        """Return the mask values as words."""
         return words_of(value) or None
 
     @field_validator("only")
@@ -391,7 +391,7 @@ def about(name: str) -> str:
 
 
 def hint(name: str, key: str) -> Any:
-    """Return `metavar`, `path`, `repeat`, `group` or `option` of a setting, see `_setting`."""
+    """Return `metavar`, `path`, `repeat`, `group` or `option` of a setting; see `_setting`."""
     extra = RunSpec.model_fields[name].json_schema_extra
     return extra[key] if isinstance(extra, dict) else None
 

@@ -14,7 +14,7 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.types import Images, Target
 
 ACTIVATIONS = ("softmax", "sigmoid")  # what users choose from
-BINARY = "binary"  # sigmoid of a single logit: two classes that exclude each other, see `two_classes`
+BINARY = "binary"  # sigmoid of a single logit: two classes that exclude each other; see `two_classes`
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def activation_of(classifier: object) -> str:
     """Return the activation that turns the logits of a classifier into probabilities.
 
     Returns:
-        "softmax" if the classes exclude each other, as for a module that says nothing; "sigmoid" if each class stands
-        by itself, as in multi-label heads; "binary" for the two classes of a single logit.
+        "softmax" if the classes exclude each other, also for a module that does not say; "sigmoid" if classes are
+        independent, as in multi-label heads; "binary" for the two classes of a single logit.
     """
     return getattr(classifier, "activation", "softmax")
 
@@ -86,23 +86,23 @@ def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
 
 
 def asked_activation(activation: str) -> str:
-    """Return what a user gives as `activation=` for a classifier of this one."""
+    """Return the `activation=` that a user gives for a classifier with this activation."""
     return "sigmoid" if activation == BINARY else activation
 
 
 def two_classes(logit: Tensor) -> Tensor:
-    """Return the logits (B, 2) of the two classes of a network with a single logit z (B, 1): against it, and for it.
+    """Return the logits [-z, z], (B, 2), of the two classes of a network with a single logit z (B, 1).
 
-    These are [-z, z], and their probabilities sigmoid(-z) = 1 - sigmoid(z) and sigmoid(z). So the class against the
-    logit is explained by the weight -1 on it.
+    Their probabilities are sigmoid(-z) = 1 - sigmoid(z) and sigmoid(z). A map of class 0 thus explains the weight -1
+    on z.
     """
-    # Explainers that give each operation of the network a rule must not see these, which are not the network's.
+    # Explainers with a rule for each operation of the network must not see these, which are not part of the network.
     with torch._C.DisableTorchFunction():
         return torch.cat([-logit, logit], dim=1)
 
 
 def two_weights(weight: Tensor) -> Target:
-    """Return weights (B, 1) on a single logit as weights (B, 2) of its two classes, none of them negative."""
+    """Return weights (B, 1) of a single logit as non-negative weights (B, 2) of its two classes."""
     return torch.cat([(-weight).clamp(min=0), weight.clamp(min=0)], dim=1)
 
 
@@ -122,14 +122,14 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
         raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
     if logits.shape[1] != target.shape[1]:
         raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {logits.shape[1]}"
-                        + " (two for a single logit: against it, and for it)" * (target.shape[1] == 1))  # fmt: skip
+                        + " (a single logit has two classes)" * (target.shape[1] == 1))  # fmt: skip
     outputs = logits if on == "logit" else probabilities(logits, activation_of(classifier))
-    # A class that is masked out has a logit of -infinity, and 0 times infinity is NaN.
+    # A masked-out class has a logit of -infinity, and 0 times infinity is NaN.
     return (outputs.masked_fill((target == 0) & outputs.isneginf(), 0) * target).sum(dim=1)
 
 
 def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
-    """Return bool (B,): whether a target weighs a class whose logit is infinite, as of one that is masked out."""
+    """Return bool (B,): whether a target gives weight to an infinite logit, such as that of a masked-out class."""
     return (logits.isinf() & (target.to(logits.device) != 0)).any(dim=1).cpu().numpy()
 
 

@@ -50,8 +50,8 @@ class Batch:
         masks: Bool (B, H, W); all False where `left_out` has a reason.
         labels: Int (B,); -1 for a row without label.
         ids: the image ids.
-        left_out: why a sample has no usable mask ("no mask", "empty mask", "mask emptied by the crop", or that it does
-            not tell the object), else None.
+        left_out: why a sample has no usable mask ("no mask", "empty mask", "mask emptied by the crop", or that it is
+            unclear what the object is), else None.
         columns: further columns of the dataset, by name.
     """
 

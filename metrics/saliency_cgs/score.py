@@ -49,8 +49,8 @@ def saliency_cgs(
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
 
     by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, G_A the group of the top class, G_B the group
-    disjoint from G_A with the highest mean probability, never one that was merged for classes without a group. x_s is
-    the image without the top share s of the pixels of the map for the target group_vs_group(G_A, G_B).
+    disjoint from G_A with the highest mean probability, where merged groups are left out. x_s is the image without
+    the top share s of the pixels of the map for the target group_vs_group(G_A, G_B).
 
     Args:
         images: (B, 3, H, W) in [0, 1].

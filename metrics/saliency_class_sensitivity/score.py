@@ -35,7 +35,7 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
         score = pearson(E(x, argmax_k logit_k), E(x, argmin_k logit_k)), over the pixels
 
     A map that distinguishes classes scores near 0 or below; a map that ignores the class scores 1. Among equal logits,
-    the first class counts; a class that the network masks out by a logit of -infinity does not count.
+    the first class counts; classes that the network masks out with a logit of -infinity do not count.
 
     Args:
         images: (B, 3, H, W) in [0, 1].

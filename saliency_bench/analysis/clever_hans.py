@@ -1,9 +1,9 @@
-"""Clever Hans finder: samples whose target the network is confident of, from pixels outside the object.
+"""Clever Hans finder: samples whose target the network predicts with confidence from pixels outside the object.
 
 Equation 19 of Li et al. (2020): f_c above 0.9, pointing game below 0.5, insertion above the run's median. The map
 points outside the mask, and the pixels it points at suffice for the network: it may look at the wrong thing. f_c is the
-confidence in what the maps explain, not in the most probable class: the probability of the target's class, the sum over
-the classes of a group, and for a contrast the difference of both sides, as in insertion.
+confidence in what the maps explain, not in the most probable class: the probability of the target class, the sum over
+the classes of a group, or for a contrast the difference between the two sides, as in insertion.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,8 +33,8 @@ def clever_hans(
 
     Args:
         runs: with saliency_pointing_game and saliency_insertion.
-        confidence: f_c, of the target that the maps explain, above this; a sample that the network is known to get
-            wrong is left out.
+        confidence: f_c of the target that the maps explain must be above this. Samples that the network is known to
+            get wrong are left out.
         pointing_game: below this.
         insertion: above this; default: the median of the explainer's own scores in the run.
 
@@ -66,7 +66,7 @@ def clever_hans(
     above = "the median of the explainer" if insertion is None else f"{insertion:g}"
     notes = [
         f"Confidence in the explained target above {confidence:g}, pointing game below {pointing_game:g}, insertion "
-        f"above {above}; none that is known to be wrong.",
+        f"above {above}; samples known to be wrong are left out.",
         "95 % intervals of the shares are for these thresholds; that the median itself is of samples is not in them.",
         "Look at each: the mask may be wrong, and evidence may well lie beside the object.",
     ]
@@ -85,7 +85,7 @@ def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]
 
 
 def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
-    """Return (f_c (n,) in the order of the run's ids, NaN where there is none; whether each sample may be right)."""
+    """Return (f_c (n,) in the order of the run's ids, NaN if unknown; whether each sample may be right)."""
     columns = ["image_id", "target_confidence", "correct"]
     table = pa.concat_tables(pq.read_table(_predictions(folder), columns=columns) for folder in run.all_folders)
     confidences, correct = (
@@ -99,12 +99,12 @@ def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _predictions(folder: Path) -> Path:
-    """Return the path of a run's predictions. Raise UserError if there are none, or none of the targets."""
+    """Return the path of a run's predictions; raise UserError if the file or its target confidence is missing."""
     path = folder / "predictions.parquet"
     if not path.is_file() or "target_confidence" not in pq.read_schema(path).names:
         raise UserError(
-            f"{folder} has no predictions.parquet with the column target_confidence, the confidence in what the maps "
-            "explain, as of an earlier version; start the run again"
+            f"{folder} has no predictions.parquet with the column target_confidence (the confidence in what the maps "
+            "explain); it may come from an earlier version: start the run again"
         )
     return path
 

@@ -9,7 +9,7 @@ Neither the model nor its library is changed: inside, a fused attention (`scaled
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is kept. This works
 the same for transformers, timm, torchvision and your own modules. The tokens are identified by gradients at a picture
 of noise, once per classifier and image size: which pixels each patch token comes from, and which tokens the head reads.
-A network that switches gradients off inside is looked through for this.
+For this step only, gradients also pass through parts of the network that switch them off.
 """
 
 from collections.abc import Iterator
@@ -46,8 +46,8 @@ class Tokens:
 
     Attributes:
         blocks: Number of consecutive attentions.
-        patches: Int (h, w), the token of each patch; the others are class, distillation and register tokens.
-        read: Those of the others that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT.
+        patches: Int (h, w), the index of each patch's token. Other tokens: class, distillation and register tokens.
+        read: Other tokens that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT.
         pooled: Whether the head reads the patch tokens.
     """
 
@@ -62,14 +62,14 @@ class AttentionRecorder(TorchFunctionMode):
 
     Args:
         start: First block whose matrix takes gradients; None for no block.
-        whole: Whether the inputs are kept with their gradients, not only their shapes.
+        whole: Whether to keep the inputs with their gradients, not only their shapes.
 
     Attributes:
         matrices: [Float (B, heads, T, T)], one per block.
         features: Float (B, C, h, w), the last feature map of convolutions before the first attention, after norm,
             activation and pooling; None without convolutions.
         inputs: The input of the linear layer before each matrix, Float (B, T, C).
-        convolved_after: Whether a convolution came after the first attention.
+        convolved_after: Whether the network has a convolution after the first attention.
         tokens: The tokens of the classifier, set by `recording_attention`.
     """
 
@@ -83,7 +83,7 @@ class AttentionRecorder(TorchFunctionMode):
         self.features: Tensor | None = None
         self.convolved_after = False
         self._linear_inputs: list[Tensor] = []  # since the last matrix
-        self._stem: Tensor | None = None  # the features as the next operation gets them
+        self._stem: Tensor | None = None  # the features that the next operation receives
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -165,12 +165,12 @@ class AttentionRecorder(TorchFunctionMode):
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
     def _record_features(self, output: Tensor) -> Tensor:
-        """Keep a feature map, if no attention was before it, and return it for the next operation."""
+        """Keep a feature map that comes before any attention, and return it for the next operation."""
         if self.matrices:
             self.convolved_after = True
             return output
         self.features = output
-        self._stem = self.compute(torch.clone, (output,), {}) if self.whole else output  # which may work in place
+        self._stem = self.compute(torch.clone, (output,), {}) if self.whole else output  # it may be changed in place
         return self._stem
 
     def _record_matrix(self, output: Tensor) -> None:
@@ -220,7 +220,7 @@ class _Uncut(AttentionRecorder):
     """AttentionRecorder that lets gradients through where a network switches them off or detaches."""
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch with autograd on; what detaches gives its input instead."""
+        """Call a torch function with autograd on; a function that detaches returns its input instead."""
         if function in (torch.detach, Tensor.detach) or getattr(function, "__self__", None) is Tensor.data:
             return args[0].view_as(args[0])
         if function is Tensor.detach_:
@@ -235,11 +235,11 @@ _identified: WeakKeyDictionary[Classifier, dict[torch.Size, Tokens]] = WeakKeyDi
 def tokens_of(classifier: Classifier, images: Images) -> Tokens:
     """Return the tokens of a classifier for images of this size, identified by a forward and some backward passes.
 
-    They are kept, so that it happens once.
+    The result is cached.
 
     Raises:
         UserError: The network's attention is not from all patches to all patches, one block after the other, or another
-            branch goes past the patches.
+            branch bypasses the patches.
     """
     known = _identified.setdefault(classifier, {})
     size = images.shape[2:]
@@ -256,7 +256,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 
 def _tokens(classifier: Classifier, image: Images) -> Tokens:
-    """Return the tokens of a classifier, looked for through what cuts the gradient if there is such."""
+    """Return the tokens of a classifier, if necessary with gradients passed through parts that cut them."""
     with torch.enable_grad():
         try:
             return _identify(classifier, image, AttentionRecorder)
@@ -274,16 +274,16 @@ def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorde
     assert sequence is not None
     if _gradient(_mixed(sequence), image) is None:
         raise UserError(
-            f"the gradient is cut inside {classifier.id}, between the image and its first attention, so it cannot be "
-            f"told which token is which patch; {FIX_WITHOUT_GRADIENTS}"
+            f"the gradient is cut inside {classifier.id}, between the image and its first attention, so its tokens "
+            f"cannot be matched to patches; {FIX_WITHOUT_GRADIENTS}"
         )
     patches = _patches(sequence, image)
     if patches is None and recorded.features is not None:
         patches = _patches(sequence, recorded.features)
     if patches is None or not _blocks_are_sequential(recorded):
         raise UserError(
-            f"the tokens of {classifier.id} are not its patches, one each, or its blocks do not follow one another, "
-            f"so its attention is not a map over patches; {FIX}"
+            f"{classifier.id} does not have one token per patch, or its blocks do not follow one another, so its "
+            f"attention is not a map over patches; {FIX}"
         )
     gradient = _gradient(_mixed(logits), recorded.matrices[-1])
     is_read = torch.zeros(sequence.shape[1], dtype=torch.bool)
@@ -304,10 +304,14 @@ def _blocks_are_sequential(recorded: AttentionRecorder) -> bool:
 
 
 def _patches(sequence: Tensor, source: Tensor) -> Tensor | None:
-    """Return the token of each patch, Int (h, w), of tokens (1, T, C) made of an image or a feature map (1, C, H, W).
+    """Return the index of each patch's token, Int (h, w); None if the tokens do not form rows and columns.
 
-    Each pixel is given to the token that depends most on it. Bit by bit of the token's number, the gradients of all
-    tokens with this bit are compared with those of all others. None if the tokens do not lie in rows and columns.
+    Each pixel is assigned to the token that depends on it most. The index of that token is found bit by bit: the
+    gradients of all tokens whose index has the bit are compared with the gradients of all others.
+
+    Args:
+        sequence: Tokens (1, T, C).
+        source: The image or feature map (1, C, H, W) that the tokens are computed from.
     """
     count = sequence.shape[1]
     owner = torch.zeros(source.shape[2:], dtype=torch.long)
@@ -321,15 +325,15 @@ def _patches(sequence: Tensor, source: Tensor) -> Tensor | None:
 
 
 def _dependence(tokens: Tensor, source: Tensor) -> Tensor:
-    """Return Float (H, W), how much tokens (1, n, C) depend on each pixel of an image or a feature map (1, C, H, W)."""
+    """Return how much tokens (1, n, C) depend on each pixel of an image or feature map (1, C, H, W), Float (H, W)."""
     gradient = _gradient(_mixed(tokens), source)
     return torch.zeros(source.shape[2:]) if gradient is None else gradient[0].abs().sum(dim=0).cpu()
 
 
 def _grid(owner: Tensor) -> Tensor | None:
-    """Return Int (h, w) of Int (H, W) whose numbers fill rectangles in h rows and w columns, else None.
+    """Reduce the token of each pixel, Int (H, W), to one per patch, Int (h, w); None if patches are no rectangles.
 
-    Pixels of no token, -1, may be left over at the borders, in less than a row or column.
+    At the borders, less than a row or column of patches may belong to no token (-1).
     """
     rows, heights = owner.unique_consecutive(dim=0, return_counts=True)
     grid, widths = rows.unique_consecutive(dim=1, return_counts=True)

@@ -75,16 +75,16 @@ def transformers(
     labels: Sequence[str] | None = None,
     device: torch.device | None = None,
 ) -> Classifier:
-    """Load a checkpoint of a folder or the Hub.
+    """Load a checkpoint from a folder or the Hub.
 
     Args:
         name: Folder or Hub id.
         revision: Branch, tag or commit.
         layer: The layer that Grad-CAM reads.
-        activation: What the user gave; a single logit needs one.
-        prompts: What a vision-language model compares pictures with.
-        labels: Its class names, if the prompts do not name them.
-        device: Where the embeddings of its texts are computed.
+        activation: The activation given by the user, which a single logit needs.
+        prompts: Prompts of a vision-language model.
+        labels: Class names, if the prompts do not contain them.
+        device: Device on which the text embeddings are computed.
     """
     from transformers import AutoModelForImageClassification
 
@@ -126,7 +126,7 @@ def transformers(
 def _vision_language(
     source: Source, config: Any, layer: str | None, prompts: Prompts, texts: Texts, device: torch.device | None
 ) -> Classifier:
-    """Load a vision-language model, which classifies by the texts of each class."""
+    """Load a vision-language model as a classifier that compares a picture with the texts of each class."""
     from transformers import AutoModelForZeroShotImageClassification
 
     with counted(source.name, room_of(source.folder)):
@@ -134,7 +134,7 @@ def _vision_language(
             source.folder, config=config, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     if loading["missing_keys"]:
-        raise UserError(f"{source.name} has no weights for {', '.join(sorted(loading['missing_keys'])[:3])}")
+        raise UserError(f"{source.name} lacks the weights {', '.join(sorted(loading['missing_keys'])[:3])}")
     network = zero_shot(model, tokenizer_of(source.folder, source.name), texts, source.name, device)
     geometry, frame, mean, std = frame_of(processor_of(source.folder, source.name), source.name)
     return checked(
@@ -160,8 +160,8 @@ def tokenizer_of(folder: Path, name: str) -> Any:
     check_folder(folder, str(folder))
     if not any((folder / file).exists() for file in TOKENIZERS):
         raise UserError(
-            f"{name} has no tokenizer ({TOKENIZERS[0]}), which its texts need; save the one that it was trained with "
-            "into its folder (tokenizer.save_pretrained)"
+            f"{name} has no tokenizer ({TOKENIZERS[0]}), so prompts cannot be embedded; save the tokenizer that it was "
+            "trained with into its folder (tokenizer.save_pretrained)"
         )
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 

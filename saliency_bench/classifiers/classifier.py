@@ -32,14 +32,14 @@ from saliency_bench.utils.untouched import callers_device
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
 LONGEST_LINE = 110  # characters of what a classifier prints
-TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # sizes of images, for a network of which none is known
+TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # image sizes to try if the network does not state one
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = ("fp32", "tf32", *DTYPES)
 # Words of the RuntimeErrors by which torch rejects a size; transformers, timm and torchvision raise other types.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
 TOKENS = "Expected tensor for argument #1 'indices'"  # words by which an embedding rejects pixels
 
-# {network: what its passes change}, for the next classifier of the same network: a cache is filled only once.
+# {network: entries that a forward pass changes}. Shared by classifiers of one network: a cache is filled only once.
 _written_before: WeakKeyDictionary[nn.Module, frozenset[str]] = WeakKeyDictionary()
 
 
@@ -66,15 +66,15 @@ class RefusedImagesError(UserError):
 class Classifier(nn.Module):
     """A network from images Float (B, 3, H, W) in [0, 1] to logits (B, K), K >= 2.
 
-    A network with a single logit z under a sigmoid has two classes, against it and for it, with the logits [-z, z]
-    (`target_weights.two_classes`). One class name "square" names them "not square" and "square".
+    A network with a single logit z and a sigmoid is treated as one with two classes and the logits [-z, z]
+    (`target_weights.two_classes`). With a single class name "square", the classes are "not square" and "square".
 
     Attributes:
         id: The name it was loaded by; "module:TYPE" of a model object.
         repo: Repository on the Hub, if it was loaded from there.
         revision: Commit of the repository, or the name of torchvision's weights.
         labels: Class names, or None.
-        prompts: What the texts of a vision-language model were made of: templates or {label: texts}; None of others.
+        prompts: Prompts of a vision-language model: templates or {label: texts}. None for other models.
         geometry: How `prepare` resizes.
         frame: The function that does, for one picture.
         activation: "softmax" or "sigmoid": what turns logits into probabilities (`target_weights.probabilities`);
@@ -128,7 +128,7 @@ class Classifier(nn.Module):
         self.layer = layer
         self.channels = channels
         self.logits = logits
-        # In the place of the hash of what cannot be hashed; it stays for as long as this classifier lives.
+        # Replaces the hash of a value that cannot be hashed; constant for the lifetime of this classifier.
         self._token = secrets.token_hex(8)
         self._written: frozenset[str] | None = None  # see `_written_by_a_pass`
         self.activate(activation or _known_activation(model))
@@ -177,15 +177,15 @@ class Classifier(nn.Module):
             return
         if classes == 1 and len(self.labels) != 2:
             raise UserError(
-                f"{self.id} gives one logit, but {len(self.labels)} class names are known "
+                f"{self.id} returns one logit but has {len(self.labels)} class names "
                 f"({', '.join(self.labels[:2])} ...); give load_classifier(model, labels=[...]) the name of the class "
-                "it speaks for, or two names, of the class against it and the class for it"
+                "of a positive logit, or two names, first that of a negative logit, then that of a positive one"
             )
         if classes > 1 and (self._is_named_by_one or len(self.labels) != classes):
             names = self.labels[1:] if self._is_named_by_one else self.labels
             raise UserError(
-                f"{self.id} gives {classes} logits, but {len(names)} class names are known "
-                f"({', '.join(names[:2])} ...); give load_classifier(model, labels=[...]) one for each logit"
+                f"{self.id} returns {classes} logits but has {len(names)} class names "
+                f"({', '.join(names[:2])} ...); give load_classifier(model, labels=[...]) one name per logit"
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
@@ -216,7 +216,7 @@ class Classifier(nn.Module):
                     f"{self.id} gives probabilities (rows that sum to 1), and their softmax would be taken once more; "
                     "give the network without its last softmax, so that it returns logits"
                 )
-        # A class that is masked out has a logit of -infinity.
+        # A masked-out class has a logit of -infinity.
         self._gives_logits = not bool(logits.isnan().any()) and bool(logits.isfinite().any(dim=1).all())
 
     def _output(self, normalised: Tensor) -> Any:
@@ -231,8 +231,8 @@ class Classifier(nn.Module):
                 raise UserError(f"{self.id} {_other_channels(int(channels[1]), int(channels[2]))}") from error
             if "Inference tensors cannot" in str(error):
                 raise UserError(
-                    f"{self.id} holds a tensor that was made inside torch.inference_mode(), through which no gradient "
-                    "comes; build the network outside of that mode"
+                    f"{self.id} holds a tensor created inside torch.inference_mode(), which cannot be used for "
+                    "gradients; build the network outside inference mode"
                 ) from error
             if "numpy() on Tensor that requires grad" in str(error):
                 raise UserError(
@@ -259,7 +259,7 @@ class Classifier(nn.Module):
 
     @contextmanager
     def _own_arithmetic(self) -> Iterator[None]:
-        """Compute in the precision of this classifier, with defaults that fit the network's own tensors."""
+        """Compute in the precision of this classifier, with a default dtype and device that fit the network."""
         kind, dtype = self.device.type, torch.get_default_dtype()
         with ExitStack() as inside:
             inside.enter_context(arithmetic(self.precision == "tf32"))
@@ -396,7 +396,7 @@ class Classifier(nn.Module):
     def digest(self) -> str:
         """Hash of weights, normalisation, structure (`structure_of`) and the code of `logits`, as they are now.
 
-        What a forward pass itself changes, such as a counter or features that are kept, does not count.
+        Values that a forward pass changes, such as a counter or cached features, are left out.
         """
         hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
         structure = structure_of(self.model)
@@ -413,12 +413,12 @@ class Classifier(nn.Module):
         return hasher.hexdigest()
 
     def _written_by_a_pass(self, structure: Mapping[str, str]) -> frozenset[str]:
-        """Return the entries of a network's structure that a forward pass changes; found by one pass, once."""
+        """Return the entries of a network's structure that a forward pass changes. The pass is run only once."""
         if self._written is None:
             self._written, before = _written_before.get(self.model, frozenset()), self._gives_logits
             with untouched(self), self.uncounted(), torch.no_grad():
                 for height, width in [self.geometry.frame] if self.geometry.frame else TRIED:
-                    with suppress(Exception):  # networks may raise anything for a size that they do not take
+                    with suppress(Exception):  # a network may raise any exception for an unsupported size
                         self(torch.zeros(1, 3, height, width, device=self.device))
                         break
             self._gives_logits = before
@@ -427,7 +427,7 @@ class Classifier(nn.Module):
             self._written |= {name for name in names if structure.get(name) != after.get(name)}
             _written_before[self.model] = self._written
             if unstable := sorted(name for name in names - self._written if structure[name] == UNSTABLE):
-                complain(f"{self.id}: {unstable[0].strip()} cannot be hashed, so that every start computes anew")
+                complain(f"{self.id}: {unstable[0].strip()} cannot be hashed, so results are recomputed at every start")
         return self._written
 
     def prepare(self, rows: Any, columns: Sequence[str] = (), mask_values: Any = None) -> Batch:
@@ -436,10 +436,10 @@ class Classifier(nn.Module):
         Args:
             rows: Dicts with `image` and, where available, `mask`, `label`, `image_id`; or a slice of a dataset (a dict
                 of lists).
-            columns: Names of further columns, of which pictures are prepared as the images are.
-            mask_values: What of a mask is the object, one or several: a value (1), a value with all above it ("128+"),
-                a colour ("#ff0000"), "nonzero" or "alpha". Default: masks hold 0 and one other value; one that does not
-                is left out, and `left_out` of the batch says why.
+            columns: Names of further columns; pictures in them are prepared like the images.
+            mask_values: Which pixels of a mask are the object, one or several choices: a value (1), a value and all
+                above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default masks must hold 0 and one
+                other value; other masks are left out, with the reason in `left_out` of the batch.
 
         Raises:
             UserError: An image or mask cannot be read, or its mask has another size (the image is named).

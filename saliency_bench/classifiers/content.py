@@ -1,10 +1,10 @@
-"""Hash a Python value by its content, the same in every process: what a network's `forward` may read.
+"""Hash a Python value by its content, with the same result in every process, for values that a network reads.
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
-Numbers, text and containers count by value, tensors and arrays by their bytes, functions and classes of your own by
-their code and by the globals that the code names, objects by their class and attributes. Functions and classes of
-libraries and of this package count by name. Devices do not count.
+Numbers, text and containers are hashed by value, tensors and arrays by their bytes, your own functions and classes by
+their code and the globals that the code names, and objects by their class and attributes. Functions and classes of
+libraries and of this package are hashed by name. Devices are ignored.
 """
 
 import copyreg
@@ -24,41 +24,41 @@ from torch import nn
 
 from saliency_bench.utils.source_code import is_library, nested
 
-DEEPEST = 60  # values within values
+DEEPEST = 60  # levels of nesting
 MOST = 200_000  # values in one hash
-# What describes a class or function in Python's terms, or differs between equal ones.
+# Python's own attributes of classes and functions, and attributes that differ between equal ones.
 UNIMPORTANT = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__annotations__",
                "__static_attributes__", "__abstractmethods__", "_abc_impl", "__wrapped__", "__slotnames__"}  # fmt: skip
 DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)  # of `__slots__`
 MAKING = {"__init__", "__new__", "__init_subclass__", "__repr__", "__str__", "__reduce__", "__reduce_ex__",
           "__getstate__", "__setstate__", "__del__"}  # fmt: skip
-# What computes nothing.
+# Objects that do not affect results.
 OPAQUE = (type(threading.Lock()), type(threading.RLock()), torch.device, torch._C.Stream)
 
 
 class UnhashableError(Exception):
-    """A value has no content that is the same in another process; the message says which value."""
+    """A value has no content that is the same in every process; the message names the value."""
 
 
 class ContentHasher:
-    """Hashes values by content.
+    """Hash values by content.
 
     Args:
-        names: {id of an object: the name that stands for it}; these objects are not looked into.
-        special: Called with each object first: returns what to hash in its place, or None.
+        names: {id of an object: name to hash in its place}.
+        special: Called with each object first; returns a value to hash in its place, or None.
     """
 
     def __init__(self, names: Mapping[int, str] | None = None, special: Callable[[Any], Any] = lambda value: None):
         self._names, self._special = dict(names or {}), special
         self._hashes: dict[int, bytes] = {}
-        self._alive: list[object] = []  # so that no other object gets the id of one that was hashed
+        self._alive: list[object] = []  # keeps hashed objects alive, so that their ids are not reused
         self._open: list[int] = []
 
     def hash(self, value: object) -> str:
-        """Return a hash of a value, 32 hexadecimal digits.
+        """Return the hash of a value, 32 hexadecimal digits.
 
         Raises:
-            UnhashableError: The value holds something that has no stable content, such as an open file.
+            UnhashableError: The value holds an object without stable content, such as an open file.
         """
         self._open.clear()
         return self._hash(value).hex()
@@ -70,11 +70,11 @@ class ContentHasher:
         key = id(value)
         if key in self._names:
             return _digest("named", self._names[key])
-        if key in self._open:  # a value that holds itself
+        if key in self._open:  # a value that contains itself
             return _digest("cycle", str(len(self._open) - self._open.index(key)))
         if key not in self._hashes:
             if len(self._open) >= DEEPEST or len(self._hashes) >= MOST:
-                raise UnhashableError(f"{_class_name(type(value))} is too deep or too large")
+                raise UnhashableError(f"{_class_name(type(value))} is nested too deeply or too large")
             self._open.append(key)
             try:
                 self._hashes[key] = _digest(*self._parts(value))
@@ -84,7 +84,7 @@ class ContentHasher:
         return self._hashes[key]
 
     def _parts(self, value: Any) -> Iterator[str | bytes]:
-        """Yield what a value consists of, hashed."""
+        """Yield the hashes of the parts of a value."""
         kind = type(value)
         replaced = self._special(value)
         if replaced is not None:
@@ -111,7 +111,7 @@ class ContentHasher:
             yield from self._object(value)
 
     def _callable(self, value: Any) -> Iterator[str | bytes] | None:
-        """Return what a function consists of; None for any other callable object."""
+        """Return the parts of a function; None for any other callable object."""
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.MethodType):
@@ -129,9 +129,9 @@ class ContentHasher:
         return None
 
     def _function(self, function: types.FunctionType) -> Iterator[str | bytes]:
-        """Yield the name of a library's function, or the code of your own with the values that it refers to."""
-        module = str(function.__globals__.get("__name__", ""))  # `__module__` is another's after functools.wraps
-        cells = self._hash([_contents(cell) for cell in function.__closure__ or ()])  # what decorators wrap, too
+        """Yield the name of a library function, or the code of your own function and the values that it refers to."""
+        module = str(function.__globals__.get("__name__", ""))  # functools.wraps replaces `__module__`
+        cells = self._hash([_contents(cell) for cell in function.__closure__ or ()])  # and wrapped functions
         if is_library(module):
             yield from ("function", module.partition(".")[0], function.__qualname__, cells)
             return
@@ -142,7 +142,7 @@ class ContentHasher:
             yield from (name, self._hash(value))
 
     def _code(self, code: types.CodeType) -> Iterator[str | bytes]:
-        """Yield what code computes, without where it was written."""
+        """Yield the instructions of code, without file names and line numbers."""
         yield from ("code", code.co_code, str((code.co_argcount, code.co_kwonlyargcount, code.co_flags)))
         for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
             yield " ".join(names)
@@ -150,10 +150,10 @@ class ContentHasher:
             yield self._hash(constant)
 
     def _class(self, kind: type) -> Iterator[str | bytes]:
-        """Yield the name of a library's class, or name, methods and class attributes of your own.
+        """Yield the name of a library class, or the name, methods and class attributes of your own class.
 
-        Of a module, methods count that `forward` can reach: what trains a network or makes it does not. Methods of your
-        own that were put into a library's class count as well.
+        For a module, only methods that `forward` can reach count, not those that build or train the network. Your own
+        methods that were patched into a library class count too.
         """
         yield from ("class", _class_name(kind))
         reached = _reached(kind) if issubclass(kind, nn.Module) else None
@@ -168,7 +168,7 @@ class ContentHasher:
                         yield from (name, self._hash(part))
 
     def _object(self, value: Any) -> Iterator[str | bytes]:
-        """Yield class, attributes and items of an object."""
+        """Yield the class, attributes and items of an object."""
         kind = type(value)
         yield from ("object", self._hash(kind))
         if isinstance(value, Mapping) and hasattr(value, "items"):
@@ -187,7 +187,7 @@ class ContentHasher:
             yield from (name, self._hash(attribute))
 
     def _reduced(self, value: Any) -> Iterator[str | bytes]:
-        """Yield what a pickle of an object would hold."""
+        """Yield what pickle would store for an object."""
         registered = copyreg.dispatch_table.get(type(value))
         try:
             reduced = registered(value) if registered else value.__reduce_ex__(4)
@@ -203,7 +203,7 @@ class ContentHasher:
 
 
 def _digest(*parts: str | bytes) -> bytes:
-    """Return a hash of parts, each with its length."""
+    """Return a hash of parts, each preceded by its length."""
     digest = blake2b(digest_size=16)
     for part in parts:
         content = part.encode(errors="surrogatepass") if isinstance(part, str) else part
@@ -213,7 +213,7 @@ def _digest(*parts: str | bytes) -> bytes:
 
 
 def _tensor(value: torch.Tensor) -> Iterator[str | bytes]:
-    """Yield type, shape and bytes of a tensor."""
+    """Yield the dtype, shape and bytes of a tensor."""
     yield from ("tensor", str(value.dtype), str(tuple(value.shape)))
     if value.device.type == "meta":
         return
@@ -222,11 +222,11 @@ def _tensor(value: torch.Tensor) -> Iterator[str | bytes]:
             value.detach().cpu().resolve_conj().resolve_neg())  # fmt: skip
         yield plain.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise UnhashableError(f"a tensor of {value.dtype}, {value.layout} cannot be hashed") from error
+        raise UnhashableError(f"a tensor of dtype {value.dtype} and layout {value.layout} cannot be hashed") from error
 
 
 def _contents(cell: types.CellType) -> object:
-    """Return what a closure's cell holds; None for an empty cell."""
+    """Return the content of a closure cell; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -234,10 +234,10 @@ def _contents(cell: types.CellType) -> object:
 
 
 def _globals(code: types.CodeType, scope: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of the globals that code names, and of attributes of your own modules among them."""
+    """Yield (name, value) of the globals that code names, including attributes of your own modules."""
     names = sorted({name for part in nested(code) for name in part.co_names})
     for name in names:
-        value = scope[name] if name in scope else sys.modules.get(name)  # one that is imported within the function
+        value = scope[name] if name in scope else sys.modules.get(name)  # a module imported inside the function
         if not isinstance(value, types.ModuleType):
             if name in scope:
                 yield name, value
@@ -246,7 +246,7 @@ def _globals(code: types.CodeType, scope: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _functions(value: Any) -> list[Any]:
-    """Return the functions of a method, property or cached property; none of any other class attribute."""
+    """Return the functions behind a method, property or cached property; [] for any other class attribute."""
     if isinstance(value, property):
         return [part for part in (value.fget, value.fset) if part is not None]
     function = getattr(value, "__func__", getattr(value, "func", value))  # of class methods, of cached properties
@@ -254,7 +254,7 @@ def _functions(value: Any) -> list[Any]:
 
 
 def _reached(kind: type) -> set[str]:
-    """Return the names of the methods that a module's `forward` may call: those that its code names, and so on."""
+    """Return the names of the methods that `forward` of a module may call, directly or indirectly."""
     reached: set[str] = set()
     waiting = {name for name in dir(kind) if name.startswith("__") and name not in MAKING} | {"forward"}
     while waiting:
@@ -269,18 +269,18 @@ def _reached(kind: type) -> set[str]:
 
 
 def _is_own_function(value: object) -> bool:
-    """Return whether a value is a function that no library defines."""
+    """Return whether a value is a function that does not come from a library."""
     return isinstance(value, types.FunctionType) and not is_library(str(value.__globals__.get("__name__", "")))
 
 
 def _class_name(kind: type) -> str:
-    """Return the name of a class with its package; your own may be imported under several names."""
+    """Return the name of a class with its package, since your own module may be imported under several names."""
     package = kind.__module__.partition(".")[0] if is_library(kind.__module__) else ""
     return f"{package} {kind.__qualname__}"
 
 
 def _has_plain_state(kind: type) -> bool:
-    """Return whether the attributes of a class's objects are all that they hold."""
+    """Return whether the attributes of an object of this class are its whole state."""
     if kind in copyreg.dispatch_table:
         return False
     if any(
@@ -291,7 +291,7 @@ def _has_plain_state(kind: type) -> bool:
 
 
 def _refuse_hidden_state(value: object) -> None:
-    """Raise UnhashableError for an object that holds more than attributes, in memory of a class written in C."""
+    """Raise UnhashableError for an object with state outside its attributes, as in a class written in C."""
     try:
         object.__reduce_ex__(value, 4)
     except TypeError as error:

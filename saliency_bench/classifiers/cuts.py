@@ -1,7 +1,7 @@
-"""Whether a layer is a full cut: whether all that the logits take from the image goes through the layer's last output.
+"""Test whether a layer is a full cut: everything that the logits take from the image passes through its last output.
 
-Grad-CAM and its kin show the evidence that a layer holds. In a chain of layers that is all evidence, but not where
-another branch goes past the layer, or where the network runs the layer on several views of the image. The test: do the
+Grad-CAM and similar methods show the evidence that a layer holds. In a chain of layers that is all evidence, but not if
+another branch bypasses the layer, or if the network runs the layer on several views of the image. The test: do the
 logits still depend on the image while the layer's last output is held fixed?
 """
 
@@ -24,9 +24,9 @@ TOLERANCE = 1e-4  # of the largest logit; both passes compute the same, but a GP
 def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: int) -> bool:
     """Return whether the logits do not depend on the image while the last output of a module is held fixed.
 
-    Two images go through the network, the second with the module's output of the first: the logits must be the same,
-    and have no gradient at either image. Values alone would miss what vanishes beside large logits; gradients alone
-    what the network computes without them (a frozen branch).
+    Two images are passed through the network, the second with the module's output for the first: the logits must be
+    equal, and have no gradient at either image. Comparing only values would miss effects too small beside large logits;
+    checking only gradients would miss parts computed without them (a frozen branch).
 
     Args:
         classifier: the network.
@@ -48,17 +48,17 @@ def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: 
 def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int, kept: list[Tensor]) -> Tensor | None:
     """Return the logits with the module's last output held fixed; None if they have a gradient at the image.
 
-    None also if the module runs more or less often than for another image.
+    Also None if the number of runs of the module depends on the image.
     """
     inputs = image.clone().requires_grad_()
     for is_recording in (True, False):
         with torch.set_grad_enabled(is_recording), _last_output_held(module, runs, kept) as calls:
-            torch.manual_seed(0)  # a network may draw; `untouched` sets the generators back
+            torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
             try:
                 logits = classifier(inputs if is_recording else image)
                 count = len(calls)
                 gradient = _gradient(logits, inputs)
-            except (UserError, RuntimeError) as error:  # it takes no gradients: numpy, or writing to what they need
+            except (UserError, RuntimeError) as error:  # no gradients possible: NumPy, or in-place changes
                 if not is_recording or is_out_of_memory(error):
                     raise
                 continue
@@ -77,14 +77,14 @@ def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
 
 @contextmanager
 def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Iterator[list[None]]:
-    """Hold the output of a module's last call fixed, and yield a list with an entry for each call.
+    """Hold the output of a module's last call fixed, and yield a list with one entry per call.
 
-    It is what `kept` holds; if that is empty, it is the output itself, which `kept` then keeps.
+    The output is replaced by the one in `kept`; if `kept` is empty, the output is stored there.
     """
     calls: list[None] = []
 
     def hold(module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:
-        """Return what takes the place of the last output; None leaves the others as they are."""
+        """Return the replacement of the last output; None leaves the other outputs unchanged."""
         calls.append(None)
         if len(calls) != runs:
             return None
@@ -92,7 +92,7 @@ def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Itera
             kept.append(output.detach().clone())
         return kept[0].clone()  # later operations may write to it
 
-    handle = module.register_forward_hook(hold, prepend=True)  # a hook of the network may take the output elsewhere
+    handle = module.register_forward_hook(hold, prepend=True)  # before hooks of the network, which may use the output
     try:
         yield calls
     finally:

@@ -81,7 +81,7 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return classifier
     if not (classifier.compiled or classifier.precision in GAINING[images.device.type]):
         return classifier
-    with untouched(), torch.no_grad():  # inference mode would record other operations
+    with untouched(), torch.no_grad():  # under inference mode, other operations would be recorded
         state = _state(classifier, images)
         if _copies.get(classifier, (None,))[0] != state:
             _copies[classifier] = state, _fused_copy(classifier, images)
@@ -163,7 +163,7 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
     folds = FOLDING[probe.device.type] or classifier.compiled
     exact, pairs = _recorded(classifier, probe) if folds else (classifier(probe), [])
     fused = _folded(classifier, pairs)
-    finite = exact[exact.isfinite()]  # classes may be masked out by -infinity
+    finite = exact[exact.isfinite()]  # a masked-out class has a logit of -infinity
     allowed = TOLERANCE * min(1.0, float(finite.max() - finite.min()))
     off = _distance(fused(probe), exact)
     if not off <= allowed:
@@ -194,13 +194,13 @@ def _compile(fused: Classifier) -> None:
 
 
 def _passed(fused: Classifier, images: Images) -> Tensor:
-    """Return the logits of a copy, compiled if it is."""
+    """Return the logits of the faster copy, which may be compiled."""
     with compiling() if fused.compiled else nullcontext():
         return fused(images)
 
 
 def _distance(logits: Tensor, exact: Tensor) -> float:
-    """Return the largest absolute difference; equal infinities do not differ."""
+    """Return the largest absolute difference; equal infinities count as no difference."""
     return float((logits - exact).masked_fill(logits == exact, 0).abs().max())
 
 

@@ -75,11 +75,11 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     That is the last module that gives a map of more than one pixel, before any pooling and with its activation: no
     pooling, and no container that ends in it (14 x 14 in VGG, layer4 in ResNet); nor the maps of class scores whose
     mean are the logits (SqueezeNet), or that a second head makes of tokens (VOLO). Dropout and identity do not count.
-    All that the logits take from the image goes through it (`cuts`), unless it is the classifier's `layer`.
+    Everything that the logits take from the image passes through it (`cuts`), unless it is the classifier's `layer`.
 
     Raises:
         UserError: The network's last features are tokens that are not its patches, row by row; or none of its feature
-            maps holds all that the logits take from the image.
+            maps holds everything that the logits take from the image.
     """
     if classifier.layer:
         return classifier.layer
@@ -95,20 +95,20 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
             "or use gradcam_vit or gae for a transformer, or an explainer that only uses outputs, such as rise"
         )
     if name != maps[-1]:
-        part = f"layer {maps[-1]} of {classifier.id}, the last feature map, holds only a part of the evidence"
-        _complain_once(classifier, images, maps[-1], f"{part}: layer {name} is read, which holds all of it")
+        part = f"layer {maps[-1]} of {classifier.id}, the last feature map, holds only part of the evidence"
+        _complain_once(classifier, images, maps[-1], f"{part}; reading layer {name}, which holds all of it")
     return name
 
 
 def has_feature_maps(classifier: Classifier, images: Images) -> bool:
-    """Return whether the network computes feature maps, of the image or of views that it makes of it."""
+    """Return whether the network computes feature maps, of the image or of views of it."""
     return bool(_feature_maps(classifier, images)) or _grown(classifier, images) is not None
 
 
 def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> None:
-    """Check that a layer's last output holds all evidence, which only a layer that was named may not.
+    """Check that a layer's last output holds all evidence.
 
-    One line says of a layer of one call that another branch goes past it (as past what lies in a residual block).
+    If the layer runs once and another branch bypasses it (as inside a residual block), only print a message.
 
     Args:
         classifier: the network.
@@ -117,7 +117,8 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
         outputs: its outputs for the images.
 
     Raises:
-        UserError: The layer runs several times and its last output is not all, or it runs on several views of an image.
+        UserError: The layer runs several times and its last output does not hold all evidence, or it runs on several
+            views of an image.
     """
     if len(outputs[-1]) != len(images) and _grown(classifier, images):
         raise _of_views(classifier, layer, len(outputs[-1]), len(images))
@@ -125,14 +126,14 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
         return
     if len(outputs) > 1:
         raise _of_part(classifier, images, layer)
-    _complain_once(classifier, images, layer, f"{_of_part(classifier, images, layer)}; the map shows this part alone")
+    _complain_once(classifier, images, layer, f"{_of_part(classifier, images, layer)}; the map shows only this part")
 
 
 def check_patches(classifier: Classifier, images: Images) -> None:
-    """Check that the logits of a transformer take all evidence from its patches.
+    """Check that a transformer takes all evidence from its patches.
 
     Raises:
-        UserError: Another branch goes past the patches, or they are made several times.
+        UserError: Another branch bypasses the patches, or they are computed several times.
     """
     layer = _patch_layer(classifier, images)
     if layer is None:
@@ -146,7 +147,7 @@ def check_patches(classifier: Classifier, images: Images) -> None:
 
 
 def _first_block(classifier: Classifier, images: Images) -> list[str]:
-    """Return what gives tokens up to the first block, the first module with a number as its name."""
+    """Return the modules that output tokens, up to the first block (the first module named by a number)."""
     modules = dict(classifier.model.named_modules())
     names = [
         output.name for output in _outputs(classifier, images[:1])
@@ -166,7 +167,7 @@ def check_views(classifier: Classifier, images: Images) -> None:
 
 
 def _patch_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the layer that makes the patches of a transformer: its last convolution, else its first linear layer."""
+    """Return the layer that computes the patches of a transformer: last convolution, else first linear layer."""
     modules = dict(classifier.model.named_modules())
     names = [output.name for output in _outputs(classifier, images[:1]) if len(output.shape) > 2]
     convolutions = [name for name in names if isinstance(modules[name], nn.Conv2d)]
@@ -175,13 +176,13 @@ def _patch_layer(classifier: Classifier, images: Images) -> str | None:
 
 
 def _around(layer: str) -> list[str]:
-    """Return the names of the modules that hold a layer, the smallest first."""
+    """Return the names of the modules that contain a layer, the smallest first."""
     parts = layer.split(".")
     return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
 def _complain_once(classifier: Classifier, images: Images, layer: str, line: str) -> None:
-    """Say a line about a layer, once for a classifier and image size."""
+    """Print a message about a layer, once per classifier and image size."""
     complained = _recording(classifier, images[:1]).complained
     if layer not in complained:
         complained.add(layer)
@@ -189,9 +190,9 @@ def _complain_once(classifier: Classifier, images: Images, layer: str, line: str
 
 
 def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether all that the logits take from an image goes through a layer's last output; tested once per size.
+    """Return whether everything that the logits take from an image passes through a layer's last output.
 
-    What the weights are hardly matters: a retrained network keeps its branches.
+    The result is cached per image size. It hardly depends on the weights: a retrained network keeps its branches.
     """
     recording = _recording(classifier, images[:1])
     if layer not in recording.cuts:
@@ -207,32 +208,32 @@ def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
 
 
 def _grown(classifier: Classifier, images: Images) -> Output | None:
-    """Return the last output of maps or tokens if it has several of one image: the network makes views of it."""
+    """Return the last output with maps or tokens if it has several per image, as in a network that makes views."""
     outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
     last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
     return last if last and last.shape[0] > 1 else None
 
 
 def _of_views(classifier: Classifier, layer: str, maps: int, images: int) -> UserError:
-    """Return the error for a network that makes views of an image, such as crops, and classifies these."""
+    """Return the error for a network that classifies several views of an image, such as crops."""
     return UserError(
         f"{classifier.id} makes several pictures of each image (crops, views or tiles?): its batch grows from {images} "
-        f"to {maps} at layer {layer}, whose outputs are no maps of the image; {OUTSIDE}"
+        f"to {maps} at layer {layer}, so outputs are not maps of the image; {OUTSIDE}"
     )
 
 
 def _of_part(classifier: Classifier, images: Images, layer: str) -> UserError:
-    """Return the error for a layer whose last output is not all that the logits take from the image."""
+    """Return the error for a layer whose last output does not hold all evidence."""
     runs = runs_of(classifier, images, layer)
     if runs > 1:
         why = f"runs {runs} times in one forward pass (views of the image?), and no single output holds all evidence"
     else:
-        why = "holds only a part of the evidence: another branch goes past it to the logits"
+        why = "holds only part of the evidence: another branch bypasses it"
     return UserError(f"layer {layer} of {classifier.id} {why}; {_fix(classifier, images, layer)}")
 
 
 def _fix(classifier: Classifier, images: Images, layer: str) -> str:
-    """Say which layer holds all evidence: the smallest block around a layer that does, or the last feature map."""
+    """Name a layer that holds all evidence: the smallest such block around a layer, or the last such feature map."""
     maps = set(_feature_maps(classifier, images))
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
     name = next(blocks, None) or last_feature_map(classifier, images)
@@ -249,15 +250,15 @@ def refuse_script(classifier: Classifier) -> None:
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Return the last, outermost module that gives a map of more than `pixels` and holds all evidence; None: none does.
+    """Return the last, outermost module with a map of more than `pixels` that holds all evidence, or None.
 
-    There is none, either, if other tokens come after the last map. Where the last map does not hold all evidence, an
-    earlier one may, from which all branches start.
+    Also None if other tokens come after the last map. If the last map does not hold all evidence, an earlier one from
+    which all branches start may do.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]):
         return maps[-1]
-    partial: tuple[str, ...] = ()  # what lies within a module that is no full cut is none: all of it goes through it
+    partial: tuple[str, ...] = ()  # nothing inside a module that is no full cut can be one
     for name in dict.fromkeys(output.name for output in reversed(_outputs(classifier, images[:1]))):
         within = f"{name}."
         if name.startswith(partial) or not any(other == name or other.startswith(within) for other in maps):
@@ -270,11 +271,11 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
 
 
 def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> list[str]:
-    """Return the modules that give a map of more than `pixels`, in the order in which they finish.
+    """Return the modules that output a map of more than `pixels`, in the order in which they finish.
 
     What lies within a block whose own map is no larger than `pixels` (the first convolutions of one that halves it)
     does not count: other branches of the block go past it. A Sequential, what holds the first convolution as well, or
-    what ends in pooling is no block but a chain. What comes before tokens that are no patches does not count either.
+    what ends in pooling is no block but a chain. Maps before tokens that are not patches are left out too.
     """
     outputs = [output for output in _outputs(classifier, images[:1]) if not output.passive]
     modules = dict(classifier.model.named_modules())
@@ -284,7 +285,7 @@ def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> li
         if output.layout and output.layout.pixels <= pixels and not output.pooled
         and not isinstance(modules[output.name], nn.Sequential) and not first.startswith(f"{output.name}.")
     )  # fmt: skip
-    last = {output.name: output for output in outputs}  # of a module that runs several times, the last output counts
+    last = {output.name: output for output in outputs}  # the last output of a module that runs several times
     maps: list[str] = []
     for output in _before_scores(outputs):
         if output.layout is None and len(output.shape) in (3, 4):
@@ -336,12 +337,12 @@ def _are_tokens(output: Output) -> bool:
 
 @dataclass(frozen=True)
 class Recording:
-    """What one forward pass has shown of a network, and what was found out of it since.
+    """Record of a forward pass of a network, and results derived from it since.
 
     Attributes:
-        outputs: of its modules, in the order in which they finish.
+        outputs: outputs of its modules, in the order in which they finish.
         cuts: {layer: whether it is a full cut}.
-        complained: layers that a line was said about.
+        complained: layers that a message was printed about.
     """
 
     outputs: list[Output]
@@ -358,7 +359,7 @@ def _outputs(classifier: Classifier, image: Images) -> list[Output]:
 
 
 def _recording(classifier: Classifier, image: Images) -> Recording:
-    """Return what a forward pass of one image shows, made once per image size."""
+    """Return the record of a forward pass of one image, computed once per image size."""
     recordings = _recordings.setdefault(classifier, {})
     key = (image.shape[2:], tuple(map(id, classifier.model.modules())))
     if key not in recordings:
@@ -387,13 +388,13 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
     handles = [
         module.register_forward_hook(watch(name))
         for name, module in modules.items()
-        # TorchScript takes no hooks; a parametrisation, as of weight norm, gives a weight.
+        # TorchScript accepts no hooks; a parametrisation, such as weight norm, returns a weight.
         if name and "parametrizations" not in name.split(".") and not isinstance(module, torch.jit.ScriptModule)
     ]
     try:
         with torch.no_grad(), classifier.uncounted(), Pooling() as pooling:
             logits = classifier(image)
-            logits = logits[:, 1:] if classifier.activation == BINARY else logits  # those of the network itself
+            logits = logits[:, 1:] if classifier.activation == BINARY else logits  # the logit of the network itself
     finally:
         for handle in handles:
             handle.remove()
@@ -499,11 +500,11 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def replaced_at(module: nn.Module, value: Tensor, runs: int) -> Iterator[None]:
-    """Replace the last output of a module that runs so often by `value`: later modules compute on it."""
+    """Replace the last output of a module that runs `runs` times by `value`, which later modules then use."""
     calls = count(1)
 
     def replace(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        """Return the value in the place of the last output."""
+        """Return the value in place of the last output."""
         return value.to(output.dtype, copy=True) if next(calls) == runs else output
 
     handle = module.register_forward_hook(replace, prepend=True)

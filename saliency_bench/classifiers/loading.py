@@ -73,10 +73,10 @@ def load_classifier(
         logits: Function that takes the logits (B, K) from what the module returns, where that is more:
             logits=lambda out: out["scores"].
         name: What results and reports call a module, instead of the name of its class.
-        prompts: The texts that a vision-language model (CLIP, SigLIP) compares pictures with: templates such as
-            ["a photo of a {}", "a drawing of a {}"], in which each of `labels` takes the place of {}; {label: [texts]};
-            or a file of either. Of each class, the normalised embeddings of all its texts are averaged. Logits are
-            the model's own similarities. The activation is a softmax, that of SigLIP a sigmoid, by default.
+        prompts: Texts that a vision-language model (CLIP, SigLIP) compares pictures with: templates such as
+            ["a photo of a {}", "a drawing of a {}"], where {} is replaced by each of `labels`; {label: [texts]}; or a
+            file with either. The normalised embeddings of all texts of a class are averaged. Logits are the model's
+            own similarities. The default activation is softmax, for SigLIP sigmoid.
 
     Raises:
         UserError: The model is unknown (with the nearest names), mean and std are unknown, weights are not finite,
@@ -87,8 +87,8 @@ def load_classifier(
     if prompts is not None:
         labels = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else labels
         prompts = read_prompts(prompts, labels)
-        texts = texts_of(prompts, labels)  # raises before anything is loaded
-        # A single logit has two class names, so that those of the classifier are not the given one.
+        texts = texts_of(prompts, labels)  # fails before anything is loaded
+        # For a single logit the classifier has two class names, so they differ from a single given name.
         prompts = texts if len(texts) == 1 else prompts
     given = model_objects.Given(mean, std, size, labels, logits, name, prompts)
     if isinstance(model, Classifier):
@@ -112,7 +112,7 @@ def load_classifier(
     if activation is not None:
         classifier.activate(activation)
     if isinstance(prompts, dict) and len(prompts) == 1 and classifier.activation == "softmax":
-        raise UserError(f"{classifier.id} is given one class, whose softmax is always 1; give the others beside it")
+        raise UserError(f"{classifier.id} has only one class, whose softmax is always 1; give the other classes too")
     return classifier.to(target or classifier.place).eval().computing(precision, channels_last, compile)
 
 

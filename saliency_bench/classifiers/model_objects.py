@@ -107,18 +107,18 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _leave_inference_mode(model: nn.Module) -> None:
-    """Replace tensors that were made inside torch.inference_mode(), through which no gradient comes, by copies.
+    """Replace tensors created inside torch.inference_mode(), which cannot be used for gradients, by copies.
 
     Raises:
-        UserError: They are weights of TorchScript, which cannot be replaced.
+        UserError: A tensor is a TorchScript weight, which cannot be replaced.
     """
     copies: dict[int, torch.Tensor] = {}  # layers may share a weight
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             if any(value.is_inference() for value in [*module.parameters(), *module.buffers()]):
                 raise UserError(
-                    f"{type(module).__name__} was made inside torch.inference_mode(), through which no gradient comes; "
-                    "make it outside of that mode"
+                    f"{type(module).__name__} was created inside torch.inference_mode(), so it cannot be used for "
+                    "gradients; create it outside inference mode"
                 )
             continue
         places: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
@@ -222,19 +222,19 @@ def _processor(model: Any) -> Any:
 
 
 def _tokenizer(model: Any, name: str) -> Any:
-    """Return the tokenizer that belongs to a vision-language model object."""
+    """Return the tokenizer of a vision-language model object."""
     for folder in _folders(model):
         if any((folder / file).is_file() for file in TOKENIZERS):
             with checkpoints.readable(model.name_or_path):
                 return checkpoints.tokenizer_of(folder, model.name_or_path)
     raise UserError(
-        f"the tokenizer of {name} is not known; give the folder or Hub id of its checkpoint, or its pipeline: "
+        f"the tokenizer of {name} is unknown; give the folder or Hub id of its checkpoint, or its pipeline: "
         'transformers.pipeline("zero-shot-image-classification", model, tokenizer=..., image_processor=...)'
     )
 
 
 def _folders(model: nn.Module) -> list[Path]:
-    """Return where the checkpoint of a model object of transformers is: its folder, or a cached snapshot."""
+    """Return the folders that may hold the checkpoint of a transformers model: its own, or a cached snapshot."""
     name = getattr(model, "name_or_path", None)
     if not isinstance(name, str) or not name:
         return []

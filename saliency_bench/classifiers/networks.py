@@ -22,9 +22,9 @@ from saliency_bench.utils.source_code import is_library
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 UNSTABLE = "unstable"
-# Entries of a config of transformers that vary between equal networks.
+# Entries of a transformers config that may differ between equal networks.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_commit_hash")
-# Attributes of modules that compute nothing: torch's own, and where libraries keep origin, training and compilation.
+# Attributes that do not affect results: torch's own, and library attributes on origin, training and compilation.
 NO_SETTINGS = {
     *vars(nn.Module()),
     "_compiled_call_impl",
@@ -171,19 +171,19 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
 
 
 def structure_of(model: nn.Module, known: Mapping[int, str] = MappingProxyType({})) -> dict[str, str]:
-    """Describe what weights do not contain, for the classifier's digest.
+    """Describe everything but the weights, for the classifier's digest.
 
-    Every module counts with its class, the names of its children and parameters, its hooks and its attributes, private
-    ones too, each by content (`ContentHasher`): settings, tensors, arrays, objects, functions with the globals that
-    they name. Not counted are what computes nothing (`NO_SETTINGS`) and buffers of a library that it derives from its
-    settings.
+    For every module this is its class, the names of its children and parameters, its hooks and its attributes, private
+    ones included, each by content (`ContentHasher`): settings, tensors, arrays, objects, functions with the globals
+    that they name. Attributes that do not affect results (`NO_SETTINGS`) and buffers that a library derives from its
+    settings are left out.
 
     Args:
         model: The network.
-        known: {id of a module: its name} of modules around it, which are not looked into.
+        known: {id of a module: its name} of enclosing modules, which are not descended into.
 
     Returns:
-        {"PATH ATTRIBUTE": hash}; where the content of a value is not the same in each process, the hash is `UNSTABLE`.
+        {"PATH ATTRIBUTE": hash}; `UNSTABLE` for a value whose content differs between processes.
     """
     scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
@@ -201,7 +201,7 @@ def structure_of(model: nn.Module, known: Mapping[int, str] = MappingProxyType({
 
 
 def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of what a module computes with, besides its weights."""
+    """Yield (name, value) of everything that a module computes with, except its weights."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "script", _script(module)
         return
@@ -213,7 +213,7 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
         if attributes.get(hooks):
             yield hooks, list(attributes[hooks].values())
     is_own = not is_library(type(module).__module__)
-    for name in attributes["_non_persistent_buffers_set"]:  # which `state_dict` leaves out
+    for name in attributes["_non_persistent_buffers_set"]:  # `state_dict` leaves these out
         buffer = attributes["_buffers"].get(name)
         if buffer is not None and (is_own or not buffer.is_floating_point()):
             yield name, buffer
@@ -221,9 +221,10 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _replacement(names: Mapping[int, str], value: Any) -> Any:
-    """Return what counts of a value that holds more than settings: of a config of transformers, what it would save.
+    """Return what to hash in place of a value that holds more than settings, else None.
 
-    Of a module that is not registered, as one in a list, its weights count here.
+    A transformers config is replaced by the entries that it saves. A module that is not registered, such as one in a
+    list, is hashed with its weights.
     """
     if isinstance(value, nn.Module):
         return [structure_of(value, names), dict(value.named_parameters()), dict(value.named_buffers())]

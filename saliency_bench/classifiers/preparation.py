@@ -34,16 +34,16 @@ def prepared_batch(
     columns: Sequence[str] = (),
     foreground: str = "",
 ) -> Batch:
-    """Return a Batch of rows, see `Classifier.prepare`.
+    """Return a Batch of rows; see `Classifier.prepare`.
 
     Args:
         rows: Rows, or a slice of a dataset.
         frame: Function that prepares a picture.
-        geometry: What it does, for the masks.
+        geometry: The same preparation, for masks.
         model: Id of the classifier, for messages.
         device: Device of the images.
         columns: Names of further columns.
-        foreground: What of a mask is the object, as `read_mask` takes it.
+        foreground: Which pixels of a mask are the object, in the form that `read_mask` accepts.
     """
     rows = _as_rows(rows)
     ids = [str(row.get("image_id", position)) for position, row in enumerate(rows)]
@@ -117,7 +117,7 @@ def _sample(
 
 
 def framed_mask(mask: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Return a mask, Bool (H, W) in the size of its upright picture, in the prepared frame."""
+    """Return a mask, Bool (H, W) in the size of the upright picture, in the prepared frame."""
     return geometry.mask(Image.fromarray(mask))
 
 

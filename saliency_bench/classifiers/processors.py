@@ -70,16 +70,16 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
 def _patches_frame(
     settings: dict[str, Any], where: str, resample: Image.Resampling, name: str
 ) -> tuple[Geometry, Frame]:
-    """Return geometry and frame of a processor that cuts pictures of any shape into patches (SigLIP 2 with NaFlex).
+    """Return the geometry and frame of a processor that cuts pictures of any shape into patches (SigLIP 2 with NaFlex).
 
-    They are squashed to the square that the processor gives a square picture, as all pictures of a run have one size.
+    All pictures of a run must have one size, so pictures are squashed to the size that a square picture would get.
     """
     from torchvision.transforms.v2 import functional as T
 
     side = isqrt(settings["max_num_patches"]) * settings["patch_size"]
     check_sides(f"{where}max_num_patches", (side,))
     complain(
-        f"{name} takes pictures of any shape: here all are squashed to {side} x {side}, which changes their aspect"
+        f"{name} accepts pictures of any shape; here all are squashed to {side} x {side}, whatever their aspect ratio"
     )
     interpolation = T.InterpolationMode(resample.name.lower())
 

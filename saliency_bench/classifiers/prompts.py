@@ -1,4 +1,4 @@
-"""Read the texts that a vision-language model compares pictures with: templates, or texts of each class."""
+"""Read the prompts of a vision-language model: templates, or the texts of each class."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,14 +9,14 @@ from typing import Any
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.files import parse_json, read_bytes
 
-PLACE = "{}"  # of the class name in a template
+PLACE = "{}"  # placeholder of the class name in a template
 Prompts = list[str] | dict[str, list[str]]  # templates, or {class: its texts}
 FORMS = (
-    'templates, such as "a photo of a {}", {label: [texts]}, or the file of either: a text file with one template per '
-    "line, or JSON"
+    'templates, such as "a photo of a {}", or {label: [texts]}, or a file with either: a text file with one template '
+    "per line, or JSON"
 )
 TEMPLATES_NEED_LABELS = (
-    "the prompts are templates, and no class names are given; give labels=[...], or the texts of each class as "
+    "the prompts are templates, but there are no class names; give labels=[...], or the texts of each class as "
     '{"label": ["text", ...]}, on the command line as a JSON file'
 )
 
@@ -25,13 +25,13 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
     """Return templates, or the texts of each class, without loading anything.
 
     Args:
-        given: A template or a list of templates, each with {} in the place of the class name; {label: text or texts},
-            where {} stands for the label too; or the name of a file: a text file with one template per line, or JSON
-            that holds a list of templates or {label: texts}.
-        labels: Class names; then `given` may also be a list of as many texts without {}, one for each class.
+        given: A template or a list of templates, each with {} where the class name goes; {label: text or texts}, where
+            {} stands for the label too; or the name of a file: a text file with one template per line, or JSON with a
+            list of templates or {label: texts}.
+        labels: Class names. With them, `given` may also be a list of texts without {}, one per class.
 
     Raises:
-        UserError: It is none of these, or a text is empty or a template without {}.
+        UserError: `given` is none of these, a text is empty, or a template has no {}.
     """
     if isinstance(given, Mapping):
         return _by_class(given)
@@ -44,22 +44,22 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
     if labels is not None and are_texts:
         if len(names := _checked_labels(labels)) != len(items):
             raise UserError(
-                f"there are {len(items)} prompts without {PLACE} and {len(names)} labels; give one text for each "
-                f'label, or templates with {PLACE} in the place of the class name, as in "a photo of a {PLACE}"'
+                f"there are {len(items)} prompts without {PLACE} but {len(names)} labels; give one text per label, "
+                f'or templates with {PLACE} where the class name goes, as in "a photo of a {PLACE}"'
             )
         return _by_class(dict(zip(names, items, strict=True)))
     return _templates(items, "prompts")
 
 
 def texts_of(prompts: Prompts, labels: Sequence[str] | None) -> dict[str, list[str]]:
-    """Return {label: its texts}, in the order of the labels.
+    """Return the texts of each label, in the order of the labels.
 
     Args:
-        prompts: What `read_prompts` gives.
-        labels: Class names; None for those that the prompts name.
+        prompts: What `read_prompts` returns.
+        labels: Class names; None to use those in the prompts.
 
     Raises:
-        UserError: There are no labels, two are the same, or they are not those of the prompts.
+        UserError: There are no labels, two are equal, or they differ from those in the prompts.
     """
     if labels is None and isinstance(prompts, list):
         raise UserError(TEMPLATES_NEED_LABELS)
@@ -69,12 +69,12 @@ def texts_of(prompts: Prompts, labels: Sequence[str] | None) -> dict[str, list[s
     alone = [(name, "labels", "prompts") for name in names if name not in prompts]
     alone += [(name, "prompts", "labels") for name in prompts if name not in names]
     for name, here, there in alone:
-        raise UserError(f"'{name}' is among the {here} and not among the {there}; name the same classes in both")
+        raise UserError(f"'{name}' is in the {here} but not in the {there}; name the same classes in both")
     return {name: [text.replace(PLACE, name) for text in prompts[name]] for name in names}
 
 
 def _checked_labels(labels: Any) -> list[str]:
-    """Return class names; UserError unless they are different texts."""
+    """Return class names; raise UserError unless they are distinct, non-empty texts."""
     names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels]
     if isinstance(labels, str) or not all(isinstance(name, str) for name in names):
         raise UserError(f"labels must be a list of class names; got {one_line(repr(labels), 80)}")
@@ -89,22 +89,22 @@ def _checked_labels(labels: Any) -> list[str]:
 
 
 def _templates(items: Sequence[Any], where: str) -> list[str]:
-    """Return templates; UserError unless each is a text with {}."""
+    """Return templates; raise UserError unless each is a text with {}."""
     if not items:
         raise UserError(f"{where} is empty; give {FORMS}")
     for item in items:
         if callable(item):
-            raise UserError(f'{where} has a function, and templates are texts; for a function f give f("{PLACE}")')
+            raise UserError(f'{where} has a function, but templates must be texts; for a function f give f("{PLACE}")')
         if not isinstance(item, str) or PLACE not in item:
             raise UserError(
-                f"{where} has {one_line(repr(item), 80)}, which is no template: write {PLACE} in the place of the "
-                'class name, as in "a photo of a {}"'
+                f"{where} has {one_line(repr(item), 80)}, which is not a template; write {PLACE} where the class name "
+                'goes, as in "a photo of a {}"'
             )
     return [str(item) for item in items]
 
 
 def _by_class(given: Mapping) -> dict[str, list[str]]:
-    """Return the texts of each class; UserError unless each has some."""
+    """Return the texts of each class; raise UserError if a class has none."""
     if not given:
         raise UserError(f"prompts is empty; give {FORMS}")
     texts = {label: [value] if isinstance(value, str) else value for label, value in given.items()}
@@ -119,17 +119,17 @@ def _by_class(given: Mapping) -> dict[str, list[str]]:
 
 
 def _read_file(path: Path) -> Prompts:
-    """Return the prompts in a file; UserError if there is none, or it holds something else."""
+    """Return the prompts in a file; raise UserError if it is missing or holds something else."""
     if not path.is_file():
         raise UserError(
-            f"'{path}' has no {PLACE}, so it is the name of a file of prompts, and there is no such file; a template "
-            'says where the class name stands, as in "a photo of a {}"'
+            f"'{path}' has no {PLACE}, so it is taken as the name of a file of prompts, and there is no such file; "
+            'a template marks where the class name goes, as in "a photo of a {}"'
         )
     try:
         text = read_bytes(path).decode("utf-8-sig")
         content = parse_json(text, unique=True) if path.suffix.lower() == ".json" else None
     except (OSError, ValueError) as error:
-        raise UserError(f"the prompts {path} cannot be read: {one_line(error)}") from error
+        raise UserError(f"the prompts in {path} cannot be read: {one_line(error)}") from error
     if isinstance(content, dict):
         return _by_class(content)
     lines = content if isinstance(content, list) else [line.strip() for line in text.splitlines() if line.strip()]

@@ -26,7 +26,7 @@ KNOWN = (
 )
 # No code and no pickles: what is not downloaded cannot be executed.
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-# Of vision-language models.
+# Vision-language models.
 TOKENIZERS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
     *("merges.txt", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),

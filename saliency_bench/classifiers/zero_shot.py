@@ -2,13 +2,13 @@
 
     logit_k = scale * cos(f(image), t_k) + bias        t_k = norm(mean over texts of class k of norm(g(text)))
 
-f and g are the model's image and text towers with their projections, scale and bias its own (the bias is SigLIP's).
-CLIP is trained with a softmax over texts, SigLIP with a sigmoid for each pair; both name the class of the largest
-logit. The text tower runs once, when the classifier is loaded: its embeddings are a buffer of the network that is
-explained, which has the image tower alone.
+f and g are the model's image and text towers with their projections; scale and bias are the model's own (only SigLIP
+has a bias). CLIP is trained with a softmax over texts, SigLIP with a sigmoid for each pair; both predict the class with
+the largest logit. The text tower runs once, when the classifier is loaded. The network that is explained consists of
+the image tower and a buffer with the text embeddings.
 
-Embeddings are computed in float64 and rounded to multiples of 2^-24, so that another device or number of threads gives
-the same bits, and the classifier the same identity. That changes a logit by less than float32 does.
+Embeddings are computed in float64 and rounded to multiples of 2^-24, so that other devices or numbers of threads give
+the same bits, and thus the same identity of the classifier. This changes a logit by less than float32 rounding does.
 """
 
 import copy
@@ -25,28 +25,28 @@ from saliency_bench.classifiers.classifier import check_finite
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.progress import bar
 
-# Models of transformers whose score is a cosine of two embeddings, by `model_type`.
+# `model_type` of transformers models whose score is the cosine of two embeddings.
 MODELS = ("align", "altclip", "chinese_clip", "clip", "metaclip_2", "siglip", "siglip2")
-# Others that transformers offers for the task, and why they are none.
+# Other models that transformers offers for the task, and why they are not supported.
 OTHERS = {
-    "blip": "its score is that of a joint network of picture and text, or of another head",
-    "blip-2": "its score is that of a joint network of picture and text, or of several queries",
-    "clipseg": "it segments pictures; give the CLIP model that it was made from",
+    "blip": "its score comes from a joint network of picture and text, or from another head",
+    "blip-2": "its score comes from a joint network of picture and text, or from several queries",
+    "clipseg": "it segments pictures; give the CLIP model that it is built on",
     "tipsv2": "it is not supported yet; wrap its image tower into a torch module",
     "videoprism": "it takes videos",
 }
 NAMES = "CLIP, SigLIP, SigLIP 2, MetaCLIP 2, ALIGN, AltCLIP and Chinese-CLIP"
 BATCH = 256  # texts
-STEP = 2.0**-24  # of the components of a normalised embedding
-SAME = 1e-2, 1e-1  # of the scale, for float32 and for half precision: how far logits may be from the model's own
+STEP = 2.0**-24  # resolution of a normalised embedding
+SAME = 1e-2, 1e-1  # tolerated difference from the model's own logits / scale, in float32 and in half precision
 Texts = Mapping[str, list[str]]  # {label: its texts}
 
 
 def is_vision_language(model: Any) -> bool:
-    """Return whether a model of transformers, or the config of one, compares pictures with texts.
+    """Return whether a transformers model, or its config, is a vision-language model.
 
     Raises:
-        UserError: It is one whose score is no cosine.
+        UserError: The score of the model is not a cosine.
     """
     config = getattr(model, "config", None) if isinstance(model, nn.Module) else model
     kind = getattr(config, "model_type", None)
@@ -57,25 +57,25 @@ def is_vision_language(model: Any) -> bool:
     if has_head:
         return False
     if kind in OTHERS:
-        raise UserError(f"a network of the type {kind} is no zero-shot classifier here: {OTHERS[kind]} ({NAMES} are)")
+        raise UserError(f"a model of type {kind} is no supported zero-shot classifier: {OTHERS[kind]} ({NAMES} are)")
     return kind in MODELS
 
 
 def activation_of(model: Any) -> str:
-    """Return the activation that a model is trained with: SigLIP's sigmoid for each pair, else a softmax over texts."""
+    """Return the activation that a model was trained with: "sigmoid" for SigLIP, else "softmax"."""
     return "sigmoid" if hasattr(model, "logit_bias") else "softmax"
 
 
 def bare(model: Any) -> Any:
-    """Return a model without the adapter of peft around it, whose layers are part of it."""
+    """Return a model without its peft wrapper; adapter layers stay inside the model."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def check_given(prompts: object, name: str, *, compares: bool) -> None:
-    """Raise UserError for prompts of a network that takes none, or a vision-language model without them."""
+    """Raise UserError for a vision-language model without prompts, or another network with prompts."""
     if compares and prompts is None:
         raise UserError(
-            f"{name} compares pictures with texts; give load_classifier(model, prompts=, labels=), such as "
+            f"{name} compares pictures with texts; give prompts to load_classifier(model, prompts=, labels=), such as "
             'prompts=["a photo of a {}"], labels=["cat", "dog"] (on the command line --prompts)'
         )
     if prompts is not None and not compares:
@@ -83,16 +83,16 @@ def check_given(prompts: object, name: str, *, compares: bool) -> None:
 
 
 class ZeroShot(nn.Module):
-    """Image tower of a vision-language model, with embeddings of texts in the place of a head.
+    """Image tower of a vision-language model with text embeddings as its head.
 
     Attributes:
         config: of the image tower.
         vision_model: the image tower.
-        visual_projection: what follows it; the identity where it ends in the common space.
+        visual_projection: the projection after it; the identity if the tower already ends in the joint space.
         text: Float (K, D), the embedding of each class, of norm 1.
-        scale: Float (), which cosines are multiplied with.
-        bias: Float (), which is added.
-        patch: side of a patch for a tower that takes patches (SigLIP 2 with NaFlex), else 0.
+        scale: Float (), the factor of cosines.
+        bias: Float (), the offset of logits.
+        patch: side of a patch for a tower whose input is patches (SigLIP 2 with NaFlex), else 0.
     """
 
     text: Tensor
@@ -100,7 +100,7 @@ class ZeroShot(nn.Module):
     bias: Tensor
 
     def __init__(self, model: Any, text: Tensor):
-        """Take the image tower, scale and bias of a model of transformers."""
+        """Use the image tower, scale and bias of a transformers model."""
         super().__init__()
         self.vision_model = model.vision_model
         self.config = model.vision_model.config
@@ -120,7 +120,7 @@ class ZeroShot(nn.Module):
             return nn.functional.linear(normalised, self.text.float()) * self.scale.float() + self.bias.float()
 
     def inputs(self, images: Tensor) -> dict[str, Tensor]:
-        """Return what the image tower takes."""
+        """Return the inputs of the image tower."""
         if not self.patch:
             return {"pixel_values": images}
         grid = images.shape[2] // self.patch, images.shape[3] // self.patch
@@ -136,18 +136,18 @@ class ZeroShot(nn.Module):
 
 
 def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch.device | None = None) -> ZeroShot:
-    """Return the network that classifies by the texts of each class; it shares the weights of the image tower.
+    """Return a network that classifies by the texts of each class and shares the model's image tower.
 
     Args:
-        model: A vision-language model of transformers, in which only the mode of evaluation is set.
-        tokenizer: The one it was trained with.
+        model: A transformers vision-language model. It is set to evaluation mode and otherwise unchanged.
+        tokenizer: The tokenizer that the model was trained with.
         texts: {label: its texts}.
-        name: What messages call it.
+        name: Name of the model in messages.
         device: Where to compute the embeddings; None: where the model is.
 
     Raises:
-        UserError: A text is too long, two classes have the same embedding, tokenizer and model do not fit, or the model
-            gives other logits itself.
+        UserError: A text is too long, two classes have the same embedding, tokenizer and model do not match, or the
+            model's own logits differ.
     """
     model = bare(model).eval()
     home = next(model.parameters()).device
@@ -156,7 +156,7 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
         try:
             for text in chain.from_iterable(texts.values()):
                 _check_tokens(model, tokenizer, text, name)
-            side = _text_side(model).to("cpu" if place.type == "mps" else place)  # which has no float64
+            side = _text_side(model).to("cpu" if place.type == "mps" else place)  # MPS has no float64
             network = ZeroShot(model, _embedded(side, tokenizer, texts, name))
             first = {label: of_label[:1] for label, of_label in list(texts.items())[:2]}
             alone = ZeroShot(model, _embedded(side, tokenizer, first, name))
@@ -166,8 +166,8 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
             raise
         except (IndexError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise UserError(
-                f"the texts for {name} cannot be embedded ({type(error).__name__}: {one_line(error, 200)}); is the "
-                "tokenizer that of the network?"
+                f"the prompts for {name} cannot be embedded ({type(error).__name__}: {one_line(error, 200)}); does the "
+                "tokenizer belong to the model?"
             ) from error
     return network.eval()
 
@@ -181,26 +181,26 @@ def _embedded(side: Any, tokenizer: Any, texts: Texts, name: str) -> Tensor:
     parts = nn.functional.normalize(rows, dim=-1).split([len(of_label) for of_label in texts.values()])
     means = nn.functional.normalize(torch.stack([part.mean(dim=0) for part in parts]), dim=-1)
     if not bool(means.isfinite().all()):
-        raise UserError(f"{name} gives NaN or infinite embeddings of texts; the file or its training is damaged")
+        raise UserError(f"{name} returns NaN or infinite text embeddings; its weights are damaged")
     rounded = ((means / STEP).round() * STEP).float()
     _check_different(rounded, list(texts), name)
     return rounded
 
 
 def _text_side(model: Any) -> Any:
-    """Return a copy of the text tower and its projection, in float64, in evaluation mode."""
+    """Return a float64 copy of the text tower and its projection, in evaluation mode."""
     side = copy.copy(model)
     kept = {name: getattr(model, name, None) for name in ("text_model", "text_projection")}
     side._modules = {name: copy.deepcopy(module).double() for name, module in kept.items() if module is not None}
     side._parameters = {}
-    with suppress(ValueError, ImportError):  # eager attention takes its softmax in float32
+    with suppress(ValueError, ImportError):  # eager attention computes its softmax in float32
         side.text_model.set_attn_implementation("sdpa")
     return side
 
 
 def _tokens(model: Any, tokenizer: Any, texts: list[str]) -> dict[str, Tensor]:
-    """Return what the text tower takes, on its device."""
-    # SigLIP reads the last token, and was trained on texts padded to its number of positions.
+    """Return the inputs of the text tower, on its device."""
+    # SigLIP reads the last token and was trained on texts padded to the full length.
     length = model.config.text_config.max_position_embeddings
     padding = (
         {"padding": "max_length", "max_length": length} if "siglip" in model.config.model_type else {"padding": True}
@@ -212,34 +212,34 @@ def _tokens(model: Any, tokenizer: Any, texts: list[str]) -> dict[str, Tensor]:
 
 
 def _check_tokens(model: Any, tokenizer: Any, text: str, name: str) -> None:
-    """Raise UserError for a text of more tokens than the text tower takes, which would be cut off, or of others."""
+    """Raise UserError for a text that would be truncated, or with tokens that the text tower does not have."""
     config, ids = model.config.text_config, tokenizer(text, truncation=False)["input_ids"]
     most = min(config.max_position_embeddings, tokenizer.model_max_length)
     if len(ids) > most:
         raise UserError(
-            f"the prompt '{one_line(text, 60)}' has {len(ids)} tokens, and {name} takes {most}; make it shorter"
+            f"the prompt '{one_line(text, 60)}' has {len(ids)} tokens, but {name} accepts {most}; make it shorter"
         )
     if max(ids) >= config.vocab_size:
         raise UserError(
-            f"the tokenizer of {name} has tokens that its text tower does not know ({max(ids)}, and it has "
-            f"{config.vocab_size}); give the tokenizer that it was trained with"
+            f"the tokenizer gives token {max(ids)}, but the text tower of {name} knows {config.vocab_size} tokens; "
+            "give the tokenizer that it was trained with"
         )
 
 
 def _check_different(text: Tensor, labels: list[str], name: str) -> None:
-    """Raise UserError for two classes of the same embedding."""
+    """Raise UserError if two classes have the same embedding."""
     _, group = torch.unique(text, dim=0, return_inverse=True)
     first: dict[int, str] = {}
     for label, number in zip(labels, group.tolist(), strict=True):
         if (other := first.setdefault(number, label)) != label:
             raise UserError(
-                f"{name} cannot tell '{other}' from '{label}': their prompts have the same embedding; are these the "
-                "same words, or does the tokenizer know none of them?"
+                f"{name} cannot distinguish '{other}' from '{label}': their prompts have the same embedding; use "
+                "different words, and check that the tokenizer knows them"
             )
 
 
 def _check_logits(model: Any, network: ZeroShot, tokens: dict[str, Tensor], name: str) -> None:
-    """Raise UserError where the model's own logits of a picture and single texts are others."""
+    """Raise UserError if the model's own logits for a picture and single texts differ."""
     side = getattr(network.config, "image_size", 0) or 2 * network.patch
     parameter = next(network.vision_model.parameters())
     picture = torch.linspace(-1, 1, 3 * side * side, device=parameter.device, dtype=parameter.dtype)
@@ -251,6 +251,6 @@ def _check_logits(model: Any, network: ZeroShot, tokens: dict[str, Tensor], name
     off = float((theirs - ours).abs().max()) / float(network.scale)
     if not off <= SAME[parameter.dtype != torch.float32]:
         raise UserError(
-            f"{name} computes its scores in another way than scale * cosine + bias (off by {off:.1e} of the scale); "
-            "put it into a torch module whose forward takes images and returns logits (B, K)"
+            f"{name} does not compute its scores as scale * cosine + bias (off by {off:.1e} of the scale); wrap it "
+            "in a torch module whose forward takes images and returns logits (B, K)"
         )

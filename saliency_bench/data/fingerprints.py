@@ -32,16 +32,16 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def check_images(dataset: Dataset, name: str) -> None:
-    """Raise UserError unless the column "image" holds images; `name` is that of the dataset, for the message."""
+    """Raise UserError unless the column "image" holds images; `name` is the dataset's, for the message."""
     kind = dataset.features.get("image")
     if isinstance(kind, List | LargeList | Array2D | Array3D):
         raise UserError(
-            f"the column image of {name} holds arrays; make images of them, such as "
+            f"the column image of {name} holds arrays; convert them to images, for example with "
             "dataset.map(lambda row: {'image': PIL.Image.fromarray(numpy.asarray(row['image'], 'uint8'))})"
             ".cast_column('image', datasets.Image())"
         )
     if not isinstance(kind, Image):
-        raise UserError(f'{name} has no column "image" of images; it has: {", ".join(dataset.features)}')
+        raise UserError(f'{name} has no column "image" with images; its columns are: {", ".join(dataset.features)}')
 
 
 def content_of(dataset: Dataset) -> tuple[str, list[str]]:

@@ -51,7 +51,7 @@ def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
     if folders and all(folder.lower() in SPLIT_OF for folder in folders):
         complain_once(
             f"{name} has no class folders: {', '.join(folders)} are splits, so its pictures have no labels; give "
-            "them in a metadata.csv, or sort the pictures of each split into a folder for each class"
+            "labels in a metadata.csv, or sort the pictures of each split into one folder per class"
         )
         rows = rows.remove_columns("label")
     return rows

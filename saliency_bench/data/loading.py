@@ -142,7 +142,7 @@ class Found:
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
-        """Load a split; another name for it, as val for validation, stands in where that is the only one.
+        """Load a split, also if it exists only under another usual name, such as val for validation.
 
         Raises:
             UserError: The split is unknown, or data cannot be read or trusted.
@@ -150,18 +150,18 @@ class Found:
         return self._load_named(split)[0]
 
     def _load_named(self, split: str) -> tuple[Dataset, str]:
-        """Return what `load` does, and the name of the split."""
+        """Return the rows that `load` returns, and the name of the split."""
         try:
             return self._load(split), split
         except UnknownSplitError as error:
             if (other := same_split(split, error.known)) is None or other == split:
                 raise
         rows = self._load(other)
-        _complain_once(f"{self.text} has no split {split}; its split {other} is used")
+        _complain_once(f"{self.text} has no split {split}; using its split {other}")
         return rows, other
 
     def _load(self, split: str) -> Dataset:
-        """Return a split of exactly this name."""
+        """Return the split with exactly this name."""
         if isinstance(self.rows, DatasetDict):
             return _with_images(_of_dict(self.rows, split, self.text), self.text)
         if self.rows is not None:
@@ -422,7 +422,7 @@ def _of_file(place: Path, split: str) -> Dataset:
 
 
 def _cache() -> Path:
-    """Return the folder where `datasets` keeps what it has read: a temporary one where its own cannot be written to."""
+    """Return the cache folder of `datasets`, or a temporary folder if that is not writable."""
     folder = Path(datasets.config.HF_DATASETS_CACHE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -431,15 +431,15 @@ def _cache() -> Path:
     except OSError as error:
         why = error.strerror or one_line(error)
         _complain_once(
-            f"cannot write to the cache folder {folder}: {why}; data are read into a temporary one each time; make it "
-            "writable, or set HF_DATASETS_CACHE to another folder"
+            f"cannot write to the cache folder {folder}: {why}; every start reads the data into a temporary folder; "
+            "make the cache folder writable, or set HF_DATASETS_CACHE to another folder"
         )
     return _temporary_cache()
 
 
 @cache
 def _temporary_cache() -> Path:
-    """Return a folder that is deleted when the process ends."""
+    """Return a temporary folder that is deleted when the process ends."""
     folder = Path(mkdtemp(prefix="saliency-bench-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -492,15 +492,15 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
 
 
 def _unformatted(dataset: Dataset) -> Dataset:
-    """Return rows as they are stored, whatever format was set for reading them: torch, numpy, some of the columns."""
+    """Return rows as stored, without the format set for reading them (torch, numpy, selected columns)."""
     if dataset.format["type"] == "custom":
-        _complain_once("the dataset has a transform of its own, which is not applied: pictures are taken as stored")
+        _complain_once("the transform of the dataset is not applied: pictures are read as stored")
     is_plain = dataset.format["type"] is None and dataset.format["columns"] == dataset.column_names
     return dataset if is_plain else dataset.with_format(None)
 
 
 def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
-    """Return rows of which those of these columns that hold encoded pictures, or masks as numbers, are pictures."""
+    """Return rows with encoded pictures, and masks stored as numbers, in these columns cast to pictures."""
     for column in columns:
         kind = dataset.features.get(column)
         if _is_encoded(kind) or (column == "mask" and _is_grid(kind)):

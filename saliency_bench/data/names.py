@@ -9,7 +9,7 @@ from saliency_bench.utils.files import near_folders
 
 NAMESPACE = "saliency-bench"
 SPLITS = ("train", "validation", "test")
-# What folders and files of a split may be called, and the name of the split.
+# {name of a folder or file: name of its split}.
 SPLIT_OF = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
             "val": "validation", "dev": "validation", "test": "test", "testing": "test"}  # fmt: skip
 
@@ -58,7 +58,7 @@ def alternative_to(repo: str) -> str:
 
 
 def same_split(split: str, known: Iterable[str]) -> str | None:
-    """Return the one of these splits that others call by another name, such as val for validation, with its part."""
+    """Return the only known split that is another name of `split`, such as val for validation, with its slice."""
     whole, bracket, rest = split.partition("[")
     wanted = SPLIT_OF.get(whole.lower(), whole.lower())
     matching = [name for name in known if SPLIT_OF.get(name.lower(), name.lower()) == wanted]

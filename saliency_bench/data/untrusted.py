@@ -33,8 +33,8 @@ LARGEST_CARD = 5_000_000  # bytes
 LONGEST_ID = 1000  # bytes
 UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # categories of Unicode: control characters, halves of pairs, ends of lines
 UNITE = (
-    "unite masks of several objects, as in dataset.map(lambda row: {'mask': functools.reduce(PIL.ImageChops.lighter, "
-    "[mask.convert('L') for mask in row['mask']])})"
+    "combine the masks of several objects, for example with dataset.map(lambda row: {'mask': functools.reduce("
+    "PIL.ImageChops.lighter, [mask.convert('L') for mask in row['mask']])})"
 )
 ALIASES = 50  # of YAML: nested ones unpack to gigabytes
 
@@ -187,7 +187,7 @@ def check_columns(rows: Dataset) -> None:
         if isinstance(kind, Image) or (is_null and column == "mask"):
             continue
         if hasattr(kind, "feature"):
-            raise UserError(f"the column {column} holds lists ({kind}), and a sample has one picture; {UNITE}")
+            raise UserError(f"the column {column} holds lists ({kind}), but a sample has one picture; {UNITE}")
         raise UserError(f"the column {column} holds {kind}, not pictures; cast it to datasets.Image(), or rename it")
 
 

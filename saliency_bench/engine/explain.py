@@ -22,11 +22,11 @@ from saliency_bench.types import Batch, Images, Maps, Target
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.untouched import untouched
 
-# Of the contrast of a map. The size of a batch changes the last bits alone, 1e-5 of a map's norm; but these decide
-# whether a ReLU passes what is nearly zero, which moved the gradient of one photograph by 4e-3.
+# Relative to the contrast of a map. The batch size changes only the last bits, 1e-5 of a map's norm; but these decide
+# whether a ReLU lets values near zero pass, which changed the gradient of one photograph by 4e-3.
 BATCH_TOLERANCE, FAR = 1e-3, 0.1
-FLAT = 1e-2  # of the norm of a map, the contrast that counts at least
-MIXING = 1e-4  # of the norm of logits or a gradient; the size of a batch changes less than 1e-5 of it in float32
+FLAT = 1e-2  # lower bound of the contrast, relative to the norm of a map
+MIXING = 1e-4  # relative to the norm of logits or a gradient; the batch size changes less than 1e-5 in float32
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def depends_on_batch(
 ) -> bool:
     """Return whether images of a batch get other maps when they are explained without the rest of it.
 
-    An explainer from outside of this package explains the first half once more. Those of this package do not mix
-    images, which their tests show, so that they are only asked if the network does: for images alone, and as it also
-    mixes the pictures that an explainer makes of one image, with a pass for each of these.
+    An explainer from outside this package explains the first half again. The package's own explainers are tested not to
+    mix images, so they are checked only if the network mixes them: on single images, and with one pass for each picture
+    that the explainer makes of an image, because the network would mix these too.
 
     Args:
         context: what the run works on.
@@ -113,23 +113,23 @@ def depends_on_batch(
     return differ(torch.cat(others), maps[list(chain(*groups))])
 
 
-_mixing: WeakSet[Classifier] = WeakSet()  # those that a line was said about
+_mixing: WeakSet[Classifier] = WeakSet()  # classifiers that a message was printed about
 
 
 def _complain_once(classifier: Classifier) -> None:
-    """Say in a line that a network mixes the images of a batch."""
+    """Print, once, that a network mixes the images of a batch."""
     if classifier not in _mixing:
         _mixing.add(classifier)
         complain(
-            f"{classifier.id} mixes the images of a batch (statistics over the batch in its forward?): logits or "
-            "gradients of an image depend on what goes through beside it, and so do metrics that pass many pictures"
+            f"{classifier.id} mixes the images of a batch (statistics over the batch in its forward?): the logits or "
+            "gradients of an image depend on the other images, and so do metrics that pass many pictures at once"
         )
 
 
 def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
-    """Return (an explainer that passes the pictures of an image one by one, the images that it then explains alone).
+    """Return (explainer that passes the pictures of an image one by one, groups of images to explain with it).
 
-    Where it makes no pictures of an image, it is the explainer itself and all images.
+    An explainer without `batch_size` is returned itself, with each image as a group.
     """
     chosen = dict(explainer.options)
     if "batch_size" not in chosen:
@@ -142,8 +142,8 @@ def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
 def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]) -> bool:
     """Return whether the network's answer to an image, or its gradient, depends on what else is in the batch.
 
-    Two things are compared with the last image alone: the logits beside the others, and beside a darker copy, as
-    explainers make it; and two images are asked whether the logits of one have a gradient at the other.
+    The logits of the last image alone are compared with its logits beside the others, and beside a darker copy, which
+    explainers may make. Also, the logits of one of two images must have no gradient at the other.
 
     Args:
         classifier: the network.
@@ -168,7 +168,7 @@ def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]
 
 
 def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
-    """Return whether the logits of one of two images have a gradient at the other."""
+    """Return whether the logits of either of two images have a gradient at the other."""
     pair = pair.clone().requires_grad_()
     try:
         logits = classifier(pair)
@@ -179,7 +179,7 @@ def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
             torch.autograd.grad(logits[index], pair, weights, retain_graph=True, allow_unused=True)[0]
             for index in (0, 1)
         ]
-    except (UserError, RuntimeError):  # a network that takes no image with gradients
+    except (UserError, RuntimeError):  # the network does not accept images with gradients
         return False
     shares = (
         (gradient[index], gradient[1 - index]) for index, gradient in enumerate(gradients) if gradient is not None
@@ -189,7 +189,7 @@ def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
 
 def _changes(alone: Tensor, together: Tensor) -> bool:
     """Return whether logits differ by more than `MIXING` of their norm, or are NaN."""
-    counts = together.isfinite() | (alone != together)  # a class that is masked out has -infinity in both
+    counts = together.isfinite() | (alone != together)  # a masked-out class has -infinity in both
     change = (alone - together)[counts].norm() / together[counts].norm().clamp(min=1e-30)
     return not bool(change <= MIXING)
 
@@ -197,11 +197,11 @@ def _changes(alone: Tensor, together: Tensor) -> bool:
 def differ(alone: Maps, together: Maps) -> bool:
     """Return whether most maps (B, H, W) differ by more than `BATCH_TOLERANCE` of their contrast, or one by `FAR`.
 
-    The contrast is the norm of a map less its mean: maps of RISE are a large constant and little else.
+    The contrast is the norm of a map minus its mean: RISE maps are a large constant with small deviations.
     """
     flat = together.flatten(1)
     contrast = (flat - flat.mean(dim=1, keepdim=True)).norm(dim=1)
-    least = (FLAT * flat.norm(dim=1)).clamp(min=1e-30)  # the last bits of a flat map are no contrast
+    least = (FLAT * flat.norm(dim=1)).clamp(min=1e-30)  # the last bits of a flat map are not contrast
     change = (alone - together).flatten(1).norm(dim=1) / contrast.maximum(least)
     return bool((change > BATCH_TOLERANCE).sum() > len(change) / 2) or bool((change > FAR).any())
 

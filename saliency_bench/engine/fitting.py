@@ -34,7 +34,7 @@ from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 KEPT = 1 << 27  # bytes of prepared images that are kept from epoch to epoch
-MASKED = 1e4  # minus this is a logit whose sigmoid is 0
+MASKED = 1e4  # sigmoid(-MASKED) is 0
 SMALLEST = 16  # pixels; networks halve an image several times
 
 
@@ -270,7 +270,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy of a softmax or, where images have several classes, of each logit's sigmoid."""
     if labels.ndim == 1:
         return nn.functional.cross_entropy(logits, labels)
-    # Of a class that is masked out, whose logit is -infinity, torch would take 0 times infinity.
+    # For a masked-out class with a logit of -infinity, torch would compute 0 times infinity.
     logits = logits.masked_fill(logits.isneginf() & (labels == 0), -MASKED)
     return nn.functional.binary_cross_entropy_with_logits(logits, labels)
 

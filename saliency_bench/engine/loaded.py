@@ -29,8 +29,8 @@ class Question:
         unlabelled: why `members` is None, in a few words.
         groups: groups of the model's classes; None where none are known.
         rule: gives each sample its target.
-        named_by: answers to fixed pictures of the model that names the targets; None where there is none.
-        by_position: whether the model does not name its classes, and they are taken to be in the dataset's order.
+        named_by: answers to fixed pictures of the model that names the targets; None without such a model.
+        by_position: whether the model has no class names, so its classes are assumed to be in the dataset's order.
     """
 
     names: list[str] | None

@@ -205,7 +205,7 @@ def _predicted(context: RunContext, batch: Batch, index: int, logits: torch.Tens
     p = probabilities(logits[index : index + 1].double(), activation)[0]
     if p.isnan().any():  # `target.no_probabilities`
         return row
-    best = ordered_classes(logits[index].numpy())[0]  # of probabilities that round to 1, the one with the larger logit
+    best = ordered_classes(logits[index].numpy())[0]  # probabilities may both round to 1, logits differ
     row |= {"prediction": best, "confidence": float(p[best])}
     if right is None or not right.any():  # no label, or one that is no class of the model
         return row
@@ -218,9 +218,9 @@ def _predicted(context: RunContext, batch: Batch, index: int, logits: torch.Tens
 
 
 def _target_confidence(context: RunContext, about: Mapping, logits: torch.Tensor) -> float | None:
-    """Return f of the target that the maps of a sample explain; None without a target or probabilities.
+    """Return the confidence in the target that a sample's maps explain; None without a target or probabilities.
 
-    It is the sum of the target's probabilities, less that of the classes it is contrasted with, as along curves.
+    It is the probability of the target classes minus that of the contrasted classes, as in perturbation curves.
     """
     p = probabilities(logits[None].double(), context.classifier.activation)[0]
     if p.isnan().any() or not context.question.has_target(about):

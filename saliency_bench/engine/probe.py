@@ -108,7 +108,7 @@ class Probe:
                 answers = self._answers()
             except Exception:  # networks may raise anything for an image that they do not take
                 continue
-            # A class that is masked out has a logit of -infinity.
+            # A masked-out class has a logit of -infinity.
             if not answers[0].isnan().any() and bool(answers[0].isfinite().any()):
                 return answers
         return None

@@ -72,7 +72,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
         plain["device"] = str(device)
     dataset = plain.get("dataset")
     rows = dataset
-    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict):  # a dict is carried whole, for retraining
+    if isinstance(dataset, datasets.Dataset | datasets.DatasetDict):  # a dict is kept whole, for retraining
         rows, plain["split"] = find(dataset).load_usual(str(plain.get("split", "test")))
     if isinstance(rows, datasets.Dataset):
         check_columns(rows)
@@ -227,7 +227,7 @@ def name_changed(items: Iterable[Explainer | Metric]) -> None:
 
 
 def _table(name: str, given: object, objects: dict[PythonObject, object]) -> object:
-    """Return a label map, groups or prompts as a spec holds them."""
+    """Return a label map, groups or prompts in the form that a spec stores."""
     if isinstance(given, ClassGroups):
         about = f"{name}: groups of classes {given.name}, hash {given.identity}"
         return _noted(objects, given, "groups", given.name, given.identity, name, about)
@@ -240,16 +240,16 @@ def _table(name: str, given: object, objects: dict[PythonObject, object]) -> obj
 
 
 def _prompts(given: object, model: object, objects: dict[PythonObject, object]) -> object:
-    """Return prompts as a spec holds them: templates as texts, also those of a file; {label: texts} as a table does.
+    """Return prompts in the form that a spec stores: templates as texts, also from a file; {label: texts} as a table.
 
     Raises:
-        UserError: They cannot be read, or the model is an object, which is loaded with its own.
+        UserError: The prompts cannot be read, or the model is an object, which is loaded with its own prompts.
     """
     if isinstance(given, PythonObject):
         return given
     if not isinstance(model, str | PathLike | PythonObject | None):
         raise UserError(
-            "prompts are for a model given by name; give an object as load_classifier(model, prompts=, labels=)"
+            "prompts need a model given by name; for an object, use load_classifier(model, prompts=, labels=)"
         )
     prompts = read_prompts(given)
     if isinstance(given, Mapping):

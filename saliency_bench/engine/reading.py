@@ -51,7 +51,7 @@ class Samples:
         digests: of the pictures that the fingerprint was made of (`fingerprints.picture_digest`); None before there is
             one.
         further: {column that metrics ask for: the digests of its pictures, none of a column without}.
-        mask_values: what of a mask is the object, as `Classifier.prepare` takes it.
+        mask_values: which pixels of a mask are the object, as in `Classifier.prepare`.
     """
 
     rows: datasets.Dataset
@@ -132,7 +132,7 @@ def read_chunk(samples: Samples, classifier: Classifier, positions: Sequence[int
 
 
 def _check_usable(batch: Batch, strict: bool) -> None:
-    """Raise UserError for a mask, or what is there of a further column, that cannot be used, if strict."""
+    """Raise UserError, if strict, for a mask or an entry of a further column that cannot be used."""
     for reasons in (batch.left_out, *(column.lacking for column in batch.columns.values())) if strict else ():
         for image_id, reason in zip(batch.ids, reasons, strict=True):
             if reason is not None and not is_expected(reason):

@@ -152,11 +152,11 @@ def compute(context: RunContext, accelerator: Group, started: float, *, progress
 
 
 def _claim(context: RunContext, lock: ExitStack) -> None:
-    """Lock the folder until `lock` closes, and write down what it holds.
+    """Lock the folder until `lock` closes, and write its manifest.
 
     Raises:
-        UserError: The folder is in use or holds something else or results of a network that answers differently, or a
-            cell cannot be written down.
+        UserError: The folder is in use, holds something else or results of a network with other logits for fixed
+            pictures, or a cell cannot be serialised.
     """
     _ = [cell.key for cell in context.cells]  # before anything is written: no file can hold a name with a line break
     lock.enter_context(locked(context.out, context.spec.out))

@@ -15,16 +15,16 @@ from saliency_bench.results.network_answers import NetworkAnswers, Role
 
 
 def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
-    """Write run.json, the manifest of this start and those before, and return it.
+    """Write run.json, the manifest of this start and all earlier ones, and return it.
 
     Cells whose partners are not known yet are left out.
 
     Args:
-        context: what the run works on.
-        ask: whether its networks are asked for their answers to fixed pictures, which must be those of earlier starts.
+        context: the run.
+        ask: whether to compute the networks' answers to fixed pictures and compare them with earlier starts.
 
     Raises:
-        UserError: The folder holds another run, or a network that answers differently.
+        UserError: The folder holds another run, or a network has other answers than before.
     """
     objects, other = context.spec.python_objects(), context.other
     manifest = Manifest(
@@ -43,7 +43,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
 
 
 def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
-    """Return the answers of the networks of a run that have any."""
+    """Return the answers of the networks of a run, without those that cannot be compared."""
     samples = context.data.samples
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(context.classifier, samples),

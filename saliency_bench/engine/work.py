@@ -125,10 +125,10 @@ def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
 
 
 def _without_infinite(context: RunContext, samples: PredictedChunk, target: Target, explained: Explained) -> Explained:
-    """Return maps less those of targets that weigh an infinite logit, which no image changes.
+    """Return maps without those of targets with an infinite logit, which no image changes.
 
     Raises:
-        UserError: There is such a target, and the run is strict.
+        UserError: A target has an infinite logit, and the run is strict.
     """
     logits = torch.tensor([row["logits"] for row in samples.readable])
     without = np.flatnonzero(weighs_infinite(logits, target)).tolist()

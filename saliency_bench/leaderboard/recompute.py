@@ -429,7 +429,7 @@ def _run(
         raise UserError(
             f"recomputed with another {other[0]} than {submission.result.folder}; give that of the submission"
         )
-    difference, fix = f"{submission.result.folder} is of another model", "give the --model of the submission"
+    difference, fix = f"{submission.result.folder} has another model", "give the --model of the submission"
     check_same_network(submission.result.answers, answers, setting.precision, difference, fix)
     return again
 

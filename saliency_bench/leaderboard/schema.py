@@ -117,7 +117,7 @@ class Model(StrictModel):
         top5: accuracy of the five likeliest classes.
         no_accuracy: why there is no accuracy.
         no_class: images whose label is no class of the model, which do not count.
-        classes_by_position: whether the model does not name its classes, and they are taken to be in the dataset's
+        classes_by_position: whether the model has no class names, so its classes are assumed to be in the dataset's
             order.
     """
 
@@ -179,7 +179,7 @@ class Result(StrictModel):
         peak_memory: bytes of the GPU, or else of the process, in that start.
         target: what the maps explain, in words.
         setting: everything that determines the scores but explainer and metric.
-        answers: the network's answers to fixed pictures; null if it has none that can be compared.
+        answers: the network's logits for fixed pictures; null if they cannot be compared.
         maps: SHA-256 of each file of maps beside it (`published_maps`), in their order.
     """
 

@@ -22,13 +22,13 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
     if classifier.layer is not None:
         if is_cut(classifier, images, classifier.layer):
             return "gradcam", f"it was loaded with layer={classifier.layer}"
-        return "integrated_gradients", f"its layer {classifier.layer} holds only a part of the evidence"
+        return "integrated_gradients", f"its layer {classifier.layer} holds only part of the evidence"
     if _blocks(classifier, images) > 1:
         return "gae", "it is a vision transformer"
     if last_feature_map(classifier, images) is not None:
         return "gradcam", "it has feature maps"
     if has_feature_maps(classifier, images):
-        return "integrated_gradients", "none of its layers holds all evidence (several branches, or views of the image)"
+        return "integrated_gradients", "no layer holds all evidence (it has several branches, or views of the image)"
     return "integrated_gradients", "it has neither feature maps nor attention between patches that can be read"
 
 

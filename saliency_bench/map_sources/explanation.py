@@ -100,7 +100,7 @@ def explain(
         explainer: a name, or a function (classifier, images, target) -> maps; None: one that fits the network
             (`choice.fitting`), which a line and the result's `why` say.
         target: None for the predicted class; a class by name or number; a group, by its name, as a list of classes, or
-            as names joined by "|"; or weights (1, K), of a single logit (1, 1).
+            as names joined by "|"; or weights (1, K), for a single logit (1, 1).
         against: the class or group that speaks against the target; "A against a group that holds A" is against its
             other members.
         groups: what `load_groups` takes; those of ImageNet, pets, VOC and shapes are known.
@@ -111,8 +111,8 @@ def explain(
         **options: of the explainer.
 
     Raises:
-        UserError: A class or group is not known (with the nearest names), the explainer has no such options, or logits
-            that count are NaN or infinite.
+        UserError: A class or group is unknown (with the nearest names), the explainer has no such options, or logits
+            of the target are NaN or infinite.
     """
     if options and not isinstance(explainer, str | None):
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
@@ -127,7 +127,7 @@ def explain(
     with torch.no_grad():
         logits = classifier(images)
     if targets.no_probabilities(logits, classifier.activation).any():
-        raise UserError(f"{classifier.id} gives NaN or infinite logits for this picture, so that nothing is predicted")
+        raise UserError(f"{classifier.id} gives NaN or infinite logits for this picture, so it predicts no class")
     p, best = targets.probabilities(logits, classifier.activation)[0], int(logits[0].argmax())
     if isinstance(target, torch.Tensor):
         is_one = classifier.activation == BINARY and target.ndim == 2 and target.shape[1] == 1
@@ -137,7 +137,7 @@ def explain(
         weights, words = terms.row(len(p)), terms.text(classifier.labels)
     if weights.shape[-1] == logits.shape[1] and weighs_infinite(logits, weights).any():
         raise UserError(
-            f"{classifier.id} gives {words} an infinite logit, which no picture changes; explain another class"
+            f"the logit of {classifier.id} for {words} is infinite, whatever the picture; explain another class"
         )
     if method is None:
         name, why = fitting(classifier, images)

@@ -99,7 +99,7 @@ def reasons(counted: dict[str, int]) -> str:
 
 
 def quality(model: dict) -> list[str]:
-    """Return what must be known besides a classifier's accuracy: what does not count, top-5, what was assumed."""
+    """Return notes on a classifier's accuracy: what is not counted, top-5, what was assumed."""
     lines = []
     if without := model.get("no_class"):
         lines.append(f"not counted: {count(without)} whose label is no class of the model")
@@ -110,7 +110,7 @@ def quality(model: dict) -> list[str]:
     if model.get("activation_assumed"):
         lines.append("softmax assumed: nothing said what turns its logits into probabilities")
     if model.get("classes_by_position"):
-        lines.append("the model does not name its classes, which are taken to be in the order of the dataset's")
+        lines.append("the model has no class names; its classes are assumed to be in the order of the dataset")
     return lines
 
 

@@ -17,14 +17,14 @@ Members = Sequence[Sequence[int]]
 
 
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
-    """Return a summary's facts on its model: `accuracy` with its kind, and `top5` of a softmax more than 5 classes.
+    """Return facts on a summary's model: `accuracy` with its kind, and `top5` for a softmax over more than 5 classes.
 
-    Where labels have no class of the model, `no_class` is the number of their images. An image with several rows counts
-    once. The accuracy of a sigmoid, and of a single logit where images have several labels, is the mean average
-    precision over the classes that some image has.
+    If labels have no class of the model, `no_class` is the number of their images. An image with several rows counts
+    once. For a sigmoid, and for a single logit if images have several labels, the accuracy is the mean average
+    precision over the classes that occur.
 
     Args:
-        predictions: with `COLUMNS`; logits are not needed of a softmax.
+        predictions: with `COLUMNS`; logits are not needed for a softmax.
         members: for each class of the dataset, the classes of the model that belong to it.
         activation: "softmax", "sigmoid" or "binary".
         seed: of the bootstrap.
@@ -156,6 +156,6 @@ def _scores_and_truth(rows: pa.Table, codes: np.ndarray, members: Members) -> tu
     for row, (labels, _, _) in zip(truth, labelled, strict=True):
         row[labels] = True
     truth = truth[:, of_model]
-    known = ~np.isnan(scores).any(axis=1)  # a class that is masked out has -infinity
+    known = ~np.isnan(scores).any(axis=1)  # a masked-out class has -infinity
     kept_codes = np.array([code for _, _, code in labelled])[known]
     return scores[known], truth[known], np.unique(kept_codes, return_inverse=True)[1]

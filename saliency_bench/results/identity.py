@@ -32,11 +32,11 @@ class Identity(StrictModel):
     labels        for each class of the dataset, the classes of the model that stand for it; counts where the target is
                   the label, and for metrics that ask for labels
     label_column  the column of the dataset that is the label; counts as `labels`
-    activation    what turns logits into probabilities; "binary": a sigmoid of a single logit, which has two classes
+    activation    what turns logits into probabilities; "binary": a sigmoid of a single logit, with two classes
     precision     arithmetic, and the memory layout where it is not the usual one
     seed          of whatever is drawn at random
     groups        hash of the groups of classes; counts for metrics that ask for groups
-    mask_values   what of a mask is the object, where masks do not tell; counts for metrics that ask for masks
+    mask_values   which pixels of masks are the object, if the user chose; counts for metrics that need masks
 
     What else a metric asks for is in `asked_for` of its cells, by its name with a hash, and counts for these alone:
 
@@ -73,7 +73,7 @@ class Identity(StrictModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `mask_values` where none are named: files and hashes stay as they were before there were any."""
+        """Leave out `mask_values` if none are given, so that earlier files and hashes stay valid."""
         return {name: value for name, value in write(self).items() if name != "mask_values" or value}
 
     @property

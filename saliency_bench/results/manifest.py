@@ -49,7 +49,7 @@ class Manifest(BaseModel):
         dataset: where the latest start loaded it from.
         model: where the latest start loaded it from.
         other: another model; once given, every start must give it.
-        answers: {role of a network: its answers to fixed pictures, at the first start that it took part in}.
+        answers: {role of a network: its answers to fixed pictures, from the first start that used it}.
         objects: the explainers and metrics of all starts that were Python objects.
         maps: {explainer_id: NAME=PATH} of the precomputed maps of all starts that were files.
     """

@@ -48,7 +48,7 @@ PREDICTIONS = pa.schema(
         ("labels", pa.list_(pa.int64())),  # all classes of the image, where the dataset knows several
         ("prediction", pa.int64()),
         ("confidence", pa.float64()),  # probability of the predicted class
-        ("target_confidence", pa.float64()),  # f of the target that the maps explain; null where there is none
+        ("target_confidence", pa.float64()),  # confidence in the target that the maps explain; null without a target
         ("correct", pa.bool_()),  # null where the label is not known, or is not a class of the model
         ("top5", pa.bool_()),  # whether a right class is among the five most probable; null without softmax over K > 5
         ("mask_share", pa.float64()),  # of the prepared frame; null where there is no usable mask

@@ -133,7 +133,7 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
 
 def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
     """Return the columns of a predictions file that `quality` needs."""
-    columns = [name for name in COLUMNS if name != "logits" or identity.activation != "softmax"]  # the bulk of them
+    columns = [name for name in COLUMNS if name != "logits" or identity.activation != "softmax"]  # most of the file
     return pq.read_table(folder / f"{name}.parquet", columns=columns)
 
 
@@ -270,7 +270,7 @@ def table(cells: Sequence[CellResult], used: int) -> str:
     """Return the cells as text: a row per explainer, a column per metric: value [low, high] #ranks, notes.
 
     n is shown where it is not `used`, and the number of clusters C where samples depend on each other. A cell without
-    value says why in short; lines below the table name each explainer of which something failed or that gave flat maps.
+    value gives the reason in short; lines below the table name each explainer with failures or flat maps.
     Rows are sorted by the mean of the first metric, baselines last.
 
     Args:
@@ -333,7 +333,7 @@ def _accuracy(model: dict) -> str:
     if value is None:
         return f"accuracy unknown ({model['no_accuracy']})" if model["no_accuracy"] else "accuracy unknown"
     assumed = ", softmax assumed" if model["activation_assumed"] else ""
-    assumed += ", classes in the order of the dataset's" if model.get("classes_by_position") else ""
+    assumed += ", classes in the order of the dataset" if model.get("classes_by_position") else ""
     top5 = f", top-5 {five['value']:.1%}" if five else ""
     return f"{model['accuracy_kind']} {value:.1%}{top5}{assumed}"
 
@@ -376,13 +376,13 @@ def fault_lines(cells: Sequence[CellResult]) -> list[str]:
 
 
 def lines_below(cells: Sequence[CellResult]) -> list[str]:
-    """Return what must be known beside a table: what failed, and flat maps."""
+    """Return the lines below a table: what failed, and which explainers gave flat maps."""
     flat = [f"{name} {counted(count, 'map')}" for name, count in flat_maps(cells).items()]
     return fault_lines(cells) + [f"flat maps (one value everywhere): {', '.join(flat)}"] * bool(flat)
 
 
 def flat_maps(cells: Sequence[CellResult]) -> dict[str, int]:
-    """Return {explainer: how many of its maps were constant}, of those that gave any."""
+    """Return {explainer: number of its constant maps}, without explainers that gave none."""
     counts: Counter[str] = Counter()
     names = explainer_names(cells)
     for cell in cells:

@@ -59,7 +59,7 @@ def score_samples(
         target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
         labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy.
         groups: what `load_groups` takes.
-        masks: (B, H, W), bool, or 0 and one other value, for metrics that ask for them.
+        masks: (B, H, W), bool, or 0 and one other value, for metrics that need them.
         columns: {name: pictures (B, 3, H, W) in [0, 1], or a list of values}, further columns of a dataset.
         other: a second classifier, for metrics that compare both.
         other_labels: the right class of each image for the second classifier.

@@ -65,7 +65,7 @@ def open_study(
             per_person, most images of a person, 0 for all; only_missing, leave out images that have a mask; honeypots,
             how many, and honeypot_every, how many images apart; practice, how many images before the real ones, and
             practice_iou, the IoU to reach in them; reviewers, who have to accept an answer; seed of the order; and
-            foreground, what of the dataset's masks is the object, as `read_mask` takes it.
+            foreground, which pixels of the dataset's masks are the object, as in `read_mask`.
 
     Raises:
         UserError: Settings are invalid, or not those of the study that is there.
@@ -130,11 +130,11 @@ def choose_known(
             unreadable[unit] = str(error)
     if unreadable:
         unit, reason = next(iter(unreadable.items()))
-        complain(f"{counted(len(unreadable), 'mask')} cannot be used, such as that of image {unit}: {reason}")
+        complain(f"{counted(len(unreadable), 'mask')} cannot be used, such as the mask of image {unit}: {reason}")
     if len(drawn) < count:
         names = " and ".join(["honeypots"] * bool(honeypots) + ["images of practice"] * bool(practice))
         raise UserError(
-            f"{count} {names} need images with a mask, of which the dataset has {len(drawn)}; "
+            f"{count} {names} need images with a mask, but the dataset has {len(drawn)}; "
             "`saliency-bench build folder --images DIR --masks DIR` adds masks of yours"
         )
     return sorted(drawn[:honeypots]), drawn[honeypots:count]
@@ -243,7 +243,7 @@ class Annotating:
         return known
 
     def known_mask(self, unit: str) -> np.ndarray | None:
-        """Return the dataset's mask of an image, as `StudyImages.known_mask` does, read as the study says."""
+        """Return the dataset's mask of an image, like `StudyImages.known_mask`, with the mask values of the study."""
         return self.images.known_mask(unit, self.settings.get("foreground", ""))
 
     def _total(self, person: str) -> int:

@@ -103,12 +103,12 @@ def all_drawn(
 
 @dataclass(frozen=True)
 class Imported:
-    """Masks of a person that were drawn elsewhere.
+    """A person's masks that were drawn in another program.
 
     Attributes:
         person: the pseudonym.
         masks: {unit: bool (H, W)}.
-        selection: what became of all regions of the file.
+        selection: what happened to every region of the file.
     """
 
     person: str
@@ -117,24 +117,24 @@ class Imported:
 
     @property
     def strange(self) -> list[str]:
-        """Return the names that fit no image."""
+        """Return the names that match no image."""
         return list(self.selection.strange)
 
 
 def read_masks(images: StudyImages, path: Path, format: str, person: str, label: str = "") -> Imported:
-    """Return the masks of a person in a file; all of them where it names nobody.
+    """Return a person's masks in a file; all masks if the file names nobody.
 
-    An image is found by its id, or by the end of what the file writes as its name.
+    An image is matched by its id, or by the end of its path in the file.
 
     Args:
         images: of the study.
         path: of the file or folder.
         format: its format.
         person: whose masks.
-        label: of the regions to take; "": the label that is the class of the image.
+        label: label of the regions to import; "": the class of the image.
 
     Raises:
-        UserError: The file cannot be read or is of other people, its labels do not tell, or it has no mask that fits.
+        UserError: The file cannot be read or has only other people, its labels are ambiguous, or no mask matches.
     """
     check_person(person)
     selection = Selection(partial(_places, images), label, partial(_check_mask, images))
@@ -148,14 +148,14 @@ def store_masks(annotating: Annotating, imported: Imported) -> None:
 
 
 def _places(images: StudyImages, given: Iterable[str]) -> dict[str, Place]:
-    """Return the image of each name of a file that means one: the name of a unit, or of an image."""
+    """Return the image of each name in a file that matches a unit or an image."""
     given = list(given)
     of_image: dict[str, dict[str, str | None]] = {}
     for unit in images.units:
         of_image.setdefault(images.image_id(unit), {})[unit] = images.label(unit)
     names, units = Names(of_image), {unit: unit for unit in images.units}
     for image in of_image:
-        names.add(image.replace("/", "_"), image)  # as PNG folders spell it
+        names.add(image.replace("/", "_"), image)  # the spelling in PNG folders
     units |= {flat: unit for unit in images.units if (flat := unit.replace("/", "_")) not in units}
     exact = {name: units[name] for name in given if name in units}
     meant = names.resolved(name for name in given if name not in exact)
@@ -171,7 +171,7 @@ def _check_mask(images: StudyImages, unit: str, mask: np.ndarray) -> None:
         raise UserError(f"image {unit} of the dataset cannot be read: {error}") from None
     if mask.shape != (height, width):
         raise UserError(
-            f"its mask has {mask.shape[1]} x {mask.shape[0]} pixels, its image {width} x {height}; export the masks in "
+            f"its mask has {mask.shape[1]} x {mask.shape[0]} pixels, but the image {width} x {height}; export masks in "
             "the size of the images"
         )
 

@@ -18,18 +18,18 @@ AT_ONCE = 64  # masks kept in memory
 
 
 class RunMasks(Mapping[str, np.ndarray]):
-    """{image id: bool (H, W)} of the images whose mask can be shown: readable, and neither empty nor the whole frame.
+    """{image id: bool (H, W)} of the images whose mask can be shown: readable, not empty and not the whole frame.
 
-    Each mask is read once now, and again when it is shown.
+    Each mask is read once here, and again when it is shown.
 
     Args:
         rows: of the dataset.
-        positions: {image id: row}, of the images to look at.
+        positions: {image id: row} of the images to check.
         geometry: of the prepared frame.
-        foreground: what of a mask is the object, as `read_mask` takes it.
+        foreground: which pixels of a mask are the object, as in `read_mask`.
 
     Raises:
-        UserError: The dataset has no column of masks.
+        UserError: The dataset has no column mask.
     """
 
     def __init__(self, rows: Dataset, positions: Mapping[str, int], geometry: Geometry, foreground: str = ""):
@@ -44,10 +44,10 @@ class RunMasks(Mapping[str, np.ndarray]):
         self._ids = {image: None for image in positions if _is_shown(self._mask(image))}
         for image, reason in list(self._unreadable.items())[:1]:
             lost = counted(len(self._unreadable), "mask")
-            complain(f"{lost} cannot be shown, such as that of image {image}: {reason}")
+            complain(f"{lost} cannot be shown, such as the mask of image {image}: {reason}")
 
     def _mask(self, image_id: str) -> np.ndarray | None:
-        """Return the mask of an image in the prepared frame; None where there is none that can be read."""
+        """Return the mask of an image in the prepared frame; None if it is missing or unreadable."""
         row = self._rows[self._positions[image_id]]
         try:
             return _framed(row["image"], row["mask"], self._geometry, self._foreground)
@@ -74,7 +74,7 @@ def _is_shown(mask: np.ndarray | None) -> bool:
 
 
 def _framed(image: Any, stored: Any, geometry: Geometry, foreground: str) -> np.ndarray | None:
-    """Return a mask in the prepared frame, None where there is none; raise UnreadableError as `read_mask` does."""
+    """Return a mask in the prepared frame, None without a mask; raise UnreadableError like `read_mask`."""
     if stored is None:
         return None
     picture = opened(image)

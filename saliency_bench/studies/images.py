@@ -113,14 +113,14 @@ class StudyImages:
         return self.unshown
 
     def known_mask(self, unit: str, foreground: str = "") -> np.ndarray | None:
-        """Return bool (H, W), the dataset's mask in the size of the image; None without one.
+        """Return the dataset's mask, bool (H, W) in the size of the image; None without a mask.
 
         Args:
             unit: of the study.
-            foreground: what of a mask is the object, as `read_mask` takes it.
+            foreground: which pixels of a mask are the object, as in `read_mask`.
 
         Raises:
-            UnreadableError: It cannot be read, or does not tell what the object is.
+            UnreadableError: The mask cannot be read, or does not define the object.
         """
         stored = self.rows[self.positions[unit]].get("mask")
         if stored is None:

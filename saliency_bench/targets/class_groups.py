@@ -33,7 +33,7 @@ class ClassGroups:
         name: Name of the table or file.
         members: Class numbers of each group.
         called: Name of each group.
-        joined: {index of a group that was merged for classes without a group of their own: these classes}.
+        joined: {index of a merged group: the classes without a group of their own that it was made for}.
     """
 
     name: str
@@ -44,13 +44,13 @@ class ClassGroups:
     def group_of(self, label: int) -> tuple[int, ...]:
         """Return the smallest group that contains a class, the first of equal ones, or () if none does.
 
-        A joined group is that of the classes it was made for.
+        A merged group is the group only of the classes it was made for.
         """
         index = self.index_of_group(label)
         return () if index is None else self.members[index]
 
     def index_of_group(self, label: int) -> int | None:
-        """Return the index of the group of a class, see `group_of`."""
+        """Return the index of the group of a class; see `group_of`."""
         groups = [
             (len(group), index) for index, group in enumerate(self.members) if label in self.joined.get(index, group)
         ]
@@ -64,7 +64,7 @@ class ClassGroups:
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
         """Return the group disjoint from the class's with the highest mean score, the first of equal ones, or ().
 
-        A joined group is never the rival: it is no concept of its own.
+        A merged group is never the rival, because it is not a concept of its own.
         """
         members = set(self.group_of(label))
         disjoint = [group for index, group in enumerate(self.members)
@@ -125,7 +125,7 @@ def load_groups(
 def _groups(
     name: str, members: Mapping[str, list[int]], joined: Mapping[str, list[int]] = MappingProxyType({})
 ) -> ClassGroups:
-    """Return groups of {name: class numbers}; `joined` are the classes that the joined ones were made for."""
+    """Return groups from {name: class numbers}; `joined` has the classes that merged groups were made for."""
     # Members are sorted, so that the identity does not depend on the order in a file.
     made_for = {index: tuple(sorted(joined[group])) for index, group in enumerate(members) if group in joined}
     return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), made_for)

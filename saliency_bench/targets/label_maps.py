@@ -20,7 +20,8 @@ def match(
 ) -> Members:
     """Match by name (case, spaces and underscores aside), by number if the model has no names, or by a label map.
 
-    A model of "not square" and "square", as one with a single logit, has "not square" for all other classes.
+    A model with the classes "not square" and "square", such as one with a single logit, has "not square" for all other
+    classes.
 
     Args:
         dataset: Class names of the dataset.
@@ -29,7 +30,7 @@ def match(
         label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
             members has the sum of their logits as target. A class that the model does not have is null or []. One that
             it has under the same name needs no entry, where all names of the map are the dataset's.
-        one_each: Whether an image has one class; of one with several, another class does not say "not square".
+        one_each: Whether each image has one class. If it may have several, another class does not imply "not square".
 
     Returns:
         The model's classes for each class of the dataset.
@@ -87,7 +88,7 @@ def is_unnamed(labels: Sequence[str]) -> bool:
 
 
 def _against(model: list[str] | None) -> int | None:
-    """Return which class of a model of two is all but the other, by its name; None where neither is."""
+    """Return the class of a two-class model that is named "not" the other; None if neither is."""
     names = list(map(_plain, model or []))
     if len(names) != 2:
         return None
@@ -95,7 +96,7 @@ def _against(model: list[str] | None) -> int | None:
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict, against: int | None) -> Members:
-    """Return the model's classes for each class of the dataset by a label map; `against` is `_against`."""
+    """Return the model's classes for each class of the dataset by a label map; `against` comes from `_against`."""
     called = Counter(map(_plain, model or []))
     # A name that the dataset lacks may be misspelt, and then means a class that the map seems to leave out.
     fills = set(label_map) <= set(dataset)
@@ -104,7 +105,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
         known = dict.fromkeys(dataset, against) | known
         if not any(index_of(member, model, classes) != against for name in known for member in _listed(known[name])):
             raise UserError(
-                f"the label map gives no class to {(model or [])[1 - against]}, which is class {1 - against}; "
+                f"the label map maps no class to {(model or [])[1 - against]}, which is class {1 - against}; "
                 f"class {against} is {(model or [])[against]}"
             )
     if not set(dataset) & set(label_map) or set(dataset) - set(known):

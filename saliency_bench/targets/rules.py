@@ -66,7 +66,7 @@ class TargetRule:
             assert members is not None
             if not members[label]:
                 raise UserError(
-                    f"image {image_id}: its label is what the model has no class for; explain the others with --only "
+                    f"image {image_id}: the model has no class for its label; explain the others with --only "
                     "label=NAME or --only masked, or give --target predicted"
                 )
             return TargetTerms(tuple(members[label]))

@@ -1,8 +1,8 @@
-"""Hooks that a caller left on the backward passes of a network's modules.
+"""Disable backward hooks that a caller has registered on a network's modules.
 
-torch gives a module with such a hook views of its inputs and outputs, which in-place operations refuse. So these hooks
-wait while maps are made. To one that only looks at gradients this makes no difference. One that changes them is
-refused: the gradients would not be those of the logits.
+torch passes views of inputs and outputs to a module with such a hook, and in-place operations on these views fail. So
+the hooks are disabled while maps are computed. For a hook that only observes gradients, this makes no difference. A
+hook that changes them is refused: the gradients would not be the gradients of the logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ Hooks = dict[int, Callable[..., Any]]
 
 @dataclass
 class _Waiting:
-    """A dict of hooks, which is empty for the time being: what it held, and how many contexts it waits for."""
+    """The hooks taken out of a dict, and the number of contexts that keep it empty."""
 
     place: Hooks
     hooks: Hooks = field(default_factory=dict)
@@ -33,9 +33,9 @@ _waiting: dict[int, _Waiting] = {}  # by the id of the dict
 
 @contextmanager
 def without_backward_hooks(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Take the hooks on backward passes away, and put them back when the last context around these modules ends.
+    """Remove backward hooks, and restore them when the last context around these modules ends.
 
-    A hook that is added inside, as by an explainer, is called. One thread at a time may be inside.
+    Hooks added inside, for example by an explainer, are called. Only one thread may be inside at a time.
     """
     places = [place for module in modules for place in _places(module)] + _places_of_every_module()
     for place in places:
@@ -57,14 +57,14 @@ def without_backward_hooks(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> None:
-    """Raise UserError if a hook that waits gives other gradients than it gets, naming its module.
+    """Raise UserError if a disabled hook changes the gradients that it receives; the message names its module.
 
-    Each hook is called once, with noise in the place of gradients.
+    Each hook is called once, with noise in place of gradients.
 
     Args:
         network: The network, inside `without_backward_hooks`.
         name: Its name, for messages.
-        images: Images that it takes; the first is passed through it.
+        images: Images for the network; only the first is passed through it.
     """
     if not any(waiting.hooks for waiting in _waiting.values()):
         return
@@ -81,35 +81,35 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
             if result is not None and any(a is not b for a, b in zip(_tuple(result), given, strict=False)):
                 raise UserError(
                     f"a backward hook on the layer {names[module] or type(module).__name__} of {name} changes "
-                    "gradients, so that they are not those of its logits; remove the hook, or set it inside an "
-                    "explainer of your own"
+                    "gradients, so they are not the gradients of its logits; remove the hook, or register it inside "
+                    "your own explainer"
                 )
 
     with ExitStack() as handles, torch.no_grad():
         for module in hooked:
-            if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+            if not isinstance(module, torch.jit.ScriptModule):  # it accepts no hooks
                 handles.callback(module.register_forward_hook(check).remove)
         network(images[:1])
 
 
 def _places(module: nn.Module) -> list[Hooks]:
-    """Return the dicts that hold a module's hooks: before its own backward pass, and after it."""
+    """Return the dicts with a module's backward hooks: before its backward pass, and after it."""
     return [module._backward_pre_hooks, module._backward_hooks]
 
 
 def _places_of_every_module() -> list[Hooks]:
-    """Return the dicts of the hooks that torch calls for every module."""
+    """Return the dicts with the global backward hooks, which torch calls for every module."""
     return [every_module._global_backward_pre_hooks, every_module._global_backward_hooks]
 
 
 def _hooks_of(module: nn.Module) -> list[list[Callable[..., Any]]]:
-    """Return a module's hooks that wait: before its own backward pass, and after it."""
+    """Return a module's disabled hooks: before its backward pass, and after it."""
     pairs = zip(_places_of_every_module(), _places(module), strict=True)
     return [[hook for place in pair for hook in _waiting[id(place)].hooks.values()] for pair in pairs]
 
 
 def _noise(values: Any) -> tuple[Tensor | None, ...]:
-    """Return noise of the shapes of a module's inputs or outputs, None for what is no tensor."""
+    """Return noise in the shapes of a module's inputs or outputs; None for values that are no tensors."""
     generator = torch.Generator().manual_seed(0)
     return tuple(
         torch.randn(value.shape, generator=generator).to(value) if isinstance(value, Tensor) else None
@@ -118,5 +118,5 @@ def _noise(values: Any) -> tuple[Tensor | None, ...]:
 
 
 def _tuple(values: Any) -> tuple:
-    """Return a tuple of what is given as one or as a single value."""
+    """Return a tuple as it is, and any other value as a tuple of one."""
     return values if isinstance(values, tuple) else (values,)

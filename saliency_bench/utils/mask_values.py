@@ -1,6 +1,6 @@
-"""Which values of a mask are the object: 0 and one other value, or those that the user names.
+"""Decide which values of a mask are the object: those that the user chooses, or else the only value besides 0.
 
-Numpy only, as the modules of `evaluate` read masks by these rules too; `masks.py` reads pictures.
+This module needs only NumPy, because the modules of `evaluate` apply the same rules; `masks.py` reads pictures.
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 
-FULL = (1, 255, 65535)  # values of a mask that is the object everywhere: in 1, 8 and 16 bits
-SHOWN = 6  # values in a message
+FULL = (1, 255, 65535)  # a mask with only this value covers the whole picture: 1, 8 and 16 bits
+SHOWN = 6  # most values in a message
 NONZERO, ALPHA = "nonzero", "alpha"
 
 # A value, ("from", the lowest value), a colour, `NONZERO` or `ALPHA`.
@@ -20,10 +20,10 @@ Choice = float | tuple[str, float] | tuple[int, int, int] | str
 
 
 def words_of(given: Any) -> tuple[str, ...]:
-    """Return what of a mask is the object as words of `choices`: of None, a text, a number, or several of these.
+    """Return mask values given as None, a text, a number or several of these as words of `choices`.
 
     Raises:
-        UserError: One is no such word.
+        UserError: A word is not valid.
     """
     if isinstance(given, Iterable) and not isinstance(given, str):
         return tuple(word for item in given for word in words_of(item))
@@ -35,19 +35,19 @@ def words_of(given: Any) -> tuple[str, ...]:
 
 @cache
 def choices(foreground: str) -> tuple[Choice, ...]:
-    """Return what of a mask is the object, from words with spaces between them; () where the mask itself tells.
+    """Parse words separated by spaces into choices of mask values; () if the mask itself defines the object.
 
-    A word is a value (`255`), a value with all above it (`128+`), a colour (`#ff0000`, `255,0,0` or `red`), `nonzero`
-    (all but the background), or `alpha` (what is not transparent).
+    A word is a value (`255`), a value and all above it (`128+`), a colour (`#ff0000`, `255,0,0` or `red`), `nonzero`
+    (everything but the background), or `alpha` (everything that is not transparent).
 
     Raises:
-        UserError: A word is none of them.
+        UserError: A word is none of these.
     """
     return tuple(map(_choice, foreground.split()))
 
 
 def _choice(word: str) -> Choice:
-    """Return what a word of `choices` means."""
+    """Parse one word of `choices`."""
     if word in (NONZERO, ALPHA):
         return word
     try:
@@ -58,13 +58,13 @@ def _choice(word: str) -> Choice:
     except ValueError:
         pass
     raise UserError(
-        f"foreground={word} is neither a value from 0 to {FULL[-1]}, nor one with all above it such as 128+, nor a "
-        "colour such as '#ff0000' or 255,0,0, nor nonzero, nor alpha"
+        f"foreground={word} is not valid; give a value from 0 to {FULL[-1]}, a value and all above it such as 128+, a "
+        "colour such as '#ff0000' or 255,0,0, nonzero, or alpha"
     )
 
 
 def _colour(word: str) -> tuple[int, int, int]:
-    """Return the colour that a word names; raise ValueError where it is none."""
+    """Return the colour that a word names; raise ValueError if it is not a colour."""
     if "," in word:
         red, green, blue = map(int, word.split(","))
     else:
@@ -77,7 +77,7 @@ def _colour(word: str) -> tuple[int, int, int]:
 
 
 def spelled(foreground: str) -> str:
-    """Return the one spelling of words that mean the same: sorted, colours by their numbers."""
+    """Return the canonical spelling of equivalent words: sorted, colours as numbers."""
     return " ".join(sorted({_spelled(choice) for choice in choices(foreground)}))
 
 
@@ -91,12 +91,12 @@ def _spelled(choice: Choice) -> str:
 
 
 def unclear(values: np.ndarray, background: int = 0) -> str:
-    """Return why values do not tell the object from the background; "" where they do.
+    """Return why values do not separate the object from the background; "" if they do.
 
-    They do where they are the background's and another one, the background's alone, or one of `FULL` alone.
+    They do if they are the background and one other value, only the background, or only one of `FULL`.
 
     Args:
-        values: of a mask, of any shape and kind of number.
+        values: of a mask, with any shape and dtype.
         background: the value of the background.
     """
     if values.dtype == bool or values.size == 0:
@@ -107,11 +107,11 @@ def unclear(values: np.ndarray, background: int = 0) -> str:
     if low < 0:
         return "negative values"
     if low == high:
-        return "" if low == background or low in FULL else "one value, which is not 0"
-    return "" if background in (low, high) else "two values, none of them 0"
+        return "" if low == background or low in FULL else "a single value that is not the background"
+    return "" if background in (low, high) else "two values, neither of them 0"
 
 
 def in_words(distinct: np.ndarray) -> str:
-    """Return different, sorted values in words: each of a few, else their range."""
+    """Format sorted, distinct values: all of them if there are few, else their range."""
     few = len(distinct) <= SHOWN
     return ", ".join(f"{value:g}" for value in distinct) if few else f"{distinct[0]:g} to {distinct[-1]:g}"

@@ -1,8 +1,8 @@
-"""Reading masks: one reader for builds, runs, studies and publishing, which does not guess what the object is.
+"""Read masks, with the same rules for builds, runs, studies and publishing and without guessing what the object is.
 
-A mask has two values, of which 0 or black is the background, or the user names the object's (`mask_values.choices`).
-Palette pictures are read by index, a picture of one colour by its alpha, 16 bits and floats as they are. Anything else
-is an `UnreadableError` that names the values and the option that says which one is the object.
+A mask has two values, of which 0 or black is the background, or the user chooses the object (`mask_values.choices`).
+Palette pictures are read by index, a picture of one colour by its alpha, 16-bit and float pictures as they are. Any
+other mask is an `UnreadableError` that lists the values and names the option to choose the object with.
 """
 
 from typing import Any
@@ -14,34 +14,34 @@ from saliency_bench.utils.mask_values import ALPHA, NONZERO, SHOWN, Choice, choi
 from saliency_bench.utils.messages import complain_once
 from saliency_bench.utils.pictures import UnreadableError, opened, orientation_of, turned
 
-DEEP = ("I", "F")  # how the modes of more than 8 bits a channel begin
+DEEP = ("I", "F")  # first letters of modes with more than 8 bits per channel
 LOSSY = ("JPEG", "MPO")
 PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
-CHOOSE = "say with --foreground which one is the object"
+CHOOSE = "choose the object with --foreground"
 
 
 class UnclearMaskError(UnreadableError):
-    """A mask that can be read and does not tell what the object is; the text says why, and what does."""
+    """A readable mask that does not define the object; the text gives the reason and the fix."""
 
 
 def read_mask(given: Any, size: tuple[int, int], orientation: int = 1, foreground: str = "") -> np.ndarray:
-    """Return bool (H, W): the object in the mask of a picture, turned as the picture is.
+    """Return bool (H, W): the object in the mask of a picture, turned upright like the picture.
 
     Args:
-        given: what `opened` takes, or numbers (H, W): an array, a tensor or lists.
+        given: anything that `opened` accepts, or numbers (H, W) as an array, a tensor or lists.
         size: (height, width) of the upright picture.
         orientation: the EXIF orientation by which the picture was turned upright, 1 to 8.
-        foreground: words of `mask_values.choices`; "": the mask itself tells.
+        foreground: words of `mask_values.choices`; "": the mask itself defines the object.
 
     Raises:
-        UnclearMaskError: It does not tell what the object is.
-        UnreadableError: It cannot be read, or has another size.
+        UnclearMaskError: The mask does not define the object.
+        UnreadableError: The mask cannot be read, or has another size.
     """
     try:
         stored = _opened(given)
     except UnreadableError as error:
         raise UnreadableError(f"the mask cannot be read: {error}") from None
-    turn = _turn(stored, size, orientation)  # before its values: resizing makes many of two
+    turn = _turn(stored, size, orientation)  # before the values, because resizing turns two values into many
     return turned(object_in(stored, foreground), turn)
 
 
@@ -49,10 +49,10 @@ def _opened(given: Any) -> Image.Image:
     """Return a mask as stored.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The mask cannot be read.
     """
     if isinstance(given, list | tuple) and any(isinstance(item, dict | Image.Image) for item in given):
-        raise UnreadableError(f"a list of {len(given)} pictures; a sample has one mask, so unite them")
+        raise UnreadableError(f"a list of {len(given)} pictures, but a sample has one mask; combine them")
     if hasattr(given, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
         given = given.detach().cpu()
         given = (given.float() if given.is_floating_point() else given).numpy()
@@ -60,14 +60,14 @@ def _opened(given: Any) -> Image.Image:
         try:
             given = np.asarray(given)
         except (ValueError, TypeError):
-            raise UnreadableError("it is no array of numbers (H, W)") from None
+            raise UnreadableError("not an array of numbers (H, W)") from None
     if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
         given = given[0] if given.ndim == 3 and len(given) == 1 else given
         given = given[..., 0] if given.ndim == 3 and given.shape[2] == 1 else given
         if given.ndim == 2 and given.dtype not in (bool, np.uint8, np.uint16):
             given = given.astype(np.int32 if given.dtype.kind in "iu" and given.itemsize < 4 else np.float32)
         if given.ndim != 2 and given.dtype != np.uint8:
-            raise UnreadableError(f"an array of {given.dtype} of shape {given.shape}; give (H, W), or uint8 (H, W, 3)")
+            raise UnreadableError(f"an array of {given.dtype}, shape {given.shape}; give (H, W), or uint8 (H, W, 3)")
         given = Image.fromarray(given) if given.ndim == 2 else given
     return opened(given)
 
@@ -75,11 +75,11 @@ def _opened(given: Any) -> Image.Image:
 def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
     """Return the EXIF orientation by which a mask is turned to fit its upright picture.
 
-    Its own, if it has one that fits; that of the picture, if the mask has the size of the file as stored, also where
-    the upright picture has the same size, so that it does not tell; 1 where only the upright picture has it.
+    This is the mask's own orientation if it has one that fits; else the picture's, if the mask has the size of the file
+    as stored, even if the upright picture has the same size; else 1, if the mask has the size of the upright picture.
 
     Raises:
-        UnreadableError: It has any other size.
+        UnreadableError: The mask has any other size.
     """
     as_it_is = (stored.height, stored.width)
     own_turn = orientation_of(stored) or 1
@@ -87,15 +87,14 @@ def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
         if turn != 1 and (as_it_is[::-1] if turn >= 5 else as_it_is) == size:
             if turn != own_turn and as_it_is == size:
                 complain_once(
-                    "masks of pictures that EXIF turns are turned with them where the size does not tell whether they "
-                    "were drawn on the file as stored or on the upright picture"
+                    "EXIF turns some pictures whose masks may have been drawn on the file as stored or on the upright "
+                    "picture (both have the same size); these masks are turned with their pictures"
                 )
             return turn
     if as_it_is == size:
         return 1
     raise UnreadableError(
-        f"the mask is {stored.width} x {stored.height}, another size than its image of {size[1]} x {size[0]}; they "
-        "must be equal"
+        f"the mask is {stored.width} x {stored.height}, but its image is {size[1]} x {size[0]}; the sizes must be equal"
     )
 
 
@@ -103,12 +102,12 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
     """Return bool (H, W): the pixels of a mask as stored that are the object.
 
     Raises:
-        UnclearMaskError: The mask does not tell them.
+        UnclearMaskError: The mask does not define the object.
     """
     chosen = choices(foreground)
     if stored.format in LOSSY and not (chosen and all(isinstance(each, tuple) and len(each) == 2 for each in chosen)):
-        raise UnclearMaskError("a mask in JPEG, which blurs its values; save masks as PNG, or give a threshold, such "
-                               "as --foreground 128+ (in Python mask_values=)")  # fmt: skip
+        raise UnclearMaskError("a JPEG mask, whose values are blurred; save masks as PNG, or give a threshold, such as "
+                               "--foreground 128+ (in Python mask_values=)")  # fmt: skip
     image = stored.convert(PREMULTIPLIED[stored.mode]) if stored.mode in PREMULTIPLIED else stored
     alpha = _alpha(image)
     codes, background, is_colour = _coded(image, alpha)
@@ -118,13 +117,13 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
         raise UnclearMaskError(_with_fix(reason, codes, is_colour, alpha is not None))
     inside = codes != background
     if alpha is not None and codes is not alpha and ((alpha > 0) != inside).any():
-        raise UnclearMaskError(f"a mask whose colour and alpha differ; {CHOOSE}, such as 255 or alpha (in Python "
+        raise UnclearMaskError(f"a mask whose colour and alpha disagree; {CHOOSE}, such as 255 or alpha (in Python "
                                "mask_values=)")  # fmt: skip
     return inside
 
 
 def _alpha(image: Image.Image) -> np.ndarray | None:
-    """Return the alpha (H, W) of a picture; None where it is the same everywhere."""
+    """Return the alpha (H, W) of a picture; None if it is the same everywhere."""
     if "A" in image.getbands():
         alpha = image.getchannel("A")
     elif "transparency" in image.info and not image.mode.startswith(DEEP):
@@ -136,11 +135,11 @@ def _alpha(image: Image.Image) -> np.ndarray | None:
 
 
 def _coded(image: Image.Image, alpha: np.ndarray | None) -> tuple[np.ndarray, int, bool]:
-    """Return (a number for each pixel, that of the background, whether the numbers are colours, 65536 R + 256 G + B).
+    """Return (code of each pixel, code of the background, whether codes are colours, 65536 R + 256 G + B).
 
-    The background is 0 or black. In a palette it is the index that looks black, since programs that save small files
-    put the colours in any order; without a black, index 0, if there are others. Where all pixels have one colour and
-    `alpha` varies, that is the number.
+    The background is 0 or black. In a palette it is the index whose colour is black, because programs that write small
+    files reorder colours; without black it is index 0, if there are other indices. If all pixels have one colour and
+    `alpha` varies, alpha is the code.
     """
     if (image.mode in ("1", "L") and alpha is None) or image.mode.startswith(DEEP):
         return np.asarray(image), 0, False
@@ -161,26 +160,26 @@ def _coded(image: Image.Image, alpha: np.ndarray | None) -> tuple[np.ndarray, in
 def _chosen(
     choice: Choice, image: Image.Image, alpha: np.ndarray | None, codes: np.ndarray, background: int, is_colour: bool
 ) -> np.ndarray:
-    """Return bool (H, W): the pixels of a picture that a choice of the user means; the rest is what `object_in` has."""
+    """Return bool (H, W): the pixels that a choice of the user selects. Other arguments are as in `object_in`."""
     if choice == NONZERO:
         return codes != background
     if choice == ALPHA:
         if alpha is None:
-            raise UnclearMaskError("a mask without an alpha that varies; give --foreground a value or a colour")
+            raise UnclearMaskError("a mask without a varying alpha; give --foreground a value or a colour")
         if reason := unclear(alpha):
-            raise UnclearMaskError(_with_fix(f"an alpha of {reason}", alpha, False, False))
+            raise UnclearMaskError(_with_fix(f"an alpha with {reason}", alpha, False, False))
         return alpha > 0
     if isinstance(choice, tuple) and len(choice) == 3:
         if image.mode.startswith(DEEP):
-            raise UnclearMaskError("a mask of numbers, which have no colour; give --foreground a value")
+            raise UnclearMaskError("a mask of numbers without colours; give --foreground a value")
         return (np.asarray(image.convert("RGB")) == choice).all(-1)
     if is_colour:
-        raise UnclearMaskError("a mask in colour, which has no value; give --foreground a colour")
+        raise UnclearMaskError("a mask of colours without single values; give --foreground a colour")
     return codes >= choice[1] if isinstance(choice, tuple) else codes == choice
 
 
 def _with_fix(reason: str, codes: np.ndarray, is_colour: bool, has_alpha: bool) -> str:
-    """Return why a mask does not tell the object, with its values and the option that does."""
+    """Return why a mask does not define the object, with its values and the option to choose with."""
     distinct = np.unique(codes)
     hint = ", or alpha" if has_alpha else ""
     if is_colour:
@@ -189,4 +188,4 @@ def _with_fix(reason: str, codes: np.ndarray, is_colour: bool, has_alpha: bool) 
         values = in_words(distinct)
         if len(distinct) > SHOWN:
             hint = f", or a threshold such as {(float(distinct[0]) + float(distinct[-1])) / 2:g}+"
-    return f"a mask of {reason}; {CHOOSE}{hint} ({values}; in Python mask_values=)"
+    return f"a mask with {reason}; {CHOOSE}{hint} ({values}; in Python mask_values=)"

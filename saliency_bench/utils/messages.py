@@ -18,7 +18,7 @@ def complain(text: str) -> None:
 
 @cache
 def complain_once(text: str) -> None:
-    """Say a line of `complain` once in this process."""
+    """Print a message like `complain`, but only once per process."""
     complain(text)
 
 

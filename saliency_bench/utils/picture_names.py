@@ -1,7 +1,7 @@
-"""The pictures that lists and annotation programs mean by what they write as a name.
+"""Find the pictures that lists and annotation programs refer to.
 
-They write paths of other machines, with other folders above, backslashes, percent signs or addresses, and Label Studio
-puts eight digits before the name of an upload (`ab12cd34-photo.png`).
+They may store paths from other machines, with other parent folders, backslashes, percent escapes or URLs, and Label
+Studio puts eight hexadecimal digits before the name of an upload (`ab12cd34-photo.png`).
 """
 
 import re
@@ -18,29 +18,29 @@ IN_QUERY = re.compile(r"[?&]d=([^&#]+)")  # Label Studio: /data/local-files/?d=P
 
 
 def stem(name: str) -> str:
-    """Return a path without its ending."""
+    """Return a path without its file extension."""
     return str(PurePosixPath(name).with_suffix("")) if PurePosixPath(name).name else name
 
 
 def ends_of(name: str) -> list[str]:
-    """Return a path, and what is left of it without its first folders, longest first."""
+    """Return a path and all its ends (without the first folder, the first two ...), longest first."""
     parts = name.split("/")
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
 def plain(name: str) -> str:
-    """Return a path with "/" and without "./" at its start."""
+    """Return a path with "/" as separator and without "./" at its start."""
     return name.replace("\\", "/").removeprefix("./")
 
 
 def without_upload(name: str) -> str:
-    """Return a path without what Label Studio puts before the name of an upload."""
+    """Return a path without the prefix that Label Studio gives uploads."""
     folder, slash, last = name.rpartition("/")
     return f"{folder}{slash}{UPLOADED.sub('', last, count=1) if UPLOADED.match(last) else last}"
 
 
 def _forms(name: str) -> Iterator[str]:
-    """Yield the paths that a name may stand for, the most literal first."""
+    """Yield the paths that a name may refer to, the most literal first."""
     path = plain(name)
     query = IN_QUERY.search(path)
     for form in dict.fromkeys([path, *([query[1]] if query else []), re.split(r"[?#]", path)[0]]):
@@ -49,13 +49,13 @@ def _forms(name: str) -> Iterator[str]:
 
 
 def _cleaned(name: str) -> str:
-    """Return a path's last part as Django stores an upload of this name: without spaces and most signs."""
+    """Return the last part of a path as Django stores an upload: without spaces and most punctuation."""
     return re.sub(r"[^-\w.]", "", name.rpartition("/")[2].strip().replace(" ", "_"))
 
 
 @dataclass(frozen=True)
 class Meant:
-    """The picture that a name stands for; "" without one, why, and which it may be."""
+    """The picture that a name refers to, or "", with the reason and the candidates."""
 
     picture: str = ""
     lacks: str = ""
@@ -63,7 +63,7 @@ class Meant:
 
 
 class Names:
-    """The pictures that a list may mean: by their path or its end, with or without ending, or with another (.JPG)."""
+    """Look up pictures by their path or its end, with, without or with another file extension (.JPG)."""
 
     def __init__(self, names: Iterable[str]):
         self.known: dict[str, list[str]] = {}
@@ -72,20 +72,20 @@ class Names:
             self.add(name, name)
 
     def add(self, alias: str, name: str) -> None:
-        """Know a picture by another path, too."""
+        """Add another path of a picture."""
         for end in {end for form in (alias, stem(alias)) for end in ends_of(form)}:
             self.known.setdefault(end, []).append(name)
         for form in {_cleaned(alias), _cleaned(stem(alias))}:
             self.cleaned.setdefault(form, []).append(name)
 
     def called(self, given: str) -> list[str]:
-        """Return all that have this name."""
+        """Return all pictures with this name."""
         has_ending = PurePosixPath(given).suffix.lower() in ENDINGS
         exact = self.known.get(given, [])
         return [given] if given in exact else exact or (self.known.get(stem(given), []) if has_ending else [])
 
     def meant(self, given: str) -> list[str]:
-        """Return all that a program may mean: those that have the longest end of what it wrote."""
+        """Return all pictures that match the longest end of the path that a program wrote."""
         for upload in (False, True):
             for form in map(without_upload, _forms(given)) if upload else _forms(given):
                 for end in filter(None, ends_of(form)):
@@ -96,9 +96,9 @@ class Names:
         return [] if uploaded == last else self.cleaned.get(uploaded) or self.cleaned.get(stem(uploaded), [])
 
     def resolved(self, given: Iterable[str]) -> dict[str, Meant]:
-        """Return the picture of each name; of several names of one picture, the one that is most like its path.
+        """Return the picture of each name. If several names match a picture, the name closest to its path gets it.
 
-        Where two are equally like it, nothing says which one it is, and neither has it.
+        If two names are equally close, neither gets the picture.
         """
         matches = {name: list(dict.fromkeys(self.meant(name))) for name in given}
         ranks = {name: self._rank(name, pictures[0]) for name, pictures in matches.items() if len(pictures) == 1}
@@ -117,5 +117,5 @@ class Names:
         return meant
 
     def _rank(self, given: str, picture: str) -> int:
-        """Return how unlike a picture's path a name is: 0 equal, 1 its end or its ending, 2 anything else."""
+        """Return how far a name is from a picture's path: 0 equal, 1 other folders or extension, 2 anything else."""
         return 0 if plain(given) == picture else 1 if picture in self.called(plain(given)) else 2

@@ -1,12 +1,12 @@
 """Reading untrusted pictures. The only exception is `UnreadableError`, whose text is the reason for the build log.
 
-One rule makes RGB of 8 bits of every picture (`open_rgb`): file, bytes, array, PIL object or an image of `datasets`.
+One rule converts every picture to 8-bit RGB (`open_rgb`): a file, bytes, an array, a PIL image or one of `datasets`.
 
-    more than 8 bits, one channel    grey, in a window from the 1st to the 99th percentile of the picture's own values
-    16 bits, several channels        the upper 8 bits, which is what Pillow gives of such a file
-    alpha, a transparent colour      dropped; premultiplied colours are divided by it first
+    more than 8 bits, one channel    grey, scaled from the 1st to the 99th percentile of the picture's own values
+    16 bits, several channels        the upper 8 bits, as Pillow reads such a file
+    alpha, a transparent colour      dropped; premultiplied colours are first divided by alpha
     palette, grey, CMYK, LAB, ...    as Pillow converts them; colour profiles (ICC) are not applied
-    several frames                   the first one of a file, the current one of a PIL object
+    several frames                   the first frame of a file, the current frame of a PIL image
     EXIF orientation                 applied
 
 Cameras store turned pictures and say so in EXIF: orientation 1 is upright, 2 to 8 are mirrored or turned, and anything
@@ -27,8 +27,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError, features
 from saliency_bench.errors import one_line
 from saliency_bench.utils.files import read_bytes
 
-AVIF = ("AVIF",) if "avif" in features.modules and features.check("avif") else ()  # Pillow may lack it
-# None of these runs an external program, and each is known by its first bytes.
+AVIF = ("AVIF",) if "avif" in features.modules and features.check("avif") else ()  # not in every Pillow
+# None of these decoders runs an external program, and all formats are recognised by their first bytes.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "PCX", "QOI", "SGI", *AVIF)
 ENDINGS = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm",
@@ -86,12 +86,12 @@ class Picture:
 def read(path: Path, *, deep: bool = False) -> Picture:
     """Read a picture file as it goes into a dataset.
 
-    The file's own bytes where they are an upright RGB JPEG or PNG; anything else (GIF, palette, grey, CMYK, alpha,
-    EXIF rotation) becomes a lossless PNG of what `rgb` gives.
+    An upright RGB JPEG or PNG keeps its bytes; anything else (GIF, palette, grey, CMYK, alpha, EXIF rotation) becomes a
+    lossless PNG of the result of `rgb`.
 
     Args:
         path: of the file.
-        deep: take pictures of more than 8 bits, too, `windowed`.
+        deep: also accept pictures with more than 8 bits, and scale them with `windowed`.
 
     Raises:
         UnreadableError: The file is not a usable picture.
@@ -161,7 +161,7 @@ def decode(data: bytes, *, deep: bool = False) -> Image.Image:
 
     Args:
         data: the encoded picture.
-        deep: take pictures of more than 8 bits, too.
+        deep: also accept pictures with more than 8 bits.
     """
     if not data:
         raise UnreadableError("empty file")
@@ -185,15 +185,15 @@ def decode(data: bytes, *, deep: bool = False) -> Image.Image:
 
 
 def is_deep(image: Image.Image) -> bool:
-    """Return whether the pixels of an image are whole numbers of more than 8 bits, or floats."""
+    """Return whether the pixels of an image are integers with more than 8 bits, or floats."""
     return image.mode.startswith(("I", "F"))
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Return a decoded picture upright and in RGB, see the top of this file.
+    """Return a decoded picture upright and in RGB; see the module docstring.
 
     Raises:
-        UnreadableError: Pillow cannot convert it, or it holds no number.
+        UnreadableError: Pillow cannot convert the picture, or all its values are NaN.
     """
     orientation = orientation_of(image) or 1
     try:
@@ -209,21 +209,21 @@ def rgb(image: Image.Image) -> Image.Image:
 
 
 def windowed(values: np.ndarray) -> np.ndarray:
-    """Return numbers (H, W) of any size as uint8, in a window of these numbers between the percentiles `WINDOW`.
+    """Scale numbers (H, W) to uint8, from the lower to the upper of their percentiles `WINDOW`.
 
     Raises:
-        UnreadableError: None of them is a number.
+        UnreadableError: No value is finite.
     """
     values = values.astype(np.float32) if values.dtype == np.float16 else values
     known = values if values.dtype.kind != "f" else values[np.isfinite(values)]
     if known.size == 0:
-        raise UnreadableError("holds no finite number")
+        raise UnreadableError("has no finite value")
     low, high = map(float, np.percentile(known, WINDOW))
     grey = np.empty(values.shape, np.uint8)
     # A few rows at a time: in float64 a picture of 60 million pixels, a file of 100 kB, would take two gigabytes.
     for first in range(0, len(values), ROWS):
         rows = values[first : first + ROWS].astype(np.float64)
-        with np.errstate(over="ignore"):  # of infinities
+        with np.errstate(over="ignore"):  # infinities overflow
             scaled = (np.nan_to_num(rows, nan=low) - low) / max(high - low, np.finfo(float).tiny)
         grey[first : first + ROWS] = (255 * np.clip(scaled, 0, 1)).round()
     return grey
@@ -260,25 +260,25 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def open_rgb(picture: Any) -> Image.Image:
-    """Return a picture upright and in RGB, see the top of this file.
+    """Return a picture upright and in RGB; see the module docstring.
 
     Args:
         picture: a PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array: (H, W) of any
-            numbers, of which more than 8 bits are windowed, or uint8 or uint16 with 1 to 4 channels (H, W, C).
+            numbers, scaled if they have more than 8 bits, or uint8 or uint16 with 1 to 4 channels (H, W, C).
 
     Raises:
-        UnreadableError: It is anything else, or a file that cannot be read.
+        UnreadableError: The picture is anything else, or cannot be read.
     """
     return rgb(opened(picture))
 
 
 def _from_array(values: np.ndarray) -> Image.Image:
-    """Return an array as an image of 8 bits a channel."""
+    """Return an array as an image with 8 bits per channel."""
     values = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
     is_colour = values.ndim == 3 and 2 <= values.shape[2] <= 4 and values.dtype in (np.uint8, np.uint16)
     if 0 in values.shape or not (is_colour or (values.ndim == 2 and values.dtype.kind in "buif")):
         raise UnreadableError(
-            f"an array of {values.dtype} of shape {values.shape}; give grey (H, W), or uint8 from 0 to 255 (H, W, 3)"
+            f"an array of {values.dtype}, shape {values.shape}; give grey (H, W), or uint8 from 0 to 255 (H, W, 3)"
         )
     if values.dtype == bool:
         values = values * np.uint8(255)
@@ -288,10 +288,10 @@ def _from_array(values: np.ndarray) -> Image.Image:
 
 
 def opened(picture: Any) -> Image.Image:
-    """Return a decoded picture of what `open_rgb` takes, in its own mode and as it is stored.
+    """Decode anything that `open_rgb` accepts, in its own mode and orientation.
 
     Raises:
-        UnreadableError: It is anything else, or a file that cannot be read.
+        UnreadableError: The picture is anything else, or cannot be read.
     """
     if isinstance(picture, np.ndarray):
         picture = _from_array(picture)

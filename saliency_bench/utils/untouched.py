@@ -1,4 +1,4 @@
-"""What a caller set in torch must not reach what is computed: `untouched` is around every call of a network."""
+"""Keep the caller's torch settings from affecting results: every call of a network runs inside `untouched`."""
 
 import random
 import sys
@@ -19,33 +19,33 @@ from saliency_bench.utils.devices import arithmetic
 
 @contextmanager
 def untouched(network: nn.Module | None = None) -> Iterator[None]:
-    """Compute as torch does when nobody has set anything, and leave the caller's settings and network as they were.
+    """Compute with torch's default settings, and restore the caller's settings and network afterwards.
 
-    It may be nested. Of several threads, one at a time works with a network: all share its hooks and flags, and the
+    May be nested. Only one thread at a time works with a network, because threads share its hooks, its flags and the
     random generators. Inside:
 
     - Autocast is off. A classifier's `precision` and a network's own forward may switch it on.
-    - Inference mode is off and autograd is on; `torch.no_grad()` goes inside. Detection of anomalies is off.
-    - New tensors are float32 and on the CPU, whatever the defaults of dtype and device; a network on another device
-      gets the caller's default device as its own (`callers_device`).
+    - Inference mode is off and autograd is on; use `torch.no_grad()` inside. Anomaly detection is off.
+    - New tensors are float32 and on the CPU, whatever the default dtype and device; a network on another device gets
+      the caller's default device (`callers_device`).
     - Products are float32 and cuDNN is deterministic, as `arithmetic` sets.
-    - What is compiled runs as it is written: networks, layers and functions (`compiling` is the way back).
-    - `torch.utils.checkpoint` calls its function and keeps the activations, so that nothing is computed twice.
+    - Compiled networks, layers and functions run uncompiled (`compiling` undoes this).
+    - `torch.utils.checkpoint` calls its function and keeps the activations, so nothing is computed twice.
 
     With a network also:
 
-    - It is in evaluation mode, its parameters take no gradients, and its hooks on backward passes wait.
-    - Afterwards its modes, flags and gradients, and the states of the global random generators, are as before.
+    - The network is in evaluation mode, its parameters take no gradients, and its backward hooks are disabled.
+    - Afterwards, its modes, flags and gradients and the states of the global random generators are restored.
 
-    Deterministic algorithms, kernels of attention and threads stay as the caller set them: they change last bits only.
-    Hooks on forward passes and what the network's own forward sets are part of the network.
+    Deterministic algorithms, attention kernels and threads stay as the caller set them: they change only the last bits.
+    Forward hooks, and what the network's own forward sets, are part of the network.
 
     Args:
-        network: The network that is called; None for work that only ends in calls of one.
+        network: The network that is called; None for code that calls networks inside.
 
     Raises:
-        UserError: It is called inside a transform of torch.func, or torch cannot tell its precision, as its older and
-            newer names were both used.
+        UserError: It is called inside a transform of torch.func, or the precision of torch is ambiguous because it was
+            set by its old and its new names.
     """
     with ExitStack() as inside:
         inside.enter_context(_process())
@@ -57,12 +57,12 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
 
 
 def compiling() -> Any:
-    """Return a context in which compiled functions run compiled again, inside `untouched`."""
+    """Return a context, for use inside `untouched`, in which compiled functions run compiled."""
     return torch.compiler.set_stance("default")
 
 
 def callers_device() -> torch.device | None:
-    """Return the default device of the caller, outside `untouched`; None if it is the CPU."""
+    """Return the caller's default device, as set outside `untouched`; None if it is the CPU."""
     return getattr(_callers, "device", None)
 
 
@@ -72,9 +72,9 @@ _one_at_a_time = RLock()
 
 @contextmanager
 def _thread() -> Iterator[None]:
-    """Pin what torch keeps for each thread."""
+    """Pin the settings that torch keeps per thread."""
     if getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)() is not None:
-        raise UserError("torch.func (vmap, grad, jvp ...) cannot transform what calls an explainer; call it outside")
+        raise UserError("torch.func (vmap, grad, jvp ...) cannot transform calls of an explainer; call it outside")
     with ExitStack() as inside:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -90,13 +90,13 @@ def _thread() -> Iterator[None]:
 
 
 _lock = Lock()
-_inside = 0  # how many `untouched` are open, in all threads
+_inside = 0  # number of open `untouched` contexts, in all threads
 _pins = ExitStack()
 
 
 @contextmanager
 def _process() -> Iterator[None]:
-    """Pin what torch keeps for the whole process, from the first that comes in until the last has left."""
+    """Pin the settings that torch keeps per process, from the first thread that enters until the last one leaves."""
     global _inside
     with _lock:
         if not _inside:
@@ -121,7 +121,7 @@ def _pinned() -> Iterator[None]:
         _without_checkpoints(),
         ExitStack() as inside,
     ):
-        if "torch._dynamo" in sys.modules:  # without it, nothing is compiled
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled
             inside.enter_context(torch.compiler.set_stance("force_eager"))
         torch.set_default_dtype(torch.float32)
         try:
@@ -131,7 +131,7 @@ def _pinned() -> Iterator[None]:
 
 
 class _Plain:
-    """Takes the place of `CheckpointFunction`."""
+    """Stand-in for `CheckpointFunction`."""
 
     @staticmethod
     def apply(function: Any, preserve: bool, *inputs: Any) -> Any:
@@ -140,11 +140,11 @@ class _Plain:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
-    """Do nothing before the function that is checkpointed, nor after it."""
+    """Do nothing before and after the checkpointed function."""
     yield
 
 
-# What `torch.utils.checkpoint` looks up when it is called, whatever name a library has for it.
+# Names that `torch.utils.checkpoint` looks up when called, even if a library has imported it under another name.
 _CHECKPOINTS = {
     "CheckpointFunction": _Plain,
     "_checkpoint_without_reentrant_generator": _nothing,
@@ -154,7 +154,7 @@ _CHECKPOINTS = {
 
 @contextmanager
 def _without_checkpoints() -> Iterator[None]:
-    """Let checkpointed functions be called as they are."""
+    """Call checkpointed functions directly."""
     module = torch.utils.checkpoint
     before = {name: getattr(module, name) for name in _CHECKPOINTS if hasattr(module, name)}
     try:
@@ -168,12 +168,12 @@ def _without_checkpoints() -> Iterator[None]:
 
 @contextmanager
 def _unchanged(network: nn.Module) -> Iterator[None]:
-    """Pin what belongs to a network, and set it and the random generators back afterwards."""
+    """Pin the settings of a network, and restore them and the random generators afterwards."""
     training = [(module, module.training) for module in network.modules()]
     required = [(parameter, parameter.requires_grad, parameter.grad) for parameter in network.parameters()]
     states = random.getstate(), np.random.get_state()
     devices = list({p.device.index for p, *_ in required if p.device.type == "cuda"})
-    precision = getattr(network, "precision", None)  # of what is computed backwards too; a bare module has none
+    precision = getattr(network, "precision", None)  # also used in backward passes; a bare module has none
     try:
         with (
             torch.random.fork_rng(devices=devices),

@@ -292,7 +292,7 @@ def test_exif_turns_files_bytes_and_objects_alike(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
-def test_of_several_frames_a_file_gives_the_first_and_an_object_the_current_one(kind):
+def test_a_file_is_read_at_its_first_frame_and_an_image_object_at_its_current_frame(kind):
     frames = [Image.new("RGB", (9, 8), colour) for colour in ((255, 0, 0), (0, 0, 255))]
     file = io.BytesIO()
     frames[0].save(file, kind, save_all=True, append_images=frames[1:], lossless=True)

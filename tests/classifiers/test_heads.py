@@ -243,7 +243,7 @@ NAMES = pytest.mark.parametrize(
 
 
 @NAMES
-def test_of_one_logit_the_likelier_class_is_predicted_and_explained(labels, names):
+def test_a_single_logit_predicts_and_explains_the_likelier_class(labels, names):
     model = one_logit(labels)
     z, gradient = logits_of(model.model)
     assert (z > 0).sum() == 4
@@ -295,13 +295,13 @@ def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, c
             assert found[f"i{index}", "saliency_roae"]["value"] == right[index]
             # Maps for and against a logit are each other's negative, so that |gradient| is the same.
             assert found[f"i{index}", "saliency_class_sensitivity"]["value"] == pytest.approx(1)
-    line = "does not name its classes: its logit is taken to speak for square and against circle"
+    line = "has no class names: a positive logit is assumed to mean square, a negative one circle"
     assert sum(line in message for message in caplog.messages) == 3 * (labels is None)
     assert ("classes in the order" in str(result)) == (labels is None)
-    assert ("does not name its classes" in result.report.read_text()) == (labels is None)
+    assert ("has no class names" in result.report.read_text()) == (labels is None)
 
 
-def test_of_one_logit_consistency_keeps_the_transforms_under_which_its_side_stays(saved, tmp_path):
+def test_consistency_of_a_single_logit_keeps_transforms_that_do_not_flip_its_sign(saved, tmp_path):
     data, model = saved(dataset()), one_logit()
     settings = {"target": "predicted", "metrics": ["saliency_consistency"]}
     rows = pq.read_table(run(data, model, tmp_path / "run", **settings).folder / "records.parquet").to_pylist()
@@ -335,7 +335,7 @@ def test_the_class_against_one_logit_stands_for_all_others(saved, tmp_path, labe
         (["quad"], {}, r"does not have the dataset's classes.*not quad, quad"),
         (["square"], {"label_map": {"circle": 0, "square": None}}, "no class to square, which is class 1"),
         (None, {"label_map": {"square": 0}}, "no entry for circle"),
-        (list("abc"), {}, "one logit, but 3 class names"),
+        (list("abc"), {}, "one logit but has 3 class names"),
     ],
 )
 def test_classes_that_one_logit_cannot_have_are_refused(saved, tmp_path, labels, settings, words):
@@ -346,11 +346,11 @@ def test_classes_that_one_logit_cannot_have_are_refused(saved, tmp_path, labels,
 
 
 def test_one_name_is_not_enough_for_two_logits():
-    with pytest.raises(UserError, match=r"2 logits, but 1 class names are known \(square"):
+    with pytest.raises(UserError, match=r"2 logits but has 1 class names \(square"):
         classifier(2, labels=["square"])(torch.rand(1, 3, SIDE, SIDE))
 
 
-def test_of_images_with_several_labels_one_logit_has_no_class_for_the_others(saved, tmp_path):
+def test_a_single_logit_has_no_negative_class_if_images_have_several_labels(saved, tmp_path):
     several = [["circle", "square"], ["circle"], ["square"], ["circle"], ["square"], ["circle"], ["square"]]
     data = saved(dataset(SHAPES, [1, 0, 1, 0, 1, 0, 1], labels=several))
     with pytest.raises(UserError, match=r"does not have the dataset's classes \(circle\)"):

@@ -314,10 +314,10 @@ def test_what_a_pass_changes_does_not_count():
     assert before == classifier.digest == digest_of(network) == digest_of(Busy())
 
 
-def test_an_attribute_without_stable_content_makes_every_start_anew_and_a_line_says_so(caplog):
+def test_an_attribute_without_stable_content_is_reported_and_nothing_is_reused(caplog):
     classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
     assert classifier.digest == classifier.digest
-    assert "module:Net: _value cannot be hashed, so that every start computes anew" in caplog.messages
+    assert "module:Net: _value cannot be hashed, so results are recomputed at every start" in caplog.messages
     assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
 
 

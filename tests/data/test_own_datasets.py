@@ -119,7 +119,7 @@ def united(rows):
     """What the refusal of several masks of a sample says to do."""
     with pytest.raises(UserError, match=r"the column mask holds lists .* a sample has one picture; unite") as refused:
         find(rows).load("test"), describe({"dataset": rows})
-    code = str(refused.value).partition("as in dataset")[2]
+    code = str(refused.value).partition("with dataset")[2]
     return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL})
 
 
@@ -194,7 +194,7 @@ def test_folders_of_splits_are_no_classes(rows, tmp_path, capsys):
         sb.build("folder", tmp_path / "built", tmp_path / "pictures", progress=False)
 
 
-def test_a_cache_that_takes_nothing_is_named_and_done_without(rows, tmp_path, monkeypatch, capsys):
+def test_a_cache_that_is_not_writable_is_reported_and_replaced(rows, tmp_path, monkeypatch, capsys):
     rows.to_parquet(tmp_path / "mine.parquet")
     picture_folder(tmp_path / "pictures", rows)
     (tmp_path / "file").write_text("")
@@ -362,7 +362,7 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
     values = trimaps(rows)
     marked = [{**row, "mask": Image.fromarray(value)} for row, value in zip(rows, values, strict=True)]
     folder = picture_folder(tmp_path / "data" / "test", marked).parent
-    reason = "more than two values; say with --foreground which one is the object (1, 2, 3; in Python mask_values=)"
+    reason = "more than two values; choose the object with --foreground (1, 2, 3; in Python mask_values=)"
     told = run(folder)
     miou, insertion = told.cells
     assert (miou.n, miou.left_out, insertion.n) == (0, {f"a mask of {reason}": 6}, 6)
@@ -387,7 +387,7 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
         run(folder, mask_values="reddish")
 
 
-def test_the_command_line_counts_masks_that_do_not_tell_the_object(rows, resnet, tmp_path, capsys):
+def test_the_command_line_counts_ambiguous_masks(rows, resnet, tmp_path, capsys):
     named = with_masks(rows, [Image.fromarray(value) for value in trimaps(rows)]).remove_columns("label")
     named.to_parquet(tmp_path / "mine.parquet")
     line = ["run", "--dataset", tmp_path / "mine.parquet", "--model", resnet, "--explainers", "centre", "--metrics",

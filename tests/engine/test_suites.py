@@ -355,7 +355,7 @@ def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, s
         ({"columns": ["explainer"]}, "axis value"),
         ({"variants": {"a": {"t": 1}}}, "variants and the axis variant"),
         ({"title": None}, "tables.scores.title"),
-        ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "either metric"),
+        ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "one of metric"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_with_the_key_that_was_meant(tmp_path, keys, said):

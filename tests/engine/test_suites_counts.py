@@ -79,7 +79,7 @@ def test_the_size_of_a_dataset_is_no_other_quantity(tmp_path):
         find_suite("p0")[0].read_text().replace("classes: {size: classes}", "classes: {size: classes, accuracy: top1}")
     )
     path.write_text(text)
-    with pytest.raises(UserError, match="accuracy, crowd, size or text"):
+    with pytest.raises(UserError, match="accuracy, crowd, size and text"):
         find_suite(str(path))
 
 

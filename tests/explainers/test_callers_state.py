@@ -145,7 +145,7 @@ def test_a_tensor_of_inference_mode_that_is_out_of_reach_is_named():
         maps_of(model, "gradient")
 
 
-def test_what_a_network_keeps_at_its_first_pass_takes_gradients():
+def test_tensors_cached_in_the_first_pass_take_gradients():
     class Keeps(Convolutions):
         factor = None
 
@@ -345,7 +345,7 @@ def test_settings_are_back_after_an_error():
     assert len(model.second._backward_hooks) == 1
 
 
-def test_threads_that_share_a_network_get_the_maps_of_one_and_leave_its_state(tiny):
+def test_threads_that_share_a_network_get_the_maps_of_a_single_thread_and_restore_its_state(tiny):
     def explained(number):
         for explainer in OF_CONVOLUTIONS:
             maps[number].append(load_explainer(explainer)(classifier, IMAGES, TARGET))

@@ -180,7 +180,7 @@ class Cropped(Reshaped):
 def test_tokens_that_are_not_the_patches_of_the_picture_are_refused(stem, patches, tiny):
     model = tiny(patches=patches)
     model.patch = stem(model.patch)
-    with pytest.raises(UserError, match=r"tokens of module:Tiny are not its patches.*rise"):
+    with pytest.raises(UserError, match=r"module:Tiny does not have one token per patch.*rise"):
         tokens_of(classifier_of(model), IMAGES)
 
 
@@ -214,7 +214,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_attention_needs_no_gradients_and_other_methods_name_those_that_are_missing(cut, tiny):
+def test_attention_works_without_gradients_and_other_methods_report_the_cut(cut, tiny):
     class Probed(tiny):
         """A linear probe on features that give no gradients."""
 

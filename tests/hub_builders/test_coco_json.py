@@ -56,7 +56,7 @@ def test_a_sample_for_each_class_and_where_the_size_is_not_written(tmp_path):
     for size in ((40, 20), ("40", "20")):
         source(tmp_path, objects, size=size)
         _, left_out = built(tmp_path)
-        assert left_out["a:dog", "mask"] == "annotations of another size than its image"
+        assert left_out["a:dog", "mask"] == "annotations with another size than its image"
 
 
 @pytest.mark.parametrize("outline", [[], None])
@@ -172,7 +172,7 @@ def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
     assert set(rows) == {"a:cat"}
     texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
     assert sum("without id or file_name" in text for text in texts) == 4
-    assert "my.json: an object of image 5, which is not in the list of images" in texts
+    assert "my.json: an object in image 5, which is not in the list of images" in texts
 
 
 BAD = [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7], [0, 0, 900, 0, 5, 5], [0, 0, None, 0, 5, 5], None, {"counts": [1]}]
@@ -238,7 +238,7 @@ def test_names_as_programs_write_them(tmp_path, name):
     assert (set(rows), left_out) == ({"a:cat"}, {("b", "image"): "it is not in my.json"})
 
 
-def test_names_that_fit_no_picture_show_one_wanted_and_one_found(tmp_path):
+def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path):
     content = source(
         tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}], ("a.jpg", "b.jpg")
     )
@@ -251,10 +251,10 @@ def test_names_that_fit_no_picture_show_one_wanted_and_one_found(tmp_path):
         ("a", "image"): "it is not in my.json",
     }
     texts = {one["text"] for one in read_report(tmp_path / "out")["remarks"]}
-    assert "1 name has no picture: it wants x/other.jpg, and the folder also holds a.jpg" in texts
+    assert "1 name has no picture, such as x/other.jpg; the folder also holds a.jpg" in texts
     content["images"][1]["file_name"] = "x/another.jpg"
     (tmp_path / "my.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"it wants x/other\.jpg .*, and the folder holds a\.jpg; give --images"):
+    with pytest.raises(UserError, match=r"the file names x/other\.jpg .*, but the folder holds a\.jpg; give --images"):
         built(tmp_path)
 
 
@@ -318,12 +318,12 @@ def test_where_both_frames_fit_the_user_says_which(tmp_path, orientation, size):
     portrait(tmp_path, MIDDLE, orientation, size)
     rows, left_out = built(tmp_path)
     assert rows["a:cat"]["mask"] is None
-    assert "say with --upright or --stored" in left_out["a:cat", "mask"]
+    assert "give --upright or --stored" in left_out["a:cat", "mask"]
     upright = (30, 20) if orientation >= 5 else (20, 30)
     np.testing.assert_array_equal(of_mask(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
     expected = as_shown(ones((20, 30), MIDDLE), orientation)
     np.testing.assert_array_equal(of_mask(built(tmp_path, stored=True)[0]["a:cat"]), expected)
-    with pytest.raises(UserError, match="give one of both"):
+    with pytest.raises(UserError, match="give --upright or --stored, not both"):
         built(tmp_path, upright=True, stored=True)
 
 
@@ -344,9 +344,9 @@ def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):
 def test_a_stray_point_proves_nothing(tmp_path):
     (rows, columns) = MIDDLE
     portrait(tmp_path, (rows, columns), segmentation=[*corners(rows, columns), [0, 0, 5, 900, 5, 5]])
-    assert "say with --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
+    assert "give --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
     portrait(tmp_path, (rows, columns), segmentation=corners((5, 20.5), columns))  # rounded, not outside
-    assert "say with --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
+    assert "give --upright or --stored" in built(tmp_path)[1]["a:cat", "mask"]
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])

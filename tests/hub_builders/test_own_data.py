@@ -86,9 +86,9 @@ def test_a_picture_of_16_bits_is_taken_as_the_page_of_a_study_shows_it(tmp_path)
 
 
 REFUSED = {
-    "more than two values; say with --foreground which one is the object (0, 1, 2": (THREE, ""),
+    "more than two values; choose the object with --foreground (0, 1, 2": (THREE, ""),
     "empty mask": (BOX * np.uint8(255), "9"),
-    "another size than its image": (np.arange(81, dtype=np.uint8).reshape(9, 9), ""),  # as resized, with soft edges
+    "the sizes must be equal": (np.arange(81, dtype=np.uint8).reshape(9, 9), ""),  # as resized, with soft edges
 }
 
 
@@ -132,7 +132,7 @@ def test_which_mask_belongs_to_which_picture(tmp_path):
         ("cat/4", "mask"): "several mask files of its name",
         ("cat/5", "mask"): "its mask file has the name of several pictures",
         ("dog/5", "mask"): "its mask file has the name of several pictures",
-        ("cat/6", "mask"): "a mask in JPEG, which blurs its values; save masks as PNG, or give a threshold, such as "
+        ("cat/6", "mask"): "a JPEG mask, whose values are blurred; save masks as PNG, or give a threshold, such as "
         "--foreground 128+ (in Python mask_values=)",
         ("nobody.png", "mask"): "a mask file without a picture of its name",
     }
@@ -229,8 +229,8 @@ def test_a_table_that_cannot_be_used_is_one_line(tmp_path, capsys, table, words)
     [
         ({"masks": "nowhere"}, "--masks nowhere is not a folder"),
         ({"labels": "nowhere.csv"}, r"--labels nowhere\.csv is not a file"),
-        ({"foreground": "reddish"}, "foreground=reddish is neither a value from 0 to 65535"),
-        ({"foreground": "70000"}, "foreground=70000 is neither"),
+        ({"foreground": "reddish"}, "foreground=reddish is not valid; give a value from 0 to 65535"),
+        ({"foreground": "70000"}, "foreground=70000 is not valid"),
         ({"split": "half"}, "split=half is unknown"),
         ({}, "no class folders, and there is no table of labels"),
     ],
@@ -257,7 +257,7 @@ def test_the_command_line(tmp_path, capsys):
     ]
     assert main([str(word) for word in line]) == 0
     told = capsys.readouterr().out
-    assert "1 mask: a mask of more than two values; say with --foreground which one is the object" in told
+    assert "1 mask: a mask with more than two values; choose the object with --foreground" in told
     assert "1 mask: no mask file of its name" in told
     assert main([str(word) for word in [*line, "--foreground", "2", "--overwrite", "--json"]]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -338,10 +338,10 @@ NOT_READ = {
     "d.zip": "an archive; unpack it",
     "e.txt": "not a picture (.txt)",
     "f.xml": "not a picture (.xml)",
-    "g.svg": "a drawing",
-    "h.tga": "a kind of picture that is not read (.tga); convert it to PNG",
+    "g.svg": "a vector drawing",
+    "h.tga": "an unsupported picture format (.tga); convert it to PNG",
     "i.jxl": "pillow-jxl-plugin",
-    "noise": "not a picture (without an ending)",
+    "noise": "not a picture (no file extension)",
     "j.xyz": "not a picture (.xyz)",
     "k.jpg": "not an image",
     "l.png": "empty file",
@@ -367,14 +367,14 @@ def test_every_file_of_a_folder_is_used_or_named(tmp_path):
     assert named.keys() == by_stem.keys()
     assert [name for name, why in by_stem.items() if why not in named[name]] == []
     (remark,) = [one for one in read_report(tmp_path / "out")["remarks"] if "hidden" in one["text"]]
-    assert remark["text"].startswith("5 hidden files or folders are passed over")
+    assert remark["text"].startswith("5 hidden files or folders are ignored")
 
 
 def test_a_folder_without_a_picture_says_what_it_holds(tmp_path):
     (tmp_path / "images/cat").mkdir(parents=True)
     for name in ("1.heic", "2.HEIC", "3.mp4"):
         (tmp_path / "images/cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
-    with pytest.raises(UserError, match=r"has no pictures that are read \(2 left out: a HEIC picture.* pillow-heif"):
+    with pytest.raises(UserError, match=r"has no pictures that can be read \(2 left out: a HEIC picture.* pillow-heif"):
         built(tmp_path)
 
 
@@ -395,7 +395,7 @@ def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
     folder = sb.build("folder", tmp_path / "in/out", tmp_path / "in", progress=False)
     first = (folder / "build_report.json").read_bytes()
     left_out = {(one["id"], one["what"]): one["reason"] for one in read_report(folder)["left_out"]}
-    beside = "it lies beside the pictures' folder, which alone is read"
+    beside = "it lies outside the pictures' folder"
     assert left_out == {
         ("README.md", "image"): beside,
         ("extra/", "image"): beside,

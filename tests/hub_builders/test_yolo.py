@@ -192,7 +192,7 @@ def test_poses_are_refused(tmp_path, shape, names):
     given = {"names": str(tmp_path / "in" / names)} if names else {}
     for content in (f"{NAMES}kpt_shape: {shape}\n", f'{{"names": ["no", "cat"], "kpt_shape": {shape}}}'):
         text(tmp_path / "in/data.yaml", content)
-        with pytest.raises(UserError, match=r"data\.yaml describes poses \(kpt_shape\), whose points are no outline"):
+        with pytest.raises(UserError, match=r"data\.yaml describes poses \(kpt_shape\), whose points are not outlines"):
             built(tmp_path, **given)
     text(tmp_path / "in/data.yaml", f"{NAMES}# kpt_shape: {shape}\n")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX}\n")

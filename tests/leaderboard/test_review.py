@@ -353,12 +353,12 @@ def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_pat
         recompute(tmp_path / "board", folder, target="predicted", **given)
 
 
-def test_a_network_that_answered_otherwise_is_not_recomputed(done, shapes, resnet, tmp_path):
+def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, shapes, resnet, tmp_path):
     """Two networks of the same digest, as far as their answers show it."""
     submission = of_run(done, "ada")
     answers = submission.result.answers
     other = [[value and value + 1 for value in logits] for logits in answers.logits]
-    for logits, match in ((other, "is of another model: .* give the --model"), (answers.logits, None)):
+    for logits, match in ((other, "has another model: .* give the --model"), (answers.logits, None)):
         result = submission.result.model_copy(update={"answers": answers.model_copy(update={"logits": logits})})
         path = replace(submission, result=result).write(tmp_path / "board")[0]
         folder = path.parent.relative_to(tmp_path / "board").as_posix()

@@ -106,7 +106,7 @@ def test_masks_can_be_given_outside_a_run(shapes, resnet):
         score_samples("saliency_energy", batch.images, classifier, "edges", masks=masks[:, 1:])
     as_numbers = score_samples("saliency_energy", batch.images, classifier, "edges", masks=masks * 255, batch_size=3)
     np.testing.assert_array_equal(as_numbers, found)
-    with pytest.raises(UserError, match=r"masks must be binary.*two values, none of them 0 \(1, 2\).*masks == 1"):
+    with pytest.raises(UserError, match=r"masks must be binary.*two values, neither of them 0 \(1, 2\).*masks == 1"):
         score_samples("saliency_energy", batch.images, classifier, "edges", masks=masks + 1)
     with pytest.raises(UserError, match="saliency_insertion needs no masks"):
         score_samples("saliency_insertion", batch.images, classifier, "edges", masks=masks)

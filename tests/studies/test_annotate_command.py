@@ -62,7 +62,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
         (["--person", "x"], "--person NAME are given together"),
         (["--report"], "there is no store"),
         (["--annotators", "0"], "--annotators is a number from 1"),
-        (["--honeypots", "3"], "of which the dataset has 2"),
+        (["--honeypots", "3"], "but the dataset has 2"),
         (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
         (["--practice-iou", "7"], "--practice-iou is a number from 0 to 1"),
         (["--grow"], "there is no store"),
@@ -99,7 +99,7 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     (folder / "elsewhere.png").write_bytes(png(np.ones((60, 80), bool)))
     assert main([*line, "--import", str(folder), "--person", "ada"]) == 0
     captured = capsys.readouterr()
-    assert "fit no image of the dataset, such as elsewhere" in captured.err
+    assert "without an image in the dataset: 1, such as elsewhere" in captured.err
     assert "masks of 0 images" in captured.out
     assert main([*line, "--export", str(tmp_path / "out")]) == 2
     assert "has no mask to export" in capsys.readouterr().err
@@ -160,12 +160,12 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     assert main([*line, *options, "ada"]) == 0
     told = capsys.readouterr()
     assert "image images/image-005.png is left out: the runs are not those of a mask of 2 x 2 pixels" in told.err
-    assert "1 names fit no image of the dataset, such as images/image-0099.png; the dataset has image-000" in told.err
+    assert "in the dataset: 1, such as images/image-0099.png; the dataset has image-000" in told.err
     first, second = told.out.splitlines()
     assert first == "masks of 2 images are stored as those of ada"
     assert second == (
-        "6 regions read: 2 drawn, 4 skipped (1 of the kind points, which has no area, 1 of no image of the dataset, "
-        "1 labelled shadow, 1 of an image that is left out)"
+        "6 regions read: 2 drawn, 4 skipped (1 of type points, which has no area, 1 of no image in the dataset, "
+        "1 labelled shadow, 1 of an image that was left out)"
     )
     assert main([*line, *options, "bob", "--label", "shadow", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -178,4 +178,4 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     np.testing.assert_array_equal(masks["ada", "image-001"], dog)
     np.testing.assert_array_equal(masks["bob", "image-001"], shadow)
     assert main([*line, "--label", "dog"]) == 2
-    assert "--label NAME chooses among the regions of --import PATH" in capsys.readouterr().err
+    assert "--label NAME needs --import PATH" in capsys.readouterr().err

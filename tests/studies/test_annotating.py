@@ -203,7 +203,7 @@ def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
     for block in range(2):
         assert len(pots & set(first[3 * block : 3 * block + 3])) == 1
     assert not pots & set(annotating.counted())
-    with pytest.raises(UserError, match="of which the dataset has 4"):
+    with pytest.raises(UserError, match="but the dataset has 4"):
         choose_known(annotating.images, 5, 0, 0)
 
 
@@ -265,13 +265,13 @@ def test_known_masks_are_found_however_the_rows_were_picked():
     np.testing.assert_array_equal(np.argwhere(StudyImages(rows).known_mask("image-001"))[[0, -1]], [[10, 5], [29, 24]])
 
 
-def test_a_mask_that_does_not_tell_the_object_is_no_known_mask(tmp_path, capsys):
+def test_an_ambiguous_mask_is_no_known_mask(tmp_path, capsys):
     rows = dataset(6, masks=4)
     trimap = np.full((60, 80), 2, np.uint8)
     trimap[10:30, 5:25], trimap[10, 5:25] = 1, 3
     masks = [Pillow.fromarray(trimap) if index in (0, 2) else mask for index, mask in enumerate(rows["mask"])]
     images = StudyImages(Dataset.from_dict({**rows[:], "mask": masks}, features=rows.features))
-    with pytest.raises(UnreadableError, match="more than two values; say with --foreground"):
+    with pytest.raises(UnreadableError, match="more than two values; choose the object with --foreground"):
         images.known_mask("image-000")
     pots, practice = choose_known(images, 1, 1, 0)
     assert {*pots, *practice} == {"image-001", "image-003"}
@@ -284,7 +284,7 @@ def test_a_mask_that_does_not_tell_the_object_is_no_known_mask(tmp_path, capsys)
         open_study(Store(tmp_path / "study.db"), "x", images, "print", foreground="1")
     with pytest.raises(UserError, match="3 honeypots need images with a mask, of which the dataset has 2"):
         choose_known(images, 3, 0, 0)
-    assert "2 masks cannot be used, such as that of image image-000: a mask of more than" in capsys.readouterr().err
+    assert "2 masks cannot be used, such as the mask of image image-000: a mask with more" in capsys.readouterr().err
 
 
 def test_superpixels_cover_the_image():

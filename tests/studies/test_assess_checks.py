@@ -238,7 +238,7 @@ def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_
     trimap = Image.fromarray(np.where(drawn, 1, 2).astype(np.uint8))
     rows = Dataset.from_dict({"image": [image], "mask": [trimap]}, features=rows.features)
     assert dict(RunMasks(rows, {"0": 0}, Geometry(crop=(2, 2)))) == {}
-    assert "1 mask cannot be shown, such as that of image 0: a mask of two values" in capsys.readouterr().err
+    assert "1 mask cannot be shown, such as the mask of image 0: a mask with two values" in capsys.readouterr().err
     assert RunMasks(rows, {"0": 0}, Geometry(crop=(2, 2)), "1")["0"].tolist() == [[True, False], [False, False]]
     plain = Dataset.from_dict({"image": ["x"]})
     with pytest.raises(UserError, match="has no masks; leave out --with-masks"):

@@ -98,7 +98,7 @@ def test_a_mask_of_another_size_is_refused_and_nothing_stored(annotated, tmp_pat
     export(annotated, tmp_path / "out", "coco")
     (tmp_path / "other").mkdir()
     other = study_of(tmp_path / "other", dataset(2, size=(50, 80)))
-    with pytest.raises(UserError, match="80 x 60 pixels, its image 80 x 50"):
+    with pytest.raises(UserError, match="80 x 60 pixels, but the image 80 x 50"):
         import_masks(other, tmp_path / "out/annotations.json", "coco", "p-a")
     assert other.study.answers() == []
 
@@ -331,7 +331,7 @@ def test_every_kind_of_region_of_label_studio_is_drawn(tmp_path, kind):
         ({"rle": [1, 2, 3], "brushlabels": ["cat"]}, "a brush mask is damaged"),
         ({"imageDataURL": bitmask(BOX[:9]), "bitmasklabels": ["cat"]}, "another size"),
         ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a damaged bitmask"),
-        (None, "turned by 90 degrees"),
+        (None, "rotated by 90 degrees"),
         ({}, "no usable height"),
     ],
 )
@@ -344,7 +344,7 @@ def test_an_image_with_a_region_that_cannot_be_drawn_is_named_and_the_others_are
     assert list(found.masks) == ["p2"]
     assert why in found.selection.left_out["p1"]
     counts = found.selection.counts()
-    assert (counts["read"], counts["drawn"], counts["skipped"]) == (3, 1, {"of an image that is left out": 2})
+    assert (counts["read"], counts["drawn"], counts["skipped"]) == (3, 1, {"of an image that was left out": 2})
     with pytest.raises(UserError, match="no mask that can be stored: image p1: "):
         imported(tmp_path, tasks[:1])
 
@@ -360,12 +360,12 @@ def test_what_is_no_area_is_counted_and_is_no_answer(tmp_path):
         "read": 5,
         "drawn": 1,
         "skipped": {
-            "of the kind keypoint, which has no area": 2,
-            "of the kind labels, which has no area": 1,
-            "of the kind video, which has no area": 1,
+            "of type keypoint, which has no area": 2,
+            "of type labels, which has no area": 1,
+            "of type video, which has no area": 1,
         },
     }
-    assert found.selection.line().endswith("; passed over: 1 choices")
+    assert found.selection.line().endswith("; ignored: 1 choices")
 
 
 def test_results_with_one_id_are_one_region(tmp_path):
@@ -413,7 +413,7 @@ def test_of_several_annotations_of_a_person_one_counts(tmp_path, first, second, 
     found = imported(tmp_path, content)
     moved = rectangle(slice(6, 36), slice(40, 72))  # 16 pixels wide, from 40 and from 56
     np.testing.assert_array_equal(found.masks["p1"], moved if counts else BOX)
-    skipped = {"of another annotation of its image, not accepted or older": 2 - counts}
+    skipped = {"of another annotation of the image (not accepted or older)": 2 - counts}
     assert found.selection.counts() == {"read": 3, "drawn": 1 + counts, "skipped": skipped}
 
 
@@ -477,8 +477,8 @@ def coco_of(labels):
     [
         (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object: give --label NAME"),
         (CATS, ["cat"], "dog", "no region labelled dog; its labels are cat"),
-        (CATS, [None], "cat", "no region labelled cat; it has no labels: leave --label out"),
-        (Images({"p1": ""}), ["a", "b"], "", r"no classes, and .* several labels \(a, b\); give --label"),
+        (CATS, [None], "cat", "no region labelled cat; it has no labels; leave out --label"),
+        (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); give --label"),
     ],
 )
 def test_labels_that_do_not_tell_are_refused(tmp_path, images, labels, label, message):
@@ -508,7 +508,7 @@ def test_names_of_uploads_and_other_machines_find_their_image(tmp_path):
     found = imported(tmp_path, [task(name, by(result(CAT))) for name in names])
     assert list(found.masks) == ["p1", "p2", "p3"]
     assert found.strange == ["p4.png"]
-    assert found.selection.skipped == {"of no image of the dataset": 1}
+    assert found.selection.skipped == {"of no image in the dataset": 1}
     found = imported(tmp_path, [task(name, by(result(CAT))) for name in ("a/p1.png", "b/p1.png", "p2.png")])
     assert (list(found.masks), found.strange) == (["p2"], ["a/p1.png", "b/p1.png"])
 
@@ -574,7 +574,7 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
     assert found.selection.counts() == {
         "read": 8,
         "drawn": 4,
-        "skipped": {f"of the kind {kind}, which has no area": 1 for kind in ("points", "polyline", "skeleton")}
+        "skipped": {f"of type {kind}, which has no area": 1 for kind in ("points", "polyline", "skeleton")}
         | {"labelled shadow": 1},
     }
     assert found.selection.passed == {"tag": 1}
@@ -589,7 +589,7 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
         ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),
         ('<cuboid label="cat" xtl1="1"/>', None, "kind cuboid cannot be drawn"),
         (boxed(0, "cat"), 'height="0" width="80"', "no usable height"),
-        (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, its image 80 x 60"),
+        (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, but the image 80 x 60"),
     ],
 )
 def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, why):

@@ -88,7 +88,7 @@ TOLD = {  # masks that tell the object themselves
 
 
 @pytest.mark.parametrize("kind", TOLD)
-def test_masks_of_two_values_tell_the_object(kind):
+def test_masks_of_two_values_define_the_object(kind):
     inside = read_mask(TOLD[kind], SIZE)
     assert inside.dtype == bool
     np.testing.assert_array_equal(inside, BOX)
@@ -134,25 +134,27 @@ def test_a_choice_says_what_the_object_is(kind):
 
 
 REFUSED = {
-    "more than two values; say with --foreground which one is the object (1, 2, 3; in Python mask_values=)": TRIMAP,
+    "more than two values; choose the object with --foreground (1, 2, 3; in Python mask_values=)": TRIMAP,
     "more than two values; .* (0, 1, 255;": VOID,
     "more than two values; .* threshold such as 100+ (0 to 200;": SOFT,
     "more than two values; .* threshold such as 100+ (0 to 200; in": with_alpha(WHITE, SOFT),
     "more than two values; .* or alpha (many colours;": with_alpha(NOISE),
     "more than two values; .* (0, 128, 255;": ONES * np.uint8(128) + EDGE * np.uint8(127),
     "more than two values; .* (0, nan;": np.where(BOX, np.nan, 0),
-    "two values, none of them 0; .* (1, 2;": np.where(BOX, np.uint8(1), np.uint8(2)),
-    "two values, none of them 0; .* (#ff0000, #ffffff;": coloured(RED, WHITE),
+    "two values, neither of them 0; .* (1, 2;": np.where(BOX, np.uint8(1), np.uint8(2)),
+    "two values, neither of them 0; .* (#ff0000, #ffffff;": coloured(RED, WHITE),
     "negative values; .* (-1, 0;": ONES.astype(int) - 1,
-    "one value, which is not 0; .* (2;": np.full(SIZE, 2, np.uint8),
-    "one value, which is not 0; .* (0;": palette(np.zeros(SIZE), [WHITE]),
-    "colour and alpha differ; say with --foreground": with_alpha(255 - np.repeat(FULL[..., None], 3, 2)),
-    "JPEG, which blurs its values; save masks as PNG, or give a threshold": stored(grey(FULL), "JPEG"),
+    "a single value that is not the background; .* (2;": np.full(SIZE, 2, np.uint8),
+    "a single value that is not the background; .* (0;": palette(np.zeros(SIZE), [WHITE]),
+    "colour and alpha disagree; choose the object with --foreground": with_alpha(
+        255 - np.repeat(FULL[..., None], 3, 2)
+    ),
+    "JPEG mask, whose values are blurred; save masks as PNG, or give a threshold": stored(grey(FULL), "JPEG"),
 }
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_mask_that_does_not_tell_is_refused_with_its_values_and_the_option(reason):
+def test_an_ambiguous_mask_is_refused_with_its_values_and_the_option(reason):
     escaped = reason.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")
     with pytest.raises(UnclearMaskError, match=escaped):
         read_mask(REFUSED[reason], SIZE)
@@ -160,17 +162,17 @@ def test_a_mask_that_does_not_tell_is_refused_with_its_values_and_the_option(rea
 
 @pytest.mark.parametrize(
     ("mask", "foreground", "words"),
-    [(coloured(RED), "9", "in colour, which has no value; give --foreground a colour"),
-     (stored(grey(ONES.astype(np.uint16))), "red", "of numbers, which have no colour"),
-     (FULL, "alpha", "without an alpha that varies"),
+    [(coloured(RED), "9", "of colours without single values; give --foreground a colour"),
+     (stored(grey(ONES.astype(np.uint16))), "red", "of numbers without colours"),
+     (FULL, "alpha", "without a varying alpha"),
      (with_alpha(NOISE, SOFT), "alpha", "more than two values"),
-     (stored(grey(FULL), "JPEG"), "255", "in JPEG"),
+     (stored(grey(FULL), "JPEG"), "255", "JPEG mask"),
      (b"no picture", "", "the mask cannot be read: not an image"),
-     ([grey(FULL), grey(FULL)], "", "a list of 2 pictures; a sample has one mask"),
-     ([[1], [1, 2]], "", "no array of numbers"),
-     (FULL[:10], "", "the mask is 30 x 10, another size than its image of 30 x 20")],
+     ([grey(FULL), grey(FULL)], "", "a list of 2 pictures, but a sample has one mask"),
+     ([[1], [1, 2]], "", "not an array of numbers"),
+     (FULL[:10], "", "the mask is 30 x 10, but its image is 30 x 20")],
 )  # fmt: skip
-def test_what_cannot_be_used_is_refused_with_the_reason(mask, foreground, words):
+def test_unusable_masks_are_refused_with_the_reason(mask, foreground, words):
     with pytest.raises(UnreadableError, match=words):
         read_mask(mask, SIZE, foreground=foreground)
 
@@ -184,7 +186,7 @@ def test_a_mask_is_turned_as_its_picture_is(orientation, caplog):
     for mask in (FULL, stored(grey(FULL), exif=exif)):  # as stored, with or without an orientation of its own
         np.testing.assert_array_equal(read_mask(mask, upright.shape, orientation), upright)
     sizes_tell = orientation in (1, 5, 6, 7, 8)
-    assert sizes_tell != ("the size does not tell" in caplog.text)
+    assert sizes_tell != ("both have the same size" in caplog.text)
     if sizes_tell:  # drawn on the upright picture
         np.testing.assert_array_equal(read_mask(upright * np.uint8(255), upright.shape, orientation), upright)
     np.testing.assert_array_equal(read_mask(stored(grey(FULL), exif=exif), upright.shape), upright)
@@ -197,5 +199,5 @@ def test_words_of_a_choice():
     assert words_of("1 red") == ("1", "red")
     assert spelled("3 red 1 1.0") == spelled("1 3 #ff0000") == spelled("255,0,0 3 1") == "1 255,0,0 3"
     for wrong in ("70000", "-1", "reddish", "1,2", "1,2,999", "nan", "inf", "1e9", "+", True, {"a": 1}):
-        with pytest.raises(UserError, match="is neither a value from 0 to 65535, nor one with all above it"):
+        with pytest.raises(UserError, match="is not valid; give a value from 0 to 65535, a value and all above it"):
             words_of(wrong)

@@ -41,7 +41,7 @@ def test_the_picture_of_a_name(given, pictures):
     assert Names(PICTURES).meant(given) == pictures
 
 
-def test_of_two_names_the_one_that_is_the_path_has_the_picture():
+def test_of_two_matching_names_the_exact_path_gets_the_picture():
     names = Names(["val/1.jpg", "2.jpg", "3.jpg"])
     given = ["train/1.jpg", "val/1.jpg", "a/2.jpg", "b/2.jpg", "x/3.jpg"]
     meant = names.resolved(given)

@@ -46,7 +46,11 @@ def test_one_map_is_a_batch_of_one():
         ([[[0, 1e300]]], [[[0, 1]]], "infinite"),
         ([[[0, 1]]], [[[0, 1, 2]]], "masks must be binary"),
         ([[[0, 1]]], [[[0, -1]]], "masks must be binary"),
-        ([[[0, 1]]], [[[2, 2]]], r"masks must be binary.*one value, which is not 0 \(2\).* such as masks == 1"),
+        (
+            [[[0, 1]]],
+            [[[2, 2]]],
+            r"masks must be binary.*a single value that is not the background \(2\).* such as masks == 1",
+        ),
         ([[[0, 1]]], [[[np.nan, 0]]], "masks must be binary"),
         ([[[0, 1]]], [[[0, 1, 1]]], r"\(1, 1, 2\) but masks \(1, 1, 3\)"),
         ([[[0, 1]], [[0, 1]]], [[[0, 1]]], r"\(2, 1, 2\) but masks \(1, 1, 2\)"),

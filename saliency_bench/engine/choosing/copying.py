@@ -25,11 +25,11 @@ def load_call(explainer: Explainer) -> str:
 
 
 def setup(spec: RunSpec, labels: Sequence[str] | None = None) -> str:
-    """Return the lines that give network, image and class for `load_call`; a comment where no name gives them.
+    """Return the lines that define network, image and class for `load_call`; a comment where that takes an object.
 
     Args:
         spec: The settings.
-        labels: Class names of the network, which templates of prompts are filled with.
+        labels: Class names of the network, to fill prompt templates.
     """
     if spec.needs_python:
         return "# classifier, images (1, 3, H, W), target (1, K) and label are those of your program"

@@ -36,17 +36,17 @@ Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
 def predicted_by(
     spec: RunSpec, table: Table, model: Classifier, classes: int
 ) -> tuple[TargetRule, NetworkAnswers | None]:
-    """Return the rule of a spec whose target is `predicted-by:MODEL`, and that model's answers to fixed pictures.
+    """Return the target rule for `predicted-by:MODEL`, and that model's answers to fixed pictures.
 
     Args:
         spec: The settings of the run.
-        table: Its samples.
-        model: Its classifier, in whose classes the targets are given.
-        classes: The number of that classifier's logits.
+        table: Samples of the run.
+        model: Classifier of the run; targets are among its classes.
+        classes: Number of logits of that classifier.
 
     Raises:
-        UserError: MODEL cannot be loaded or does not have the classes, or its run is of other data or too short, or is
-            one of the same weights and settings that answers differently.
+        UserError: MODEL cannot be loaded or lacks classes, its run has other data or too few samples, or it has the
+            same weights and settings but other logits for fixed pictures.
     """
     name = spec.target.removeprefix(PREDICTED_BY)
     if (Path(name).expanduser() / MANIFEST).is_file():
@@ -58,8 +58,8 @@ def predicted_by(
         answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
     if identity == _identity(model.digest, model.geometry.as_dict(), model.arithmetic):
         now = answers_of(model, table.samples)
-        check_same_network(answers, now, model.arithmetic, f"{name} is of another {model.id}", "run it again")
-        return TargetRule("predicted", "predicted"), None  # what it names for itself
+        check_same_network(answers, now, model.arithmetic, f"{name} is a run of another {model.id}", "run it again")
+        return TargetRule("predicted", "predicted"), None  # the model of the run itself
     by_id: dict[str, TargetTerms] = {}
     places: list[int] = []
     for image_id, logits in predicted:
@@ -91,7 +91,7 @@ def _of_run(
     The labels are None if the model cannot be loaded.
 
     Raises:
-        UserError: The run is of other samples, or of fewer.
+        UserError: The run has other samples, or fewer.
     """
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):

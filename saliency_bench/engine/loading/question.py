@@ -59,21 +59,21 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
 
 
 def _positions(model: Classifier, names: list[str]) -> str:
-    """Say which logit is taken for which class, where the model does not name them."""
+    """Return the message on which logit is assumed to be which class of a model without class names."""
     if model.activation == BINARY:
-        which = f"its logit is taken to speak for {names[1]} and against {names[0]}"
+        which = f"a positive logit is assumed to mean {names[1]}, a negative one {names[0]}"
     else:
-        which = f"its logits are taken for {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+        which = f"its logits are assumed to be {', '.join(names[:3])}{', ...' * (len(names) > 3)}"
     return (
-        f"{model.id} does not name its classes: {which}, as the dataset orders them; if that is wrong, give "
+        f"{model.id} has no class names: {which}, in the order of the dataset; if that is wrong, give "
         "load_classifier(model, labels=[...]) or --label-map FILE"
     )
 
 
 def explainable(question: Question, table: Table) -> Selection | None:
-    """Return the selection of a run, less the labels that a label map says the model has no class for.
+    """Return the selection of a run without the labels that have no class of the model in a label map.
 
-    They are predicted and not explained where the run explains labels, which a line says.
+    If the run explains labels, such samples are predicted but not explained, and a message says so.
 
     Raises:
         UserError: No sample is left.
@@ -171,4 +171,4 @@ def logits_of(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
         first = failures[0]
         line = f"{reason_of(first, classifier.id)} for each of the first {len(failures)} images"
         raise first if isinstance(first, UserError) else UserError(line) from first
-    raise UserError(f"no image of the split {spec.split} of {spec.dataset} can be read{unread}")
+    raise UserError(f"no image in the split {spec.split} of {spec.dataset} can be read{unread}")

@@ -1,4 +1,4 @@
-"""The texts that a run compares pictures with: its prompts, filled with the classes of the dataset."""
+"""Fill the prompts of a run with the class names of the dataset."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from saliency_bench.spec import RunSpec
 
 
 def texts_for(spec: RunSpec, objects: Objects, names: list[str] | None) -> dict[str, Any]:
-    """Return prompts and labels of a run as `load_classifier` takes them; empty where no prompts are given.
+    """Return the arguments prompts and labels of `load_classifier` for a run; {} without prompts.
 
-    Templates are filled with the names of the dataset's classes, where underscores become spaces.
+    Templates are filled with the class names of the dataset, with underscores replaced by spaces.
 
     Raises:
-        UserError: They are templates, and the dataset has no names of classes.
+        UserError: The prompts are templates, but the dataset has no class names.
     """
     if spec.prompts is None:
         return {}
@@ -24,7 +24,7 @@ def texts_for(spec: RunSpec, objects: Objects, names: list[str] | None) -> dict[
         return {"prompts": prompts}
     if names is None:
         raise UserError(
-            "the prompts are templates, and the dataset has no names of classes to fill them with; give the texts of "
+            "the prompts are templates, but the dataset has no class names to fill them with; give the texts of "
             "each class in a JSON file {class: [texts]}"
         )
     return {"prompts": prompts, "labels": [name.replace("_", " ") for name in names]}

@@ -194,7 +194,7 @@ def network_like(job: Job, device: str | None) -> Classifier | None:
         name = starts[name]
     try:
         if Path(name).is_dir():
-            if job.spec.prompts is not None:  # any texts are as fast as others
+            if job.spec.prompts is not None:  # the texts do not affect the time
                 return load_classifier(name, device=device, prompts="{}", labels=["a", "b"])
             return load_classifier(name, device=device)
         from transformers import AutoConfig

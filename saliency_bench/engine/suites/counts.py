@@ -15,8 +15,8 @@ def counts_of(name: str) -> dict[str, int]:
         name: What `--dataset` takes.
 
     Returns:
-        {"classes": those that an image may have, "images": of all splits, "masks": images with one, "rarest" and
-        "commonest": images of the class with the fewest and with the most}.
+        {"classes": number of classes, "images": images in all splits, "masks": images with a mask, "rarest" and
+        "commonest": images of the class with the fewest and with the most images}.
 
     Raises:
         NoNumberError: The dataset is not on this machine.

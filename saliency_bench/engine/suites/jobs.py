@@ -234,7 +234,7 @@ def _spec(
     limits = [settings.get("limit"), choice.limit, suite.smoke.limit if choice.smoke and not choice.limit else None]
     limit = min((limit for limit in limits if limit is not None), default=None)
     if choice.smoke:
-        for name in ("label_map", "prompts"):  # the small networks are trained for the classes of the drawn pictures
+        for name in ("label_map", "prompts"):  # the small networks are trained on the classes of the drawn pictures
             settings.pop(name, None)
         explainers, metrics = (
             list(dict.fromkeys(smoke_text(suite, text) for text in texts)) for texts in (explainers, metrics)

@@ -22,7 +22,7 @@ class Number:
         least: Images of the smallest run behind it.
         best: Whether its explainer is among the best by its metric in its run.
         missing: Why there is no number, or "".
-        text: Words in the place of a number, or "".
+        text: Words to show in place of a number, or "".
         cell: Id of its cell, or "" for a number made of several.
         runs: Folders of the runs behind it, below --out.
         samples: The run and cell whose mean score it is, if it is one.

@@ -122,9 +122,9 @@ class Value(Strict):
         judgements: The area that so many judgements per image would give, drawn from all of them.
         count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
         bin: Two exposures, as in "0.1 0.2".
-        size: Number of classes, images or masks of the dataset, or of images of its rarest or commonest class, over all
-            its splits; a table of sizes and texts needs no run.
-        text: {dataset: what the paper says of it in words}.
+        size: Number of classes, images or masks in the dataset, or of images of its rarest or commonest class, over all
+            splits; a table that has only sizes and texts needs no run.
+        text: {dataset: words from the paper}.
         transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
         run: The run of the table that holds the value, where not all do.
         scale: Factor that turns the value into the paper's unit.
@@ -152,7 +152,7 @@ class Value(Strict):
         kinds = self.metric, self.accuracy, self.crowd, self.size, self.text
         if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
             raise ValueError(
-                "a value needs either metric (with against, for a correlation), accuracy, crowd, size or text"
+                "a value needs one of metric (with against, for a correlation), accuracy, crowd, size and text"
             )
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
             raise ValueError("exposure, judgements and count go with crowd")

@@ -73,7 +73,7 @@ def _annotation(number: int, image: int, category: int, entry: Drawn) -> dict[st
 
 
 def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: mask} of a file; ids may be numbers or texts."""
+    """Return {unit: mask} from a file; ids may be numbers or texts."""
     path = file_in(path, "annotations.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
@@ -93,7 +93,7 @@ def _region(number: int, image: dict[str, Any], annotation: dict[str, Any], name
     person, name = str(annotation.get("person") or ""), str(image["file_name"])
     outline, label = annotation.get("segmentation"), names.get(str(annotation.get("category_id")))
     if not outline and "keypoints" in annotation:
-        return Region(person, name, why="of the kind keypoints, which has no area")
+        return Region(person, name, why="of type keypoints, which has no area")
     labels = (label,) if label else ()
     return Region(person, name, partial(_mask, outline, image), labels=labels, annotation=(number,))
 
@@ -110,7 +110,7 @@ def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
     """Return the mask of a segmentation.
 
     Raises:
-        UserError: It cannot be drawn.
+        UserError: The segmentation cannot be drawn.
     """
     height, width = check_size(image.get("height"), image.get("width"))
     parts = parts_of(outline)
@@ -127,12 +127,12 @@ def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
 
 
 def _outlines(parts: list[Any], height: int, width: int) -> Any:
-    """Return outlines as the library's run lengths."""
+    """Return outlines as run lengths of pycocotools."""
     for part in parts:
         if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
-            raise UserError("an outline that is not a list of three or more points")
-        if not (np.abs(part) <= 2 * max(height, width)).all():  # NaN is neither
-            raise UserError("an outline with points far outside of its image")
+            raise UserError("an outline that is not a list of at least three points")
+        if not (np.abs(part) <= 2 * max(height, width)).all():  # also true for NaN
+            raise UserError("an outline with points far outside its image")
     coco = _pycocotools()
     return coco.merge(coco.frPyObjects(parts, height, width))
 
@@ -142,12 +142,12 @@ def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
     if isinstance(segmentation.get("counts"), list):
         return np.ascontiguousarray(mask_of(segmentation["counts"], width, height).T)
     if segmentation.get("size") != [height, width]:
-        raise UserError("a region has another size than its image; export the annotations again")
+        raise UserError("a region with another size than its image; export the annotations again")
     return _pycocotools().decode(segmentation).astype(bool)
 
 
 def _pycocotools() -> Any:
-    """Return the library."""
+    """Import pycocotools."""
     try:
         from pycocotools import mask as coco
     except ModuleNotFoundError as error:

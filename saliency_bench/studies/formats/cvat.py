@@ -1,8 +1,8 @@
 """CVAT for images 1.1: PERSON/annotations.xml, with a mask element for each image.
 
 A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. Polygons,
-boxes and ellipses, also turned ones, are read, too. CVAT lists images that nobody has annotated; one without a region
-has `no_region="1"`. Needs defusedxml to read.
+boxes and ellipses are read too, rotated or not. CVAT also lists images that nobody has annotated, so an image that was
+found to have no region has `no_region="1"`. Reading needs defusedxml.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ from saliency_bench.utils.outlines import box, ellipse, polygon
 FILE = "annotations.xml"
 LARGEST = 2**28  # bytes
 WITHOUT_AREA = ("points", "polyline", "skeleton")
-ABOUT = ("tag", "attribute")  # elements of an image that draw nothing
+ABOUT = ("tag", "attribute")  # elements of an image that are not shapes
 
 
 def check(drawn: Sequence[Drawn]) -> None:
@@ -71,7 +71,7 @@ def _add(root: ElementTree.Element, number: int, entry: Drawn) -> None:
 
 
 def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: mask} of a file for images."""
+    """Return {unit: mask} from a file in the format "for images"."""
     try:
         from defusedxml.ElementTree import fromstring
     except ModuleNotFoundError as error:
@@ -93,14 +93,14 @@ def read(path: Path, person: str, selection: Selection | None = None) -> dict[st
 
 
 def _regions(image: Any, number: int) -> Iterator[Region]:
-    """Yield the regions of an image, and what else is to be counted."""
+    """Yield the regions of an image, and other elements to count."""
     name = image.attrib["name"]
     for element in image:
         kind, label = element.tag, element.attrib.get("label")
         if kind in ABOUT:
             yield Region("", name, why=kind, is_region=False)
         elif kind in WITHOUT_AREA:
-            yield Region("", name, why=f"of the kind {kind}, which has no area")
+            yield Region("", name, why=f"of type {kind}, which has no area")
         else:
             labels = (label,) if label else ()
             yield Region("", name, partial(_mask, element, image.attrib), labels=labels, annotation=(number,))
@@ -109,7 +109,7 @@ def _regions(image: Any, number: int) -> Iterator[Region]:
 
 
 def _size(image: Any) -> tuple[int, int]:
-    """Return height and width of an image."""
+    """Return the height and width of an image."""
     return check_size(int(image["height"]), int(image["width"]))
 
 
@@ -117,7 +117,7 @@ def _mask(element: Any, image: Any) -> np.ndarray:
     """Return the mask of an element.
 
     Raises:
-        UserError: It cannot be drawn.
+        UserError: The element cannot be drawn.
     """
     kind, about = element.tag, element.attrib
     try:
@@ -138,7 +138,7 @@ def _mask(element: Any, image: Any) -> np.ndarray:
         raise
     except (ValueError, KeyError) as error:
         raise UserError(f"a damaged {kind} ({one_line(error)})") from None
-    raise UserError(f"a region of the kind {kind} cannot be drawn; use mask, polygon, box or ellipse")
+    raise UserError(f"a region of type {kind} cannot be drawn; use mask, polygon, box or ellipse")
 
 
 def _runs(about: Any, height: int, width: int) -> np.ndarray:

@@ -1,16 +1,16 @@
-"""Label Studio: `tasks.json` with brush masks, which its import and `label_studio_sdk.converter.brush` read.
+"""Label Studio: `tasks.json` with brush masks, as read by its import and by `label_studio_sdk.converter.brush`.
 
-Read are its exports JSON and JSON-MIN, with every kind of region that has an area: brush, bitmask, polygon, rectangle
-and ellipse, also turned ones. Their numbers are parts of the upright picture in percent. A rectangle is turned around
-its upper left corner, an ellipse around its centre.
+Its exports JSON and JSON-MIN are read, with every type of region that has an area: brush, bitmask, polygon, rectangle
+and ellipse, rotated or not. Coordinates are percentages of the upright picture. A rectangle is rotated around its upper
+left corner, an ellipse around its centre.
 
 A brush mask is the picture (H, W, 4) of bytes, the mask in all four channels (0 or 255), as run lengths in a stream of
 bits: the number of bytes (32 bits), the size of a word less 1 (5), four sizes of a length less 1 (4 each); then, until
 all bytes are there, either 1, the choice of a size (2), the length less 1 (as many bits as chosen), and one byte that
 is repeated; or 0, choice, length less 1, and so many bytes.
 
-An annotation without a result may be one that nobody has drawn; where it says that there is no region, `no_region`
-beside it holds the height and width of the image.
+An annotation without a result may mean that nobody has answered; for the answer "no region", the field `no_region`
+holds the height and width of the image.
 """
 
 import json
@@ -35,7 +35,7 @@ from saliency_bench.utils.pictures import decode as decoded
 SIZES = (3, 4, 8, 16)  # bits of a length
 CHANNELS = 4
 LARGEST = 2**30  # bytes
-# What a region is, by what its value holds; the first that fits.
+# {key in the value of a region: its type}; the first key that is present counts.
 KINDS = {
     "brush": ("rle",),
     "bitmask": ("imageDataURL",),
@@ -47,9 +47,9 @@ KINDS = {
     "keypoint": ("x", "y"),
 }
 WITHOUT_AREA = ("keypoint", "video")
-# Results that say something of the image, or of a region that has a result of its own.
+# Results that describe the image, or a region that has its own result.
 NO_REGIONS = ("choices", "rating", "textarea", "number", "taxonomy", "datetime", "pairwise", "ranker", "relation")
-BOOKKEEPING = ("id", "annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement")  # of JSON-MIN
+BOOKKEEPING = ("id", "annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement")  # in JSON-MIN
 
 
 def check(drawn: Sequence[Drawn]) -> None:
@@ -147,7 +147,7 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
 
 
 def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: mask} of an export as JSON or JSON-MIN."""
+    """Return {unit: mask} from an export in JSON or JSON-MIN."""
     path = file_in(path, "tasks.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
@@ -161,8 +161,8 @@ def read(path: Path, person: str, selection: Selection | None = None) -> dict[st
 
 
 def _regions(task: Any, number: int) -> Iterator[Region]:
-    """Yield the regions of a task, and what else is to be counted."""
-    if "result" in task and isinstance(task.get("task"), dict):  # as it is kept in a bucket: a file per annotation
+    """Yield the regions of a task, and other entries to count."""
+    if "result" in task and isinstance(task.get("task"), dict):  # cloud storage has one file per annotation
         task = task["task"] | {"annotations": [task]}
     if "data" not in task and ("annotation_id" in task or "annotator" in task):
         task = _whole(task)
@@ -182,7 +182,7 @@ def _regions(task: Any, number: int) -> Iterator[Region]:
 
 
 def _whole(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of JSON-MIN, one for each annotation, as a task."""
+    """Return a record of JSON-MIN, which has one per annotation, as a task."""
     results = [
         {"value": value, "original_width": value.get("original_width"), "original_height": value.get("original_height")}
         for values in record.values()
@@ -196,7 +196,7 @@ def _whole(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _images(task: dict[str, Any]) -> list[str]:
-    """Return what a task calls its images: the field `image`, or the first that looks like a picture."""
+    """Return the names of a task's images: the field `image`, or the first that looks like a picture."""
     data = task["data"]
     values = [data["image"]] if "image" in data else list(data.values())
     lists = [value if isinstance(value, list) else [value] for value in values]
@@ -204,17 +204,17 @@ def _images(task: dict[str, Any]) -> list[str]:
     if not named and task.get("file_upload"):
         named = [[str(task["file_upload"])]]
     if not named or not named[0]:
-        raise UserError("a task of Label Studio names no picture in its data; import tasks of pictures")
+        raise UserError("a task of Label Studio has no picture in its data; import tasks with pictures")
     return named[0]
 
 
 def _is_picture(name: Any) -> bool:
-    """Return whether a text ends as the name of a picture does."""
+    """Return whether a text ends like the name of a picture."""
     return isinstance(name, str) and PurePosixPath(name.partition("?")[0] or name).suffix.lower() in ENDINGS
 
 
 def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
-    """Return what of several annotations counts: the ground truth, else an accepted one, else the latest."""
+    """Return a sort key of annotations: the ground truth is highest, then an accepted one, then the latest."""
     reviews = annotation.get("reviews")
     accepted = any(isinstance(item, dict) and item.get("accepted") is True for item in reviews or [])
     time = str(annotation.get("updated_at") or annotation.get("created_at") or "")
@@ -222,7 +222,7 @@ def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
 
 
 def _of_annotation(annotation: dict[str, Any], person: str, images: list[str], rank: tuple) -> Iterator[Region]:
-    """Yield the regions of an annotation; results with the same id are one region."""
+    """Yield the regions of an annotation; results with the same id form one region."""
     if annotation.get("no_region"):
         empty = partial(np.zeros, check_size(*annotation["no_region"]), bool)
         yield Region(person, images[0], empty, annotation=rank, is_region=False)
@@ -235,16 +235,16 @@ def _of_annotation(annotation: dict[str, Any], person: str, images: list[str], r
         name = images[result["item_index"]] if len(images) > 1 and "item_index" in result else images[0]
         kind = str(result.get("type") or "region")
         if not shapes:
-            why = kind if kind in NO_REGIONS else f"of the kind {kind}, which has no area"
+            why = kind if kind in NO_REGIONS else f"of type {kind}, which has no area"
             yield Region(person, name, why=why, is_region=kind not in NO_REGIONS)
         elif _kind(result) in WITHOUT_AREA:
-            yield Region(person, name, why=f"of the kind {_kind(result)}, which has no area")
+            yield Region(person, name, why=f"of type {_kind(result)}, which has no area")
         else:
             yield Region(person, name, partial(_mask, result), labels=_labels(results), annotation=rank)
 
 
 def _kind(result: dict[str, Any]) -> str:
-    """Return what a result draws; "" for none."""
+    """Return the type of region of a result; "" for none."""
     value = result.get("value")
     if not isinstance(value, dict):
         return ""
@@ -252,7 +252,7 @@ def _kind(result: dict[str, Any]) -> str:
 
 
 def _labels(results: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the labels of a region: lists whose name ends in "labels"."""
+    """Return the labels of a region, from lists whose name ends in "labels"."""
     values = [result["value"] for result in results if isinstance(result.get("value"), dict)]
     listed = [named for value in values for key, named in value.items() if key.endswith("labels")]
     return tuple(dict.fromkeys(str(label) for labels in listed if isinstance(labels, list) for label in labels))
@@ -262,16 +262,16 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
     """Return the mask of a result.
 
     Raises:
-        UserError: It cannot be drawn.
+        UserError: The result cannot be drawn.
     """
     kind, value = _kind(result), result["value"]
     if kind not in ("brush", "bitmask", "polygon", "ellipse", "rectangle"):
-        raise UserError(f"a region of the kind {kind} cannot be drawn; use brush, polygon, rectangle or ellipse")
+        raise UserError(f"a region of type {kind} cannot be drawn; use brush, polygon, rectangle or ellipse")
     height, width = check_size(result.get("original_height"), result.get("original_width"))
     if result.get("image_rotation"):
         raise UserError(
-            f"a {kind} was drawn on the image turned by {result['image_rotation']} degrees in Label Studio, which is "
-            "not read; turn the image back there, and export it again"
+            f"a {kind} was drawn on the image rotated by {result['image_rotation']} degrees in Label Studio, which is "
+            "not supported; rotate the image back there, and export it again"
         )
     try:
         if kind == "brush":
@@ -294,10 +294,10 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
 
 
 def _bitmask(address: str, height: int, width: int) -> np.ndarray:
-    """Return the mask of a bitmask: what is not transparent in a PNG."""
+    """Return the mask of a bitmask: the pixels of a PNG that are not transparent."""
     alpha = np.asarray(decoded(b64decode(address.partition("base64,")[2])).convert("RGBA"))[..., 3] > 0
     if alpha.shape != (height, width):
-        raise UserError("a bitmask has another size than its image; export the annotations again")
+        raise UserError("a bitmask with another size than its image; export the annotations again")
     return alpha
 
 

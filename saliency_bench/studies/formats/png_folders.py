@@ -50,7 +50,7 @@ def _save(path: Path, pixels: np.ndarray) -> None:
 
 
 def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
-    """Return {unit: bool (H, W), the object} of the folder of a person, or of all."""
+    """Return {unit: bool (H, W)} from the folder of one person, or of all people."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder; give the folder of the PNG files of one person")
     files = sorted(path.glob("*.png"))
@@ -59,12 +59,12 @@ def read(path: Path, person: str, selection: Selection | None = None) -> dict[st
         path = folder_of(path, folders, person)
         files = sorted(path.glob("*.png"))
     if not files:
-        raise UserError(f"{path} holds no PNG file; give the folder of the PNG files of one person")
+        raise UserError(f"{path} has no PNG files; give the folder with the PNG files of one person")
     return masks_of([Region("", file.stem, partial(_mask, file)) for file in files], person, path, selection)
 
 
 def _mask(path: Path) -> np.ndarray:
-    """Return the mask of a file; raise UserError for a file that is none."""
+    """Return the mask in a file; raise UserError if it is not a mask."""
     try:
         return object_in(opened(path))
     except UnreadableError as error:

@@ -1,4 +1,4 @@
-"""What the formats share: regions of people in files, which of them count, names of files, and checks."""
+"""Shared code of the formats: regions in files, which of them count, file names, and checks."""
 
 import re
 from collections import Counter
@@ -42,16 +42,16 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Region:
-    """A region in a file, or what else is to be counted.
+    """A region in a file, or another entry to count.
 
     Attributes:
-        person: the pseudonym; "" where the file does not say whose it is.
-        image_id: what the file calls the image.
-        mask: decodes the region, if it is wanted; None of what is not drawn.
-        why: it is not drawn; with `is_region` False: what it is, as "prediction".
-        labels: of the region; () without any.
-        annotation: rank and number of the annotation that it belongs to; of several on an image, the highest counts.
-        is_region: whether it is counted among the regions; not so that an image has none, or a prediction.
+        person: the pseudonym; "" if the file does not name the person.
+        image_id: name of the image in the file.
+        mask: function that decodes the region; None for an entry that is not drawn.
+        why: reason why it is not drawn; if `is_region` is False, its type, such as "prediction".
+        labels: labels of the region, or ().
+        annotation: rank and number of its annotation; if an image has several annotations, the highest counts.
+        is_region: whether it counts as a region, unlike a prediction or the answer that an image has no region.
     """
 
     person: str
@@ -65,11 +65,11 @@ class Region:
 
 @dataclass(frozen=True)
 class Place:
-    """An image that a file means.
+    """An image that a file refers to.
 
     Attributes:
-        image: the id of the dataset.
-        units: {unit: its class}; class None takes any label, "" is that of a dataset without classes.
+        image: its id in the dataset.
+        units: {unit: its class}; None matches any label, "" stands for a dataset without classes.
     """
 
     image: str
@@ -77,23 +77,23 @@ class Place:
 
 
 def anywhere(names: Iterable[str]) -> dict[str, Place]:
-    """Return each name as an image of its own, which takes every label."""
+    """Return each name as an image of its own that matches every label."""
     return {name: Place(name, {name: None}) for name in names}
 
 
 @dataclass
 class Selection:
-    """Which regions of a person are taken for which unit, and what becomes of all others.
+    """Assign a person's regions to units, and count all other regions.
 
     Attributes:
-        places: {name in the file: `Place`} of names that mean an image of the dataset.
-        label: take regions with this label; "": with the label that is the class.
-        check: raise UserError for a mask that does not fit its unit; None: a damaged region is an error of its file.
+        places: {name in the file: `Place`} for names that match an image of the dataset.
+        label: import regions with this label; "": with the class as label.
+        check: raises UserError for a mask that does not fit its unit; None: a damaged region is an error of the file.
         drawn: number of regions in masks.
-        skipped: {why: number of regions}.
-        passed: {what: number} of what is no region, as predictions.
-        strange: names that mean no image.
-        left_out: {name: why} of images with a region that cannot be drawn.
+        skipped: {reason: number of regions}.
+        passed: {type: number} of entries that are not regions, such as predictions.
+        strange: names that match no image.
+        left_out: {name: reason} of images with a region that cannot be drawn.
     """
 
     places: Callable[[Iterable[str]], dict[str, Place]] = anywhere
@@ -106,15 +106,15 @@ class Selection:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def masks(self, regions: Iterable[Region], person: str, where: str) -> dict[str, np.ndarray]:
-        """Return {unit: mask} of a person's regions, of several regions of a unit all together.
+        """Return {unit: mask}, the union of a person's regions per unit.
 
         Args:
-            regions: of a file.
-            person: whose are taken.
+            regions: regions of a file.
+            person: the person whose regions are imported.
             where: name of the file.
 
         Raises:
-            UserError: Labels do not say which regions are meant, or no mask can be drawn.
+            UserError: Labels are ambiguous, or no mask can be drawn.
         """
         mine = [region for region in regions if self._is_drawable(region, person)]
         places = self.places(dict.fromkeys(region.image_id for region in mine))
@@ -126,11 +126,11 @@ class Selection:
         labels = Counter(label for region in mine for label in region.labels)
         self._check_label(labels, where, bool(mine))
         taken: dict[str, list[Region]] = {}
-        lacking = 0  # regions that have no label of their class
+        lacking = 0  # regions without the label of their class
         for region in mine:
             place = places[region.image_id]
             if region.annotation != last[place.image]:
-                self._skip("of another annotation of its image, not accepted or older", region)
+                self._skip("of another annotation of the image (not accepted or older)", region)
             elif units := self._units(region, place, labels, where):
                 for unit in units:
                     taken.setdefault(unit, []).append(region)
@@ -142,43 +142,43 @@ class Selection:
             classes = sorted({str(name) for place in places.values() for name in place.units.values()})
             raise UserError(
                 f"{where} has no region whose label is the class of its image ({_listed(classes)}); its labels are "
-                f"{_listed(sorted(labels))}: give --label NAME"
+                f"{_listed(sorted(labels))}; give --label NAME"
             )
         return self._drawn(taken, where)
 
     def _is_drawable(self, region: Region, person: str) -> bool:
-        """Return whether something is a region of this person; count it otherwise."""
+        """Return whether an entry is a drawable region of this person; count it if not."""
         if region.mask is not None and region.person == person:
             return True
         self._skip(region.why or "of other people", region)
         return False
 
     def _is_known(self, region: Region, places: dict[str, Place]) -> bool:
-        """Return whether the image of a region is there; count it otherwise."""
+        """Return whether the image of a region is in the dataset; count the region if not."""
         if region.image_id in places:
             return True
         self.strange[region.image_id] = None
-        self._skip("of no image of the dataset", region)
+        self._skip("of no image in the dataset", region)
         return False
 
     def _skip(self, why: str, region: Region) -> None:
-        """Count what is not drawn."""
+        """Count an entry that is not drawn."""
         if region.is_region:
             self.skipped[why] += 1
         elif region.why:
             self.passed[region.why] += 1
 
     def _check_label(self, labels: Counter[str], where: str, is_any: bool) -> None:
-        """Raise UserError for a --label that no region has."""
+        """Raise UserError if no region has the label of --label."""
         if self.label and is_any and not any(_same(self.label, label) for label in labels):
-            known = f"its labels are {_listed(sorted(labels))}" if labels else "it has no labels: leave --label out"
+            known = f"its labels are {_listed(sorted(labels))}" if labels else "it has no labels; leave out --label"
             raise UserError(f"{where} has no region labelled {self.label}; {known}")
 
     def _units(self, region: Region, place: Place, labels: Counter[str], where: str) -> list[str]:
-        """Return the units that a region belongs to, by its labels."""
+        """Return the units that a region belongs to by its labels."""
         if not region.is_region or None in place.units.values():
             return list(place.units)
-        if not region.labels:  # nobody knows of which class, where others have a label
+        if not region.labels:  # of unknown class, if others have a label
             return list(place.units) if not labels and len(place.units) == 1 else []
         if self.label:
             if not any(_same(self.label, label) for label in region.labels):
@@ -186,18 +186,18 @@ class Selection:
             named = [unit for unit, name in place.units.items() if _same(self.label, name or "")]
             return list(place.units) if len(place.units) == 1 else named
         if "" in place.units.values() and len(labels) > 1:
-            raise UserError(f"the dataset has no classes, and {where} has several labels ({_listed(sorted(labels))}); "
+            raise UserError(f"the dataset has no classes, but {where} has several labels ({_listed(sorted(labels))}); "
                             "give --label NAME")  # fmt: skip
         return [unit for unit, name in place.units.items()
                 if not name or any(_same(name, label) for label in region.labels)]  # fmt: skip
 
     def _drawn(self, taken: dict[str, list[Region]], where: str) -> dict[str, np.ndarray]:
-        """Return {unit: mask}; a unit with a region that cannot be drawn is left out as a whole."""
+        """Return {unit: mask}, without units that have a region that cannot be drawn."""
         masks: dict[str, np.ndarray] = {}
         for unit, regions in taken.items():
             try:
                 for region in regions:
-                    joined(masks, unit, region.mask())  # type: ignore[misc] # those without were counted
+                    joined(masks, unit, region.mask())  # type: ignore[misc] # entries without a mask have been counted
                 if self.check:
                     self.check(unit, masks[unit])
             except UserError as error:
@@ -206,7 +206,7 @@ class Selection:
                 masks.pop(unit, None)
                 count = sum(region.is_region for region in regions)
                 self.drawn -= count
-                self.skipped["of an image that is left out"] += count
+                self.skipped["of an image that was left out"] += count
                 self.left_out[regions[0].image_id] = str(error)
         if self.left_out and not masks:
             name, why = next(iter(self.left_out.items()))
@@ -214,26 +214,26 @@ class Selection:
         return masks
 
     def counts(self) -> dict[str, Any]:
-        """Return what became of all regions, as numbers."""
+        """Return how many regions were drawn, skipped and left out."""
         return {"read": self.drawn + sum(self.skipped.values()), "drawn": self.drawn, "skipped": dict(self.skipped)}
 
     def line(self) -> str:
-        """Return what became of all regions, as a line whose numbers add up."""
+        """Return a line on all regions whose numbers add up."""
         counts, skipped = self.counts(), sum(self.skipped.values())
         reasons = ", ".join(f"{number} {why}" for why, number in self.skipped.most_common())
         others = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in self.passed.most_common())
         read = counts["read"]
         text = f"{read} region{'s' * (read != 1)} read: {self.drawn} drawn, {skipped} skipped"
-        return text + (f" ({reasons})" if reasons else "") + (f"; passed over: {others}" if others else "")
+        return text + (f" ({reasons})" if reasons else "") + (f"; ignored: {others}" if others else "")
 
 
 def _same(first: str, second: str) -> bool:
-    """Return whether two labels are the same, in any case."""
+    """Return whether two labels are equal, ignoring case."""
     return first.strip().casefold() == second.strip().casefold()
 
 
 def _listed(names: list[str]) -> str:
-    """Return the first of some names, as text."""
+    """Return the first names as text."""
     return ", ".join(name[:40] for name in names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
 
@@ -323,12 +323,12 @@ def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
 def masks_of(
     regions: Iterable[Region], person: str, path: Path, selection: Selection | None = None
 ) -> dict[str, np.ndarray]:
-    """Return {unit: mask} of what a selection takes (without one: of all images and labels).
+    """Return {unit: mask} of the regions of a selection; without one, of all images and labels.
 
-    Only those of `person` where a file names people.
+    If the file names people, only regions of `person` count.
 
     Raises:
-        UserError: The file is of other people, or the selection refuses it.
+        UserError: The file has only other people, or the selection refuses it.
     """
     regions = list(regions)
     people = {region.person for region in regions if region.mask is not None}

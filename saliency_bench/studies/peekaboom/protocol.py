@@ -28,9 +28,9 @@ from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "peekaboom"
-FILLS = {"black": 0, "grey": 128}  # of all pixels that are not shown; that of saliency_kae and saliency_roae first
+FILLS = {"black": 0, "grey": 128}  # values of hidden pixels; the first is the fill of saliency_kae and saliency_roae
 JUDGEMENTS, PAIRS, CHOICES, CHECKS = 10, 20, 4, 2
-PROTOCOLS = {"p2": {"judgements": 10, "pairs": 20, "checks": 0}}  # Lu et al.: whoever is careless counts
+PROTOCOLS = {"p2": {"judgements": 10, "pairs": 20, "checks": 0}}  # Lu et al.: careless people count too
 
 
 def configuration(
@@ -56,7 +56,7 @@ def configuration(
         choices: labels that a person chooses from.
         checks: attention checks of a person.
         strike: strike out labels that were tried, which makes guessing pay (`chance`).
-        fill: what hidden pixels are, black as where saliency_kae keeps pixels, or grey as in earlier versions.
+        fill: colour of hidden pixels: black, as in saliency_kae, or grey, as in earlier versions.
         limit: images to judge, drawn by the seed; None: all.
         seed: of all that is drawn.
 
@@ -70,7 +70,7 @@ def configuration(
         most = min(len(images.classes), 9)
         raise UserError(f"choices is a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
     if fill not in FILLS:
-        raise UserError(f"fill is {' or '.join(FILLS)}; got {fill}")
+        raise UserError(f"fill must be {' or '.join(FILLS)}; got {fill}")
     if len(images.maps) < 2:
         raise UserError("a study compares at least two explainers")
     drawn = sorted(images.ids, key=lambda image: seed_of(seed, "images", image))
@@ -89,7 +89,7 @@ def configuration(
         "choices": choices,
         "strike": strike,
         "exposures": list(SHOWN),
-        **({} if fill == "grey" else {"fill": fill}),  # so that a study of an earlier version can be resumed
+        **({} if fill == "grey" else {"fill": fill}),  # so that studies of earlier versions can be resumed
     }
 
 
@@ -223,7 +223,7 @@ class Peekaboom:
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
-        """Return a PNG of the pixels that this person may see now, all others in the fill of the study.
+        """Return a PNG with the pixels that this person may see now; all others have the fill of the study.
 
         Raises:
             UserError: The person has not got to this place.
@@ -283,9 +283,9 @@ def _checked(question: Question | None, place: object, step: object) -> Question
 
 
 def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int = FILLS["black"]) -> np.ndarray:
-    """Return uint8 (H, W, 3): the first pixels in the order of `maps.descending`, as saliency_kae keeps them.
+    """Return a picture, uint8 (H, W, 3), with the first pixels in the order of `maps.descending`, as in saliency_kae.
 
-    Their number is exposure * H * W, rounded, a half to the even number. All others are `fill`.
+    Their number is exposure * H * W, rounded half to even. All other pixels are `fill`.
     """
     height, width = values.shape
     count = np.rint(np.array([exposure * height * width])).astype(np.int64)
