@@ -25,9 +25,19 @@ def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor],
     """Return d total / d x for each x of the inputs; `keep` the graph for further calls.
 
     Raises:
-        UserError: The network lets no gradient through to one of the inputs.
+        UserError: The network lets no gradient through to one of the inputs, or writes to values that gradients need.
     """
-    parts = torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True) if total.requires_grad else [None]
+    if not total.requires_grad:
+        raise cut(classifier.id)
+    try:
+        parts = torch.autograd.grad(total, inputs, retain_graph=keep, allow_unused=True)
+    except RuntimeError as error:
+        if "inplace operation" not in str(error):
+            raise
+        raise UserError(
+            f"{classifier.id} changes values in place (with += or relu_, say) that its gradient is computed from; use an "
+            "explainer that needs no gradient, such as rise"
+        ) from error
     gradients = [gradient for gradient in parts if gradient is not None]
     if len(gradients) < len(inputs):
         raise cut(classifier.id)

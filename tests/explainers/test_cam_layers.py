@@ -521,6 +521,21 @@ def test_a_module_that_runs_several_times_is_read_as_several_modules_are():
         assert torch.equal(explainer(shared, PICTURES, TARGET), explainer(apart, PICTURES, TARGET)), method
 
 
+def overwritten(net, x):
+    features = net.a(x)
+    kept = net.b(features)
+    features += 1  # the gradient of the ReLU that ends `a` needs these values
+    return read(net, kept + features)
+
+
+def test_a_network_that_writes_to_what_its_gradient_needs_is_refused_by_what_takes_gradients():
+    classifier = made(overwritten, {"a": body, "b": further})
+    assert fitting(classifier, PICTURES)[0] == "rise"
+    for method in ("gradient", "gradcam:layer=a.0", "iia:layer=a.0,steps=1"):
+        with pytest.raises(UserError, match=r"changes values in place .*rise"):
+            load_explainer(method)(classifier, PICTURES, TARGET)
+
+
 def two_stems(net, x):
     """A transformer whose patches are a sum that no module gives."""
     tokens = (net.c(x) + net.d(x)).flatten(2).transpose(1, 2)
