@@ -72,7 +72,7 @@ def check(*, steps: int | None, batch_size: int | None, **others: object) -> Non
 
 
 @explainer(
-    version=3,
+    version=4,
     needs="activations or attention, gradients",
     passes=passes,
     signed=True,
@@ -94,7 +94,8 @@ def iia(
 
     On feature maps the network below the layer is run steps + 2 times, and what follows it at each of the (steps + 1)^2
     points. A pass at the layer runs the network on one image and replaces the layer's output by the points; what a skip
-    connection carries past the layer stays that of the image.
+    connection carries past the layer stays that of the image. If branches are concatenated after the layer, the network
+    below it is run at each point.
 
     Args:
         classifier: the network to explain.
@@ -111,9 +112,9 @@ def iia(
         Maps (B, H, W), signed.
 
     Raises:
-        UserError: The layer does not exist, has no feature map, runs on several views of an image, or another branch is
-            concatenated after it; no layer holds all evidence; or the network's last features are tokens and its
-            attention is not from all patches to all patches.
+        UserError: The layer does not exist, has no feature map, or runs on several views of an image; no layer holds all
+            evidence; or the network's last features are tokens and its attention is not from all patches to all
+            patches.
     """
     check(steps=steps, batch_size=batch_size)
     layer = layer or classifier.layer or _feature_layer(classifier, images)
@@ -178,19 +179,27 @@ def _attribution(
 ) -> Tensor:
     """Return the mean over the points of gradient * relu(point), (1, ...)."""
     total = torch.zeros_like(points[0])
-    module, runs = classifier.module_named(layer), runs_of(classifier, image, layer)
     for chunk in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
         chunk = chunk.detach().requires_grad_()
-        try:
-            with replaced_at(module, chunk, runs):
-                logits = classifier(image)
-        except RuntimeError as error:
-            if "must match" not in str(error):
-                raise
-            raise UserError(f"a branch of {classifier.id} goes past layer {layer}; name another for iia") from error
+        logits = _logits_at(classifier, image, layer, chunk)
         gradient = derivative(classifier, score(logits, row, on, classifier).sum(), chunk)
         total += (gradient * chunk.detach().relu()).sum(dim=0)
     return (total / len(points))[None]
+
+
+def _logits_at(classifier: Classifier, image: Images, layer: str, points: Tensor) -> Tensor:
+    """Return the logits (n, K) of one image with the layer's output replaced by each of n points.
+
+    One pass of the image serves all points, unless what follows the layer needs as many pictures: it joins another
+    branch, or arranges features by the number of pictures, as PVT v2 of transformers does.
+    """
+    module, runs = classifier.module_named(layer), runs_of(classifier, image, layer)
+    with suppress(RuntimeError, UserError), replaced_at(module, points, runs):
+        logits = classifier(image)
+        if len(logits) == len(points):
+            return logits
+    with replaced_at(module, points, runs):
+        return classifier(image.expand(len(points), -1, -1, -1))
 
 
 def _of_attention(

@@ -44,7 +44,8 @@ def rollout(classifier: Classifier, images: Images, target: Target, *, start: in
         UserError: The network has no attention, or its attention is not from all patches to all patches.
     """
     check(start=start)
-    with torch.no_grad(), recording_attention(classifier, images, start) as seen:
-        classifier(images)
-    joint = product(by_row(matrix.float().mean(dim=1)) for matrix in seen.matrices[start:])
+    with torch.no_grad():  # for the products as well: a network that switches gradients off may give inference tensors
+        with recording_attention(classifier, images, start) as seen:
+            classifier(images)
+        joint = product(by_row(matrix.float().mean(dim=1)) for matrix in seen.matrices[start:])
     return seen.maps(joint + torch.eye(joint.shape[-1], device=joint.device), images)

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.cuts import is_full_cut
+from saliency_bench.classifiers.token_order import lie_in_rows
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import BINARY
 from saliency_bench.types import Images
@@ -75,7 +76,8 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     That is the last module that gives a map of more than one pixel, before any pooling and with its activation: no
     pooling, and no container that ends in it (14 x 14 in VGG, layer4 in ResNet); nor the maps of class scores whose
     mean are the logits (SqueezeNet), or that a second head makes of tokens (VOLO). Dropout and identity do not count.
-    Everything that the logits take from the image passes through it (`cuts`), unless it is the classifier's `layer`.
+    Everything that the logits take from the image passes through it (`cuts`), and its tokens lie in rows
+    (`token_order`), unless it is the classifier's `layer`.
 
     Raises:
         UserError: The network's last features are tokens that are not its patches, row by row; or none of its feature
@@ -86,6 +88,8 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     name, maps = last_feature_map(classifier, images), _feature_maps(classifier, images)
     if name is None:
         refuse_script(classifier)
+        if maps and not _is_in_rows(classifier, images, maps[-1]):
+            raise _of_order(classifier, maps[-1])
         if maps:
             raise _of_part(classifier, images, maps[-1])
         if grown := _grown(classifier, images):
@@ -96,6 +100,8 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
         )
     if name != maps[-1]:
         part = f"layer {maps[-1]} of {classifier.id}, the last feature map, holds only part of the evidence"
+        if not _is_in_rows(classifier, images, maps[-1]):
+            part = f"the tokens of layer {maps[-1]} of {classifier.id} do not lie in rows, as the image does"
         _complain_once(classifier, images, maps[-1], f"{part}; reading layer {name}, which holds all of it")
     return name
 
@@ -117,11 +123,13 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
         outputs: its outputs for the images.
 
     Raises:
-        UserError: The layer runs several times and its last output does not hold all evidence, or it runs on several
-            views of an image.
+        UserError: The layer runs several times and its last output does not hold all evidence, it runs on several views
+            of an image, or its tokens do not lie in rows.
     """
     if len(outputs[-1]) != len(images) and _grown(classifier, images):
         raise _of_views(classifier, layer, len(outputs[-1]), len(images))
+    if not _is_in_rows(classifier, images, layer):
+        raise _of_order(classifier, layer)
     if is_cut(classifier, images, layer):
         return
     if len(outputs) > 1:
@@ -202,6 +210,17 @@ def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
     return recording.cuts[layer]
 
 
+def _is_in_rows(classifier: Classifier, images: Images, layer: str) -> bool:
+    """Return whether a layer's map lies as the image does, which tokens may not; tested once per size."""
+    recording, layout = _recording(classifier, images[:1]), layout_of(classifier, images, layer)
+    if layout is None or layout.axes != "BNC":
+        return True
+    if layer not in recording.orders:
+        module = classifier.module_named(layer)
+        recording.orders[layer] = lie_in_rows(classifier, images[:1], module, layout.grid)
+    return recording.orders[layer]
+
+
 def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
     """Return how often a forward pass calls a layer."""
     return sum(output.name == layer for output in _outputs(classifier, images[:1]))
@@ -219,6 +238,14 @@ def _of_views(classifier: Classifier, layer: str, maps: int, images: int) -> Use
     return UserError(
         f"{classifier.id} makes several pictures of each image (crops, views or tiles?): its batch grows from {images} "
         f"to {maps} at layer {layer}, so outputs are not maps of the image; {OUTSIDE}"
+    )
+
+
+def _of_order(classifier: Classifier, layer: str) -> UserError:
+    """Return the error for a layer whose tokens do not lie in rows."""
+    return UserError(
+        f"the tokens of layer {layer} of {classifier.id} do not lie in rows, as the image does (Hiera orders them for "
+        f"its pooling), so they are no map of it; {OUTSIDE}"
     )
 
 
@@ -256,7 +283,7 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
     which all branches start may do.
     """
     maps = _feature_maps(classifier, images, pixels)
-    if maps and is_cut(classifier, images, maps[-1]):
+    if maps and is_cut(classifier, images, maps[-1]) and _is_in_rows(classifier, images, maps[-1]):
         return maps[-1]
     partial: tuple[str, ...] = ()  # nothing inside a module that is no full cut can be one
     for name in dict.fromkeys(output.name for output in reversed(_outputs(classifier, images[:1]))):
@@ -265,7 +292,7 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
             continue
         if not is_cut(classifier, images, name):
             partial += (within,)
-        elif name in maps:
+        elif name in maps and _is_in_rows(classifier, images, name):
             return name
     return None
 
@@ -342,11 +369,13 @@ class Recording:
     Attributes:
         outputs: outputs of its modules, in the order in which they finish.
         cuts: {layer: whether it is a full cut}.
+        orders: {layer of tokens: whether they lie in rows}.
         complained: layers that a message was printed about.
     """
 
     outputs: list[Output]
     cuts: dict[str, bool] = field(default_factory=dict)
+    orders: dict[str, bool] = field(default_factory=dict)
     complained: set[str] = field(default_factory=set)
 
 

@@ -511,6 +511,61 @@ def test_a_layer_of_several_views_is_refused_also_if_it_was_named(name, layer):
         load_explainer("scorecam")(loaded, PICTURES, TARGET)
 
 
+class Ordered(nn.Module):
+    """Patches of an image of 32 x 32, as tokens in some order."""
+
+    def __init__(self, order, mixes=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patch, self.order, self.norm = nn.Conv2d(3, 8, 4, stride=4), order, nn.LayerNorm(8)
+        self.mixed, self.head = nn.Linear(64, 64) if mixes else torch.tanh, nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2)[:, :, self.order]
+        return self.head(self.norm((x + self.mixed(x).tanh()).transpose(1, 2)).tanh().mean(dim=1))
+
+
+ROWS = torch.arange(64)
+ORDERS = {
+    "rows": ROWS,
+    "Hiera's": ROWS.view(2, 2, 2, 2, 2, 2).permute(2, 5, 1, 4, 0, 3).flatten(),
+    "columns": ROWS.view(8, 8).T.flatten(),
+    "from the bottom": ROWS.flip(0),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_tokens_in_another_order_than_the_image_are_no_map(order):
+    images, target = torch.rand(2, 3, 32, 32), targets.one_hot([0, 2], 3)
+
+    def loaded(mixes, layer=None):
+        return load_classifier(Ordered(ORDERS[order], mixes), mean=0.5, std=0.25, layer=layer, device="cpu")
+
+    if order == "rows":
+        assert {cam_layer(loaded(mixes), images) for mixes in (False, True)} == {"norm"}
+        return
+    assert cam_layer(loaded(mixes=False), images) == "patch"
+    for name in READERS:
+        explainer = load_explainer(name, **CHEAP.get(name, {}))
+        for classifier in (loaded(mixes=False, layer="norm"), loaded(mixes=True)):
+            with pytest.raises(UserError, match=r"tokens of layer norm .* do not lie in rows.*rise"):
+                explainer(classifier, images, target)
+
+
+@pytest.mark.parametrize("side", [64, 128])
+def test_tokens_of_hiera_are_read_where_they_lie_in_rows(side):
+    torch.manual_seed(0)
+    config = hf.HieraConfig(
+        image_size=[side, side], embed_dim=16, depths=[1, 1, 2, 1], num_heads=[1, 2, 2, 2], num_labels=5
+    )
+    classifier = load_classifier(hf.HieraForImageClassification(config), mean=0.5, std=0.25, size=side, device="cpu")
+    images = torch.rand(1, 3, side, side)
+    assert cam_layer(classifier, images) == "hiera.embeddings.patch_embeddings.projection"
+    scrambled = classifier.variant(layer="hiera.encoder.stages.3.layers.0.layernorm_before")
+    with pytest.raises(UserError, match=r"layernorm_before .* do not lie in rows"):
+        load_explainer("gradcam")(scrambled, images, targets.one_hot([1], 5))
+
+
 def test_a_module_that_runs_several_times_is_read_as_several_modules_are():
     _, features, logits, layers = CUT["a shared ReLU"]
     shared = made(lambda net, x: logits(net, features(net, x)), layers)

@@ -69,28 +69,45 @@ class Past(nn.Module):
         return self.head(self.join(self.layer(x), self.beside(x)).tanh().flatten(1))
 
 
-def test_a_sum_past_the_layer_stays_what_it_is_for_the_image(error_of):
-    model, images, target = Past(torch.add), torch.rand(1, 3, 6, 6), targets.one_hot([1], 3)
+class Counting(nn.Module):
+    """What follows the layer arranges its features by the number of pictures."""
+
+    def __init__(self, arrange):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.arrange = nn.Conv2d(3, 4, 3), arrange
+        self.head = nn.LazyLinear(3)
+
+    def forward(self, x):
+        return self.head(self.arrange(self.layer(x).tanh(), len(x)))
+
+
+AFTER_THE_LAYER = {
+    "a sum": Past(torch.add),
+    "a concatenation": Past(lambda a, b: torch.cat([a, b], dim=1)),
+    "tokens by count": Counting(lambda x, count: x.flatten(2).transpose(1, 2).reshape(count, -1, 4).mean(dim=1)),
+    "features by count": Counting(lambda x, count: x.reshape(count, -1)),
+}
+
+
+@pytest.mark.parametrize("model", AFTER_THE_LAYER.values(), ids=AFTER_THE_LAYER)
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_all_else_stays_what_it_is_for_the_image(model, batch_size, error_of):
+    images, target = torch.rand(2, 3, 6, 6), targets.one_hot([1], 3)
     model(images)
-    ours = load_explainer("iia", steps=2, layer="layer", published=True)(
+    ours = load_explainer("iia", steps=2, layer="layer", published=True, batch_size=batch_size)(
         load_classifier(model, device="cpu", mean=0, std=1), images, target
     )
-    small = torch.zeros(4, 4)
-    for a in (0, 0.5, 1):
-        v = model.layer(a * images).detach().requires_grad_()
-        model.head((v + model.beside(images)).tanh().flatten(1))[0, 1].backward()
-        small += (v.grad * v.detach().relu())[0].sum(dim=0) / 3
-    expected = F.interpolate(small[None, None], size=(6, 6), mode="bilinear", align_corners=False)[0]
-    assert error_of(ours, expected) <= 1e-4
-
-
-def test_a_branch_concatenated_past_the_layer_is_refused():
-    model, images = Past(lambda a, b: torch.cat([a, b], dim=1)), torch.rand(1, 3, 6, 6)
-    model(images)
-    with pytest.raises(UserError, match=r"\blayer layer\b"):
-        load_explainer("iia", layer="layer")(
-            load_classifier(model, device="cpu", mean=0, std=1), images, targets.one_hot([1], 3)
-        )
+    for index, image in enumerate(images.split(1)):
+        small = torch.zeros(4, 4)
+        for a in (0, 0.5, 1):
+            v = model.layer(a * image).detach().requires_grad_()
+            handle = model.layer.register_forward_hook(lambda *_, v=v: v)
+            model(image)[0, 1].backward()
+            handle.remove()
+            small += (v.grad * v.detach().relu())[0].sum(dim=0) / 3
+        expected = F.interpolate(small[None, None], size=(6, 6), mode="bilinear", align_corners=False)[0, 0]
+        assert error_of(ours[index], expected) <= 1e-4
 
 
 def test_bad_layers_and_options():

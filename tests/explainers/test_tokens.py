@@ -197,7 +197,8 @@ def frozen(function, x):
 
 def of_inference(function, x):
     with torch.inference_mode():
-        return function(x).clone()
+        features = function(x)
+    return features.clone()
 
 
 def through_data(function, x):
@@ -206,6 +207,7 @@ def through_data(function, x):
 
 CUTS = {
     "no_grad": frozen,
+    "inference_mode": of_inference,
     "detach": lambda function, x: function(x).detach(),
     "detached in place": lambda function, x: function(x).clone().detach_(),
     "data": through_data,
