@@ -1,10 +1,12 @@
 """The pictures that lists and annotation programs mean by what they write as a name.
 
 They write paths of other machines, with other folders above, backslashes, percent signs or addresses, and Label Studio
-puts eight digits before the name of an upload (`ab12cd34-photo.png`).
+puts eight digits before the name of an upload (`ab12cd34-photo.png`). Some systems store ü as one sign, others as u and
+two dots; such names are equal here.
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -33,6 +35,42 @@ def plain(name: str) -> str:
     return name.replace("\\", "/").removeprefix("./")
 
 
+def composed(name: str) -> str:
+    """Return a name with each letter and its accent as one sign."""
+    return unicodedata.normalize("NFC", name)
+
+
+def folders_of(name: str) -> tuple[str, ...]:
+    """Return the folders of a path."""
+    return PurePosixPath(composed(plain(name))).parts[:-1]
+
+
+class Sides:
+    """Paths, and those of the pictures that they may mean: which folders each side tells apart."""
+
+    def __init__(self, names: Iterable[str], pictures: Iterable[str]):
+        self.paths = {folders_of(name) for name in names}
+        self.folders = {folder for picture in pictures for folder in folders_of(picture)}
+
+    def contradict(self, name: str, picture: str) -> bool:
+        """Return whether their folders say that a path does not mean a picture, though the last parts are equal.
+
+        A path of another machine may have further folders in front. But `dog/1.jpg` does not mean `cat/1.jpg` where
+        `dog` is the folder of another picture, or where there is also a path in `cat`. Folders of uploads say nothing.
+        """
+        here, there = folders_of(name), folders_of(picture)
+        further, lacking = set(here) - set(there), set(there) - set(here)
+        if UPLOADED.match(PurePosixPath(plain(name)).name):
+            return False
+        swapped = (
+            (*here[:place], folder, *here[place + 1 :])
+            for place, own in enumerate(here)
+            for folder in lacking
+            if own in further
+        )
+        return not further.isdisjoint(self.folders) or any(path in self.paths for path in swapped)
+
+
 def without_upload(name: str) -> str:
     """Return a path without what Label Studio puts before the name of an upload."""
     folder, slash, last = name.rpartition("/")
@@ -50,7 +88,7 @@ def _forms(name: str) -> Iterator[str]:
 
 def _cleaned(name: str) -> str:
     """Return a path's last part as Django stores an upload of this name: without spaces and most signs."""
-    return re.sub(r"[^-\w.]", "", name.rpartition("/")[2].strip().replace(" ", "_"))
+    return re.sub(r"[^-\w.]", "", composed(name).rpartition("/")[2].strip().replace(" ", "_"))
 
 
 @dataclass(frozen=True)
@@ -66,23 +104,25 @@ class Names:
     """The pictures that a list may mean: by their path or its end, with or without ending, or with another (.JPG)."""
 
     def __init__(self, names: Iterable[str]):
+        self.names = list(names)
         self.known: dict[str, list[str]] = {}
         self.cleaned: dict[str, list[str]] = {}
-        for name in names:
+        for name in self.names:
             self.add(name, name)
 
     def add(self, alias: str, name: str) -> None:
         """Know a picture by another path, too."""
         for end in {end for form in (alias, stem(alias)) for end in ends_of(form)}:
-            self.known.setdefault(end, []).append(name)
+            self.known.setdefault(composed(end), []).append(name)
         for form in {_cleaned(alias), _cleaned(stem(alias))}:
             self.cleaned.setdefault(form, []).append(name)
 
     def called(self, given: str) -> list[str]:
         """Return all that have this name."""
         has_ending = PurePosixPath(given).suffix.lower() in ENDINGS
-        exact = self.known.get(given, [])
-        return [given] if given in exact else exact or (self.known.get(stem(given), []) if has_ending else [])
+        form = composed(given)
+        exact = self.known.get(form, [])
+        return [given] if given in exact else exact or (self.known.get(stem(form), []) if has_ending else [])
 
     def meant(self, given: str) -> list[str]:
         """Return all that a program may mean: those that have the longest end of what it wrote."""
@@ -91,7 +131,7 @@ class Names:
                 for end in filter(None, ends_of(form)):
                     if found := self.called(end):
                         return found
-        last = plain(unquote(given)).rpartition("/")[2]
+        last = composed(plain(unquote(given)).rpartition("/")[2])
         uploaded = without_upload(last)
         return [] if uploaded == last else self.cleaned.get(uploaded) or self.cleaned.get(stem(uploaded), [])
 
@@ -100,7 +140,12 @@ class Names:
 
         Where two are equally like it, nothing says which one it is, and neither has it.
         """
-        found = {name: list(dict.fromkeys(self.meant(name))) for name in given}
+        given = list(given)
+        sides = Sides(given, self.names)
+        found = {
+            name: [picture for picture in dict.fromkeys(self.meant(name)) if not sides.contradict(name, picture)]
+            for name in given
+        }
         ranks = {name: self._rank(name, pictures[0]) for name, pictures in found.items() if len(pictures) == 1}
         best: dict[str, int] = {}
         for name, rank in ranks.items():
