@@ -17,7 +17,7 @@ from saliency_bench.data.untrusted import PICTURES, UNWRITABLE
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._source import entries, walked
 from saliency_bench.utils.masks import read_mask
-from saliency_bench.utils.picture_names import ends_of, stem, without_upload
+from saliency_bench.utils.picture_names import Sides, composed, ends_of, stem, without_upload
 from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError
 
 LICENSE = "unknown"
@@ -167,25 +167,26 @@ def masks_for(
 
     A mask belongs to the picture whose path ends as its own: `masks/cat/1.png` to `images/cat/1.jpg`, and so does
     `masks/1.png`, if no other picture is called 1. If nothing else fits, so does `masks/ab12cd34-1.png`, the name that
-    Label Studio gives an upload.
+    Label Studio gives an upload. A mask in the folder of other pictures, such as `masks/dog/1.png`, does not.
     """
+    sides = Sides(masks, pictures)
     named: dict[str, list[str]] = {}
     for mask in masks:
-        named.setdefault(stem(mask), []).append(mask)
+        named.setdefault(composed(stem(mask)), []).append(mask)
     by_last: dict[str, list[str]] = {}
     uploads: dict[str, list[str]] = {}
     for mask in masks:
-        last = PurePosixPath(mask).stem
+        last = composed(PurePosixPath(mask).stem)
         by_last.setdefault(last, []).append(mask)
         if (upload := without_upload(last)) != last:
             uploads.setdefault(upload, []).append(mask)
-    times = Counter(PurePosixPath(picture).stem for picture in pictures)
+    times = Counter(composed(PurePosixPath(picture).stem) for picture in pictures)
     masks_of_picture: dict[str, list[str]] = {}
     for picture in pictures:
-        candidates = next((named[end] for end in ends_of(stem(picture)) if end in named), [])
-        alone = PurePosixPath(picture).stem
+        candidates = next((named[end] for end in ends_of(composed(stem(picture))) if end in named), [])
+        alone = composed(PurePosixPath(picture).stem)
         others = (by_last.get(alone) or uploads.get(alone, [])) if times[alone] == 1 else []
-        masks_of_picture[picture] = candidates or others
+        masks_of_picture[picture] = candidates or [mask for mask in others if not sides.contradict(mask, picture)]
     users = Counter(mask for several in masks_of_picture.values() for mask in several)
     chosen, lacking = {}, {}
     for picture, several in masks_of_picture.items():

@@ -40,8 +40,8 @@ def lie_in_rows(classifier: Classifier, image: Images, module: nn.Module, grid: 
     finally:
         handle.remove()
     changes = torch.stack([(other - tokens[0]).norm(dim=1) for other in tokens[1:]], dim=1)  # (h * w, cells)
-    own = changes.gather(1, _cells(h, w, tall, wide).to(changes.device).view(-1, 1))[:, 0]
-    return float((own / changes.amax(dim=1).clamp(min=1e-30)).mean()) >= SHARE
+    inside = changes.gather(1, _cells(h, w, tall, wide).to(changes.device).view(-1, 1))[:, 0]
+    return float((inside / changes.amax(dim=1).clamp(min=1e-30)).mean()) >= SHARE
 
 
 def _cells(height: int, width: int, tall: int, wide: int) -> Tensor:

@@ -152,7 +152,9 @@ def _places(images: StudyImages, given: Iterable[str]) -> dict[str, Place]:
     given = list(given)
     of_image: dict[str, dict[str, str | None]] = {}
     for unit in images.units:
-        of_image.setdefault(images.image_id(unit), {})[unit] = images.label(unit)
+        label = images.label(unit)
+        image = images.image_id(unit).removesuffix(f":{label}")  # builds call the sample of a class IMAGE:CLASS
+        of_image.setdefault(image, {})[unit] = label
     names, units = Names(of_image), {unit: unit for unit in images.units}
     for image in of_image:
         names.add(image.replace("/", "_"), image)  # the spelling in PNG folders

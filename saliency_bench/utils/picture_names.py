@@ -1,10 +1,12 @@
 """Find the pictures that lists and annotation programs refer to.
 
 They may store paths from other machines, with other parent folders, backslashes, percent escapes or URLs, and Label
-Studio puts eight hexadecimal digits before the name of an upload (`ab12cd34-photo.png`).
+Studio puts eight hexadecimal digits before the name of an upload (`ab12cd34-photo.png`). Some systems store ü as one
+character, others as u and a combining mark; such names are equal here.
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -33,6 +35,42 @@ def plain(name: str) -> str:
     return name.replace("\\", "/").removeprefix("./")
 
 
+def composed(name: str) -> str:
+    """Return a name in Unicode's composed form, with each letter and its accent as one character."""
+    return unicodedata.normalize("NFC", name)
+
+
+def folders_of(name: str) -> tuple[str, ...]:
+    """Return the folders of a path."""
+    return PurePosixPath(composed(plain(name))).parts[:-1]
+
+
+class Sides:
+    """Compare the folders of paths in a list with those of the pictures that these paths may refer to."""
+
+    def __init__(self, names: Iterable[str], pictures: Iterable[str]):
+        self.paths = {folders_of(name) for name in names}
+        self.folders = {folder for picture in pictures for folder in folders_of(picture)}
+
+    def contradict(self, name: str, picture: str) -> bool:
+        """Return whether the folders show that a path refers to another picture, although the file names are equal.
+
+        A path from another machine may have further parent folders. But `dog/1.jpg` does not refer to `cat/1.jpg` if
+        `dog` is the folder of another picture, or if the list also has a path in `cat`. Folders of uploads are ignored.
+        """
+        here, there = folders_of(name), folders_of(picture)
+        further, lacking = set(here) - set(there), set(there) - set(here)
+        if UPLOADED.match(PurePosixPath(plain(name)).name):
+            return False
+        swapped = (
+            (*here[:place], folder, *here[place + 1 :])
+            for place, name in enumerate(here)
+            for folder in lacking
+            if name in further
+        )
+        return not further.isdisjoint(self.folders) or any(path in self.paths for path in swapped)
+
+
 def without_upload(name: str) -> str:
     """Return a path without the prefix that Label Studio gives uploads."""
     folder, slash, last = name.rpartition("/")
@@ -50,7 +88,7 @@ def _forms(name: str) -> Iterator[str]:
 
 def _cleaned(name: str) -> str:
     """Return the last part of a path as Django stores an upload: without spaces and most punctuation."""
-    return re.sub(r"[^-\w.]", "", name.rpartition("/")[2].strip().replace(" ", "_"))
+    return re.sub(r"[^-\w.]", "", composed(name).rpartition("/")[2].strip().replace(" ", "_"))
 
 
 @dataclass(frozen=True)
@@ -66,23 +104,25 @@ class Names:
     """Look up pictures by their path or its end, with, without or with another file extension (.JPG)."""
 
     def __init__(self, names: Iterable[str]):
+        self.names = list(names)
         self.known: dict[str, list[str]] = {}
         self.cleaned: dict[str, list[str]] = {}
-        for name in names:
+        for name in self.names:
             self.add(name, name)
 
     def add(self, alias: str, name: str) -> None:
         """Add another path of a picture."""
         for end in {end for form in (alias, stem(alias)) for end in ends_of(form)}:
-            self.known.setdefault(end, []).append(name)
+            self.known.setdefault(composed(end), []).append(name)
         for form in {_cleaned(alias), _cleaned(stem(alias))}:
             self.cleaned.setdefault(form, []).append(name)
 
     def called(self, given: str) -> list[str]:
         """Return all pictures with this name."""
         has_ending = PurePosixPath(given).suffix.lower() in ENDINGS
-        exact = self.known.get(given, [])
-        return [given] if given in exact else exact or (self.known.get(stem(given), []) if has_ending else [])
+        form = composed(given)
+        exact = self.known.get(form, [])
+        return [given] if given in exact else exact or (self.known.get(stem(form), []) if has_ending else [])
 
     def meant(self, given: str) -> list[str]:
         """Return all pictures that match the longest end of the path that a program wrote."""
@@ -91,7 +131,7 @@ class Names:
                 for end in filter(None, ends_of(form)):
                     if pictures := self.called(end):
                         return pictures
-        last = plain(unquote(given)).rpartition("/")[2]
+        last = composed(plain(unquote(given)).rpartition("/")[2])
         uploaded = without_upload(last)
         return [] if uploaded == last else self.cleaned.get(uploaded) or self.cleaned.get(stem(uploaded), [])
 
@@ -100,7 +140,12 @@ class Names:
 
         If two names are equally close, neither gets the picture.
         """
-        matches = {name: list(dict.fromkeys(self.meant(name))) for name in given}
+        given = list(given)
+        sides = Sides(given, self.names)
+        matches = {
+            name: [picture for picture in dict.fromkeys(self.meant(name)) if not sides.contradict(name, picture)]
+            for name in given
+        }
         ranks = {name: self._rank(name, pictures[0]) for name, pictures in matches.items() if len(pictures) == 1}
         best: dict[str, int] = {}
         for name, rank in ranks.items():

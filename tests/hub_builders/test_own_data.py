@@ -147,6 +147,26 @@ def test_a_mask_in_the_folder_of_another_class_is_not_taken(tmp_path):
     assert rows["dog/1"]["mask"]
 
 
+@pytest.mark.parametrize("beside", ["images/dog/2.png", "masks/cat/2.png"])  # where dog/1 is a picture that is not read
+def test_nor_is_it_where_its_own_picture_is_missing(tmp_path, beside):
+    picture(tmp_path / "images/cat/1.png")
+    (picture if beside.startswith("images") else mask)(tmp_path / beside)
+    picture(tmp_path / "images/cat/3.png")
+    mask(tmp_path / "masks/3.png")
+    mask(tmp_path / "masks/dog/1.png")
+    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
+    assert left_out["dog/1.png", "mask"] == "a mask file without a picture of its name"
+    assert [name for name, row in rows.items() if row["mask"]] == ["cat/3"]
+
+
+def test_accents_are_spelled_in_two_ways(tmp_path):
+    picture(tmp_path / "images/cat/ka\u0308se.png")
+    mask(tmp_path / "masks/käse.png")
+    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
+    assert left_out == {}
+    assert rows["cat/ka\u0308se"]["mask"]
+
+
 def test_masks_below_the_pictures_are_no_class(tmp_path):
     picture(tmp_path / "images/cat/1.png")
     picture(tmp_path / "images/dog/1.png")

@@ -29,6 +29,8 @@ PICTURES = ["a/1.jpg", "b/1.jpg", "b/2.png", "b/my photo (3).jpg", "0a1b2c3d-4.p
         ("0a1b2c3d-4.png", ["0a1b2c3d-4.png"]),
         ("ab12cd34-4.png", ["4.png"]),
         ("ü%5.png", ["ü%5.png"]),
+        ("u\u0308%5.png", ["ü%5.png"]),  # as macOS stores it
+        ("ab12cd34-u\u03085.png", ["ü%5.png"]),
         ("%C3%BC%255.png", ["ü%5.png"]),
         ("ab12cd3-2.png", []),
         ("3.png", []),
@@ -46,4 +48,22 @@ def test_of_two_matching_names_the_exact_path_gets_the_picture():
     given = ["train/1.jpg", "val/1.jpg", "a/2.jpg", "b/2.jpg", "x/3.jpg"]
     meant = names.resolved(given)
     assert [meant[name].picture for name in given] == ["", "val/1.jpg", "", "", "3.jpg"]
-    assert [meant[name].lacks for name in given[:4]] == ["no picture of its own", "", *["no picture of its own"] * 2]
+    assert [meant[name].lacks for name in given[:4]] == ["no picture", "", *["no picture of its own"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "pictures", "picture"),
+    [
+        (["dog/1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),  # dog/1.jpg is missing, or a file that is not read
+        (["dog/1.jpg", "cat/2.jpg"], ["cat/1.jpg", "cat/2.jpg"], ""),
+        (["C:\\x\\dog\\1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),
+        (["dog/1.jpg"], ["1.jpg", "dog/2.jpg"], ""),
+        (["train/images/1.jpg"], ["valid/images/1.jpg", "train/images/2.jpg"], ""),
+        (["/data/upload/3/0a1b2c3d-1.jpg"], ["7/1.jpg", "3/2.jpg"], "7/1.jpg"),  # of project 3
+        (["/x/cat/1.jpg"], ["train/cat/1.jpg", "train/dog/1.jpg"], "train/cat/1.jpg"),
+        (["1.jpg", "cat/2.jpg"], ["cat/1.jpg", "cat/2.jpg"], "cat/1.jpg"),
+        (["train/1.jpg"], ["train/cat/1.jpg", "valid/cat/1.jpg"], "train/cat/1.jpg"),
+    ],
+)
+def test_a_name_in_the_folder_of_other_pictures_means_none(given, pictures, picture):
+    assert Names(pictures).resolved(given)[given[0]].picture == picture
