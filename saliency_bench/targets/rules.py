@@ -18,6 +18,7 @@ from saliency_bench.targets.label_maps import Members, index_of
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Target
 from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.hashing import hash_of
 
 RULES = TARGETS
 
@@ -28,7 +29,8 @@ class TargetRule:
 
     Attributes:
         name: Name for display.
-        identity: Text for cell ids: the name, or a hash of a file's content and of the members of groups.
+        identity: Text for cell ids: the name, or a hash of a file's content with the classes that its names stand for,
+            and of the members of groups.
         by_id: {image id: target} of a file, or of the predictions of another model.
         groups: Groups that "contrast:second" looks for the runner-up in.
     """
@@ -128,8 +130,13 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     if not rows or not {"image_id", "target"} <= set(rows[0]):
         raise UserError(f"the target file {text} needs a header with image_id,target (and against, for contrasts)")
 
+    named: dict[str, int] = {}  # the names in the file; models may have the same names in another order
+
     def members(entry: str | None) -> tuple[int, ...]:
-        return tuple(index_of(part, names, classes) for part in (entry or "").split("|") if part.strip())
+        parts = [part.strip() for part in (entry or "").split("|") if part.strip()]
+        indices = [index_of(part, names, classes) for part in parts]
+        named.update((part, index) for part, index in zip(parts, indices, strict=True) if part != str(index))
+        return tuple(indices)
 
     by_id: dict[str, TargetTerms] = {}
     for row in rows:
@@ -141,7 +148,8 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
             raise UserError(f"the target file {text} has two targets for image {image}; keep one")
     if empty := [image_id for image_id, terms in by_id.items() if not terms.plus]:
         raise UserError(f"the target file {text} names no class for image {one_line(empty[0], 100)}")
-    return TargetRule(path.name, blake2b(content, digest_size=16).hexdigest(), by_id)
+    identity = blake2b(content, digest_size=16).hexdigest()
+    return TargetRule(path.name, f"{identity} {hash_of(named)}" if named else identity, by_id)
 
 
 def stack(terms: list[TargetTerms], classes: int) -> Target:

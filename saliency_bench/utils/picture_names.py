@@ -64,9 +64,9 @@ class Sides:
             return False
         swapped = (
             (*here[:place], folder, *here[place + 1 :])
-            for place, name in enumerate(here)
+            for place, part in enumerate(here)
             for folder in lacking
-            if name in further
+            if part in further
         )
         return not further.isdisjoint(self.folders) or any(path in self.paths for path in swapped)
 

@@ -103,6 +103,38 @@ def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, mo
         assert values(got) == values(expected)
 
 
+@pytest.mark.parametrize("by_file", [True, False])
+def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_file):
+    """Of pictures without labels, which no label map tells apart."""
+    _, data, own, other = world
+    pictures = sb.load_dataset(data, split="train").remove_columns("label")
+    names = sb.load_classifier(own).labels
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, len(names), 5), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    (tmp_path / "t.csv").write_text("image_id,target\n" + "".join(f"{i},{names[0]}\n" for i in pictures["image_id"]))
+    target = str(tmp_path / "t.csv") if by_file else f"predicted-by:{other}"
+
+    def go(out, labels):
+        model = sb.load_classifier(network, mean=0.5, std=0.5, size=32, labels=labels)
+        return sb.run(dataset=pictures, model=model, target=target, explainers=["gradient"], limit=4, device="cpu",
+                      metrics=["saliency_energy"], out=tmp_path / out, progress=False)  # fmt: skip
+
+    first, moved = go("first", names), names[1:] + names[:1]
+    with pytest.raises(UserError, match="first holds a run with another target"):
+        go("first", moved)
+    assert {c.cell_id for c in sb.load_run(first.folder).cells}.isdisjoint(
+        c.cell_id for c in sb.load_run(go("moved", moved).folder).cells
+    )
+
+
+def test_a_run_whose_model_was_replaced_names_no_targets(world, tmp_path):
+    names = sb.load_classifier(world[2]).labels
+    folder = save(tmp_path / "model", names, 3)
+    named = run(world, tmp_path / "named", model=folder, target="predicted", limit=4, explainers=["random"])
+    save(tmp_path / "model", names[::-1], 4)
+    with pytest.raises(UserError, match=r"model is no longer the model of the run .*named.*put that model back"):
+        run(world, tmp_path / "run", target=f"predicted-by:{named.folder}", limit=4)
+
+
 def test_a_run_of_other_or_of_fewer_images_is_refused(world, tmp_path):
     folder, _, own, other = world
     short = run(world, "short", model=other, target="predicted", limit=4, explainers=["random"])

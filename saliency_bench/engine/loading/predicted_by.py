@@ -2,7 +2,8 @@
 
 MODEL is a model, which then predicts the samples of the run first, or the folder of a run of it with the same data,
 whose predictions are read. Both give the same cells: their identity holds the other model's weights, geometry and
-arithmetic, and nothing of where its predictions came from or of how many samples the run has.
+arithmetic, and which class of the model each of its classes is where their orders differ, but nothing of where its
+predictions came from or of how many samples the run has.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,6 +66,8 @@ def predicted_by(
     for image_id, logits in predicted:
         places = places or same_classes(labels, len(logits), model.labels, classes, name)
         by_id[image_id] = TargetTerms((places[ordered_classes(np.asarray(logits))[0]],))
+    if places != list(range(len(places))):  # the models have their classes in another order
+        identity = f"{identity} {hash_of(places)}"
     return TargetRule(f"{PREDICTED_BY}{title}", f"predicted-by {identity}", by_id), answers
 
 
@@ -91,7 +94,7 @@ def _of_run(
     The labels are None if the model cannot be loaded.
 
     Raises:
-        UserError: The run has other samples, or fewer.
+        UserError: The run has other samples, or fewer, or its model has changed.
     """
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
@@ -114,7 +117,7 @@ def _of_run(
     identity = manifest.identity
     title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)
     return (
-        _labels(manifest.spec, table),
+        _labels(manifest.spec, table, identity.classifier, folder),
         _identity(identity.classifier, identity.geometry, identity.precision),
         title,
         manifest.answers.get("model"),
@@ -122,11 +125,19 @@ def _of_run(
     )
 
 
-def _labels(spec: RunSpec, table: Table) -> list[str] | None:
-    """Return the class names of a run's model, which only the model itself knows; None if it is no longer there."""
+def _labels(spec: RunSpec, table: Table, digest: str, folder: Path) -> list[str] | None:
+    """Return the class names of a run's model, which only the model itself knows; None if it is no longer there.
+
+    Raises:
+        UserError: Another model has its name now.
+    """
+    if not isinstance(spec.model, str):
+        return None
     try:
-        if not isinstance(spec.model, str):
-            return None
-        return load_classifier(spec.model, device="cpu", **texts_for(spec, {}, table.names)).labels
+        classifier = load_classifier(spec.model, device="cpu", **texts_for(spec, {}, table.names))
     except UserError:
         return None
+    if classifier.digest != digest:
+        raise UserError(f"{spec.model} is no longer the model of the run {folder}, so the names of its classes are not "
+                        "known; run it again into a new folder, or put that model back")  # fmt: skip
+    return classifier.labels
