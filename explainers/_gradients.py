@@ -35,8 +35,8 @@ def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor],
         if "inplace operation" not in str(error):
             raise
         raise UserError(
-            f"{classifier.id} changes values in place (with += or relu_, say) that its gradient is computed from; use an "
-            "explainer that needs no gradient, such as rise"
+            f"{classifier.id} changes values in place (with += or relu_, say) that its gradient is computed from; use "
+            "an explainer that needs no gradient, such as rise"
         ) from error
     gradients = [gradient for gradient in parts if gradient is not None]
     if len(gradients) < len(inputs):

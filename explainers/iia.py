@@ -112,8 +112,8 @@ def iia(
         Maps (B, H, W), signed.
 
     Raises:
-        UserError: The layer does not exist, has no feature map, or runs on several views of an image; no layer holds all
-            evidence; or the network's last features are tokens and its attention is not from all patches to all
+        UserError: The layer does not exist, has no feature map, or runs on several views of an image; no layer holds
+            all evidence; or the network's last features are tokens and its attention is not from all patches to all
             patches.
     """
     check(steps=steps, batch_size=batch_size)
