@@ -383,7 +383,7 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
     assert run(folder, mask_values=("1", "3")).cells[0].cell_id == chosen.cells[0].cell_id
     assert read_manifest(chosen.folder).identity.mask_values == "1 3"
     assert "mask_values=['3', '1']" in chosen.summary["command"]
-    with pytest.raises(UserError, match="foreground=reddish is neither a value"):
+    with pytest.raises(UserError, match="foreground=reddish is not valid"):
         run(folder, mask_values="reddish")
 
 
@@ -397,4 +397,4 @@ def test_the_command_line_counts_ambiguous_masks(rows, resnet, tmp_path, capsys)
     assert cli.main([*map(str, line), str(tmp_path / "second"), "--foreground", "1", "3"]) == 0
     assert "--foreground 1 3" in (tmp_path / "second/report.html").read_text()
     assert cli.main([*map(str, line), str(tmp_path / "third"), "--foreground", "nothing"]) == 2
-    assert "(--foreground) foreground=nothing is neither" in capsys.readouterr().err
+    assert "(--foreground) foreground=nothing is not valid" in capsys.readouterr().err
