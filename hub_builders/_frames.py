@@ -68,7 +68,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], cho
     """
     stored, upright = Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1)
     if all(stated) and stated not in (stored.size, upright.size):
-        raise UnreadableError("annotations with another size than its image")
+        raise UnreadableError("annotations of another size than its image")
     parts = [part for shape in shapes for part in shape.parts]
     runs = {tuple(part["size"]) for part in parts if isinstance(part, dict) and isinstance(part.get("size"), list)}
     most = 2 * max(picture.stored)  # an outline with points beyond this cannot be drawn, so it decides nothing

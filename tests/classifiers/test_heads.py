@@ -425,7 +425,7 @@ def test_a_class_at_minus_infinity_is_not_explained(saved, tmp_path):
         assert (row["value"] is None) == (row["image_id"] in ("i1", "i4"))
     with pytest.raises(UserError, match=r"image i[14]: .*infinite logit"):
         run(data, model, tmp_path / "strict", strict=True, **settings)
-    with pytest.raises(UserError, match="gives 1 an infinite logit"):
+    with pytest.raises(UserError, match="for 1 is infinite"):
         sb.explain(pictures()[0], model, "gradient", target=1)
     images = model.prepare([{"image": picture} for picture in pictures()]).images
     with pytest.raises(UserError, match=r"image 1: .*infinite logit"):

@@ -142,7 +142,7 @@ def test_a_pipeline_brings_tokenizer_and_processor(folder):
     made = hf.pipeline("zero-shot-image-classification", model=model, tokenizer=tokenizer_of("clip"),
                        image_processor=processor_of("clip"))  # fmt: skip
     assert load_classifier(made, prompts=TEMPLATES, labels=LABELS).digest == clip(folder).digest
-    with pytest.raises(UserError, match=r"tokenizer of CLIPModel is not known.*pipeline"):
+    with pytest.raises(UserError, match=r"tokenizer of CLIPModel is unknown.*pipeline"):
         load_classifier(model, prompts=TEMPLATES, labels=LABELS, mean=0.5, std=0.5, size=32)
 
 
@@ -275,13 +275,13 @@ def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder, caplog):
         ({"prompts": None, "labels": None}, "compares pictures with texts.*prompts=.*labels="),
         ({"labels": None}, "there are no class names.*labels="),
         ({"prompts": ["a photo of a cat"]}, "no {}.*no such file"),
-        ({"prompts": ["a cat", "a dog"]}, "2 prompts without {} and 3 labels"),
-        ({"prompts": ["a {}", "a dog"]}, "'a dog'.*no template.*{}"),
+        ({"prompts": ["a cat", "a dog"]}, "2 prompts without {} but 3 labels"),
+        ({"prompts": ["a {}", "a dog"]}, "'a dog'.*not a template.*{}"),
         ({"prompts": []}, "prompts is empty"),
         ({"prompts": {}}, "prompts is empty"),
         ({"prompts": {"cat": []}, "labels": None}, "prompts of 'cat' must be"),
         ({"prompts": {"cat": "a", "dog": "b"}}, "'blue bird' is in the labels but not in the prompts"),
-        ({"prompts": {"cat": "a", "dog": "b"}, "labels": ["cat"]}, "'dog' is among the prompts and not among the lab"),
+        ({"prompts": {"cat": "a", "dog": "b"}, "labels": ["cat"]}, "'dog' is in the prompts but not in the lab"),
         ({"prompts": 5}, "prompts must be.*got 5"),
         ({"prompts": [lambda name: f"a {name}"]}, r"a function.*f\(\"{}\"\)"),
         ({"labels": []}, "labels is empty"),

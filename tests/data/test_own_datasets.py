@@ -117,7 +117,7 @@ def halves(mask):
 
 def united(rows):
     """What the refusal of several masks of a sample says to do."""
-    with pytest.raises(UserError, match=r"the column mask holds lists .* a sample has one picture; unite") as refused:
+    with pytest.raises(UserError, match=r"the column mask holds lists .* a sample has one picture; combine") as refused:
         find(rows).load("test"), describe({"dataset": rows})
     code = str(refused.value).partition("with dataset")[2]
     return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL})
@@ -171,7 +171,7 @@ def test_a_split_is_found_by_its_other_names_and_a_line_says_so(asked, there, us
     for data, name in ((splits, "the dataset"), (tmp_path, tmp_path)):
         found, split = find(data).load_usual(asked)
         assert (len(found), split) == (2, used)
-        assert f"{name} has no split {asked}; its split {used} is used" in capsys.readouterr().err
+        assert f"{name} has no split {asked}; using its split {used}" in capsys.readouterr().err
 
 
 def test_a_split_of_which_there_are_two_is_not_guessed(rows):
@@ -190,7 +190,7 @@ def test_folders_of_splits_are_no_classes(rows, tmp_path, capsys):
     loading._complain_once.cache_clear()
     assert sb.load_dataset(tmp_path / "pictures", "train").column_names == ["image"]
     assert "has no class folders: test, train are splits" in capsys.readouterr().err
-    with pytest.raises(UserError, match="no class folders in test, train, which are splits"):
+    with pytest.raises(UserError, match="no class folders in its splits test, train"):
         sb.build("folder", tmp_path / "built", tmp_path / "pictures", progress=False)
 
 
@@ -365,10 +365,10 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
     reason = "more than two values; choose the object with --foreground (1, 2, 3; in Python mask_values=)"
     told = run(folder)
     miou, insertion = told.cells
-    assert (miou.n, miou.left_out, insertion.n) == (0, {f"a mask of {reason}": 6}, 6)
-    assert told.summary["faults"] == {f"a mask of {reason}": 6}
+    assert (miou.n, miou.left_out, insertion.n) == (0, {f"a mask with {reason}": 6}, 6)
+    assert told.summary["faults"] == {f"a mask with {reason}": 6}
     assert reason in str(told)
-    with pytest.raises(UserError, match=r"image 0: a mask of more than two values"):
+    with pytest.raises(UserError, match=r"image 0: a mask with more than two values"):
         run(folder, strict=True)
 
     for mask_values, inside in ((1, [value == 1 for value in values]), ([3, "1"], [value != 2 for value in values])):
@@ -383,7 +383,7 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
     assert run(folder, mask_values=("1", "3")).cells[0].cell_id == chosen.cells[0].cell_id
     assert read_manifest(chosen.folder).identity.mask_values == "1 3"
     assert "mask_values=['3', '1']" in chosen.summary["command"]
-    with pytest.raises(UserError, match="foreground=reddish is neither a value"):
+    with pytest.raises(UserError, match="foreground=reddish is not valid"):
         run(folder, mask_values="reddish")
 
 
@@ -393,8 +393,8 @@ def test_the_command_line_counts_ambiguous_masks(rows, resnet, tmp_path, capsys)
     line = ["run", "--dataset", tmp_path / "mine.parquet", "--model", resnet, "--explainers", "centre", "--metrics",
             "saliency_miou", "--target", "predicted", "--device", "cpu", "--out"]  # fmt: skip
     assert cli.main([*map(str, line), str(tmp_path / "first")]) == 2
-    assert "6 records were left out, for example: a mask of more than two values" in capsys.readouterr().err
+    assert "6 records were left out, for example: a mask with more than two values" in capsys.readouterr().err
     assert cli.main([*map(str, line), str(tmp_path / "second"), "--foreground", "1", "3"]) == 0
     assert "--foreground 1 3" in (tmp_path / "second/report.html").read_text()
     assert cli.main([*map(str, line), str(tmp_path / "third"), "--foreground", "nothing"]) == 2
-    assert "(--foreground) foreground=nothing is neither" in capsys.readouterr().err
+    assert "(--foreground) foreground=nothing is not valid" in capsys.readouterr().err

@@ -489,7 +489,7 @@ def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(cap
     for _ in range(2):
         maps = load_explainer("gradcam", layer="layer3.0.conv1")(classifier, images, targets.one_hot([1, 2], 4))
     (line,) = caplog.messages
-    assert "layer layer3.0.conv1 of module:ResNet holds only a part" in line
+    assert "layer layer3.0.conv1 of module:ResNet holds only part" in line
     assert "layer layer3.0 holds all of it" in line
     with GradCAM(network, [network.layer3[0].conv1]) as cam:
         theirs = cam(images, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])

@@ -56,7 +56,7 @@ def test_a_sample_for_each_class_and_where_the_size_is_not_written(tmp_path):
     for size in ((40, 20), ("40", "20")):
         source(tmp_path, objects, size=size)
         _, left_out = built(tmp_path)
-        assert left_out["a:dog", "mask"] == "annotations with another size than its image"
+        assert left_out["a:dog", "mask"] == "annotations of another size than its image"
 
 
 @pytest.mark.parametrize("outline", [[], None])
@@ -86,8 +86,8 @@ def test_pictures_are_found_by_the_end_of_their_path(tmp_path):
     rows, left_out = built(tmp_path)
     assert set(rows) == {"deep/a:dog", "b:dog"}
     assert left_out == {
-        ("d.jpg", "image"): "several pictures of this file_name",
-        ("nowhere.jpg", "image"): "no picture of this file_name",
+        ("d.jpg", "image"): "several pictures with this file_name",
+        ("nowhere.jpg", "image"): "no picture with this file_name",
     }
 
 
@@ -247,7 +247,7 @@ def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path
     rows, left_out = built(tmp_path)
     assert set(rows) == {"b:cat"}
     assert left_out == {
-        ("x/other.jpg", "image"): "no picture of this file_name",
+        ("x/other.jpg", "image"): "no picture with this file_name",
         ("a", "image"): "it is not in my.json",
     }
     texts = {one["text"] for one in read_report(tmp_path / "out")["remarks"]}
@@ -266,7 +266,7 @@ def test_two_names_that_mean_one_picture_have_none(tmp_path):
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"c:cat"}
-    reason = "no picture of its own of this file_name"
+    reason = "no picture of its own with this file_name"
     assert left_out == {
         ("train/a.jpg", "image"): reason,
         ("val/a.jpg", "image"): reason,

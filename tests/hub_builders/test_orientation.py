@@ -378,6 +378,6 @@ def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tm
     samples, log = built(coco_val, tmp_path, parts="test")
     assert samples["000000000001:dog"]["mask"] is None
     assert samples["000000000002:dog"]["mask"] is not None
-    assert {entry["reason"] for entry in log.left_out} == {"annotations with another size than its image"}
+    assert {entry["reason"] for entry in log.left_out} == {"annotations of another size than its image"}
     with pytest.raises(ValueError, match="another size"):
         _coco.shown_mask([[[0, 0, 9, 0, 9, 9]]], (24, 25), Picture(b"", ".jpg", 24, 24))

@@ -282,7 +282,7 @@ def test_an_ambiguous_mask_is_no_known_mask(tmp_path, capsys):
     np.testing.assert_array_equal(again.known_mask("image-000"), trimap != 2)
     with pytest.raises(UserError, match="with another configuration"):
         open_study(Store(tmp_path / "study.db"), "x", images, "print", foreground="1")
-    with pytest.raises(UserError, match="3 honeypots need images with a mask, of which the dataset has 2"):
+    with pytest.raises(UserError, match="3 honeypots need images with a mask, but the dataset has 2"):
         choose_known(images, 3, 0, 0)
     assert "2 masks cannot be used, such as the mask of image image-000: a mask with more" in capsys.readouterr().err
 

@@ -324,7 +324,7 @@ def test_every_kind_of_region_of_label_studio_is_drawn(tmp_path, kind):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ({"vertices": [], "vectorlabels": ["cat"]}, "kind vector cannot be drawn"),
+        ({"vertices": [], "vectorlabels": ["cat"]}, "type vector cannot be drawn"),
         ({"points": [[1, 2], [3, 4]], "polygonlabels": ["cat"]}, "a damaged polygon"),
         ({"points": [[1, 2, 3]] * 3, "polygonlabels": ["cat"]}, "a damaged polygon"),
         (CAT | {"x": None}, "a damaged rectangle"),
@@ -475,7 +475,7 @@ def coco_of(labels):
 @pytest.mark.parametrize(
     ("images", "labels", "label", "message"),
     [
-        (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object: give --label NAME"),
+        (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object; give --label NAME"),
         (CATS, ["cat"], "dog", "no region labelled dog; its labels are cat"),
         (CATS, [None], "cat", "no region labelled cat; it has no labels; leave out --label"),
         (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); give --label"),
@@ -589,7 +589,7 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
         ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "outside of its image"),
         ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a damaged mask"),
         ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),
-        ('<cuboid label="cat" xtl1="1"/>', None, "kind cuboid cannot be drawn"),
+        ('<cuboid label="cat" xtl1="1"/>', None, "type cuboid cannot be drawn"),
         (boxed(0, "cat"), 'height="0" width="80"', "no usable height"),
         (boxed(0, "cat"), 'height="30" width="40"', "40 x 30 pixels, but the image 80 x 60"),
     ],

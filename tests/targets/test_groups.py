@@ -245,7 +245,7 @@ def test_the_script_reads_wordnets_own_file_and_writes_the_table(tmp_path, monke
     lines += [f"{i:08} 06 n 01 kind_{i} 0 002 @ 00000001 n 0000 + 00000001 v 0101 | one of them  " for i in range(2, 7)]
     nouns.write_text("\n".join(lines) + "\n")
     monkeypatch.setattr(wordnet_groups, "TABLE", tmp_path / "table.json")
-    with pytest.raises(UserError, match=r"n01440764 is no noun.*3\.0"):
+    with pytest.raises(UserError, match=r"n01440764 is not a noun.*3\.0"):
         wordnet_groups.main(str(nouns))
     monkeypatch.setattr(ImageNetInfo, "label_names", lambda self: [f"n{i:08}" for i in range(2, 7)])
     wordnet_groups.main(str(nouns))
