@@ -7,7 +7,7 @@ Source: a folder of pictures and, for each picture, a text file with the same na
 rotated box, all as fractions of width and height. Poses (`kpt_shape` in `data.yaml`) are refused. Class names are
 `names` in a `data.yaml`, or the lines of a `classes.txt`. For a source with `data.yaml` and with `images/` and
 `labels/`, or `train/images/` and `train/labels/`, `--images` (or `--source`) is enough; folders called train, valid or
-val, and test become splits.
+val, and test become splits, also with a number (train2017).
 """
 
 from collections.abc import Iterator
@@ -125,7 +125,7 @@ def samples_of(
         log.leave_out(name, "image", f"it shows a class that is dropped ({hidden[0]})")
         return []
     if not by_class:
-        log.leave_out(name, "image", "no object")
+        log.leave_out(name, "image", "no object of a class that has a name" if objects else "no object")
         return []
     drawn = f", its labels as drawn on the {'file' if stored else 'upright picture'}"
     picture = picture_of(log, name, path, drawn, deep=True)
@@ -159,7 +159,9 @@ def names_in(path: Path) -> dict[int, str]:
     elif path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
     else:
-        names = [line.strip() for line in text_of(path).splitlines() if line.strip()]
+        names = [line.strip() for line in text_of(path).rstrip().splitlines()]
+        if "" in names:
+            raise UserError(f"{path} has an empty line {names.index('') + 1}; each line is the name of a class")
     if isinstance(names, list):
         names = {str(number): name for number, name in enumerate(names)}
     if not names or not isinstance(names, dict):
@@ -229,7 +231,8 @@ def _beside(name: str) -> str:
 
 def _split_of(name: str) -> str | None:
     """Return the split that a folder of the path names; None where there is none."""
-    return next((_own.SPLITS[part] for part in PurePosixPath(name).parts[:-1] if part in _own.SPLITS), None)
+    folders = (part.lower().rstrip("0123456789") for part in PurePosixPath(name).parts[:-1])  # also Train, val2017
+    return next((_own.SPLITS[folder] for folder in folders if folder in _own.SPLITS), None)
 
 
 def objects_in(path: Path) -> dict[int, list[list[str]]]:
