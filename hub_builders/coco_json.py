@@ -99,6 +99,7 @@ def samples(
     log.classes = {"label": list(dict.fromkeys(names[key] for key in sorted(names, key=_order)))}
     without = _multilabel.dropped("coco-json", classes, drop, log.classes["label"])
     pictures = _own.pictures_in(images, log, used=[path])
+    _own.leave_out_beside(given, images, [path, path.parent], log)
     ids, meant = _own.ids_of(pictures), Names(pictures).resolved(entry.file_name for entry in entries.values())
     _check_found(path, images, ids, meant, log)
     log.expected = len(entries)

@@ -43,6 +43,7 @@ picture, as YOLO reads it; with `stored`, of the file without a look at its EXIF
 
 HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
+NOTES = "notes.json"  # of Label Studio, beside classes.txt
 YAML = (".yaml", ".yml")
 LARGEST = 2**24  # bytes of a label file, and of the names
 SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as in Ultralytics
@@ -85,7 +86,8 @@ def samples(
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test).
         stored: boxes and outlines are those of the file as stored, not of the upright picture.
     """
-    base = base_with(needed(source, "yolo", HOME), *NAMES[:-1], "labels")
+    given = needed(source, "yolo", HOME)
+    base = base_with(given, *NAMES[:-1], "labels")
     images = base / "images" if (base / "images").is_dir() else base
     beside = base / "labels" if images != base and (base / "labels").is_dir() else images
     folder = _own.given_path(labels, "labels", folder=True) if labels else beside
@@ -98,6 +100,7 @@ def samples(
     pictures = _own.pictures_in(images, log, used={*texts, *(base / name for name in NAMES), path})
     if not pictures:
         raise _own.no_pictures(images, log)
+    _own.leave_out_beside(given, images, [folder, path, *(base / name for name in (*NAMES, NOTES))], log)
     chosen, lacking = _labels(folder, texts, pictures, log)
     log.expected = len(chosen)
     for name, image_id in _own.ids_of(pictures).items():
