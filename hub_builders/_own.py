@@ -131,12 +131,16 @@ def _opens(path: Path) -> bool:
         return False
 
 
-def leave_out_beside(folder: Path, read: Container[Path], log: BuildLog) -> None:
-    """Log everything in a folder besides the files and folders that are read; a folder only by its name."""
-    for path in entries(folder):
-        is_built = (path / REPORT).is_file()  # by an earlier build
-        if not (path in read or is_built or _is_hidden(path.name)) and _writable(path.name, log):
-            name = f"{path.name}/" if path.is_dir() else path.name
+def leave_out_beside(source: Path, images: Path, read: Container[Path | None], log: BuildLog) -> None:
+    """Log what a source holds besides the pictures' folder and the files that are read; a folder only by its name."""
+    for place in (images, *images.parents):
+        if source not in place.parents:
+            return
+        for path in entries(place.parent):
+            is_built = (path / REPORT).is_file()  # by an earlier build
+            if path == place or path in read or is_built or _is_hidden(path.name) or not _writable(path.name, log):
+                continue
+            name = _path(path, source) + "/" * path.is_dir()
             log.leave_out(name, "image", "it lies outside the pictures' folder")
 
 

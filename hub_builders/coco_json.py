@@ -99,6 +99,7 @@ def samples(
     log.classes = {"label": list(dict.fromkeys(names[key] for key in sorted(names, key=_order)))}
     without = _multilabel.dropped("coco-json", classes, drop, log.classes["label"])
     pictures = _own.pictures_in(images, log, used=[path])
+    _own.leave_out_beside(given, images, [path, path.parent], log)
     ids, meant = _own.ids_of(pictures), Names(pictures).resolved(entry.file_name for entry in entries.values())
     _check_found(path, images, ids, meant, log)
     log.expected = len(entries)
@@ -108,7 +109,7 @@ def samples(
         entry = entries[key]
         name, picture = plain(entry.file_name), meant[entry.file_name]
         objects = _objects(log, name, entry, names)
-        reason = _lacks(picture, objects, [label for label in without if label in objects])
+        reason = _lacks(picture, entry, objects, [label for label in without if label in objects])
         if reason or picture.picture in seen:
             log.leave_out(name, "image", reason or "its picture is in the annotations twice; the first counts")
             continue
@@ -193,13 +194,15 @@ def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]
     return objects
 
 
-def _lacks(meant: Meant, objects: dict[str, list[Any]], dropped: list[str]) -> str:
+def _lacks(meant: Meant, entry: _coco.Entry, objects: dict[str, list[Any]], dropped: list[str]) -> str:
     """Return why an image is left out; "" if it is not."""
     if not meant.picture:
         return f"{meant.lacks} with this file_name"
     if dropped:
         return f"it shows a class that is dropped ({dropped[0]})"
-    return "" if objects else "no object"
+    if objects:
+        return ""
+    return "no object of a category that is in the list" if entry.objects else "no object"
 
 
 def samples_of(

@@ -90,12 +90,12 @@ def samples(
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders or table say, or
             test).
     """
-    base, images, masks_folder, listing = _places(needed(source, "folder", HOME), masks, labels)
+    given = needed(source, "folder", HOME)
+    images, masks_folder, listing = _places(given, masks, labels)
     names = _own.pictures_in(images, log, masks_folder, used=[listing] if listing else [])
     if not names:
         raise _own.no_pictures(images, log)
-    if images.parent == base:
-        _own.leave_out_beside(base, [images, masks_folder, listing], log)
+    _own.leave_out_beside(given, images, [masks_folder, listing], log)
     ids = _own.ids_of(names)
     rows = _listed(listing, names, ids, log) if listing else _in_folders(images, names, ids, log)
     log.classes = {"label": sorted({row.label for row in rows.values()}, key=_by_number)}
@@ -121,8 +121,8 @@ def sample_of(
     return known | ({"split": split} if split else {})
 
 
-def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path, Path | None, Path | None]:
-    """Return the source folder, its folders of pictures and masks, and the table of labels."""
+def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, Path | None]:
+    """Return the folders of pictures and masks of a source, and the table of labels."""
     base = base_of(source, "images", "masks")
     base = base if base.is_relative_to(source) else source
     images = base / "images" if (base / "images").is_dir() else base
@@ -132,7 +132,7 @@ def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path, Path | N
     masks_folder = _own.given_path(masks, "masks", folder=True) if masks else beside
     if masks_folder == images.resolve():
         raise UserError(f"{images} holds pictures and masks; put the masks in a folder of their own")
-    return base, images, masks_folder, _own.given_path(labels, "labels") if labels else table_beside
+    return images, masks_folder, _own.given_path(labels, "labels") if labels else table_beside
 
 
 def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:

@@ -7,7 +7,7 @@ Source: a folder of pictures and, for each picture, a text file with the same na
 rotated box, all as fractions of width and height. Poses (`kpt_shape` in `data.yaml`) are refused. Class names are
 `names` in a `data.yaml`, or the lines of a `classes.txt`. For a source with `data.yaml` and with `images/` and
 `labels/`, or `train/images/` and `train/labels/`, `--images` (or `--source`) is enough; folders called train, valid or
-val, and test become splits.
+val, and test become splits, also with a number (train2017).
 """
 
 from collections.abc import Iterator
@@ -43,6 +43,7 @@ picture, as YOLO reads it; with `stored`, of the file without a look at its EXIF
 
 HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
+NOTES = "notes.json"  # of Label Studio, beside classes.txt
 YAML = (".yaml", ".yml")
 LARGEST = 2**24  # bytes of a label file, and of the names
 SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as in Ultralytics
@@ -85,7 +86,8 @@ def samples(
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test).
         stored: boxes and outlines are those of the file as stored, not of the upright picture.
     """
-    base = base_with(needed(source, "yolo", HOME), *NAMES[:-1], "labels")
+    given = needed(source, "yolo", HOME)
+    base = base_with(given, *NAMES[:-1], "labels")
     images = base / "images" if (base / "images").is_dir() else base
     beside = base / "labels" if images != base and (base / "labels").is_dir() else images
     folder = _own.given_path(labels, "labels", folder=True) if labels else beside
@@ -98,6 +100,7 @@ def samples(
     pictures = _own.pictures_in(images, log, used={*texts, *(base / name for name in NAMES), path})
     if not pictures:
         raise _own.no_pictures(images, log)
+    _own.leave_out_beside(given, images, [folder, path, *(base / name for name in (*NAMES, NOTES))], log)
     chosen, lacking = _labels(folder, texts, pictures, log)
     log.expected = len(chosen)
     for name, image_id in _own.ids_of(pictures).items():
@@ -125,7 +128,7 @@ def samples_of(
         log.leave_out(name, "image", f"it shows a class that is dropped ({hidden[0]})")
         return []
     if not by_class:
-        log.leave_out(name, "image", "no object")
+        log.leave_out(name, "image", "no object of a class that has a name" if objects else "no object")
         return []
     drawn = f", its labels as drawn on the {'file' if stored else 'upright picture'}"
     picture = picture_of(log, name, path, drawn, deep=True)
@@ -159,7 +162,9 @@ def names_in(path: Path) -> dict[int, str]:
     elif path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
     else:
-        names = [line.strip() for line in text_of(path).splitlines() if line.strip()]
+        names = [line.strip() for line in text_of(path).rstrip().splitlines()]
+        if "" in names:
+            raise UserError(f"{path} has an empty line {names.index('') + 1}; each line is the name of a class")
     if isinstance(names, list):
         names = {str(number): name for number, name in enumerate(names)}
     if not names or not isinstance(names, dict):
@@ -229,7 +234,8 @@ def _beside(name: str) -> str:
 
 def _split_of(name: str) -> str | None:
     """Return the split that a folder of the path names; None where there is none."""
-    return next((_own.SPLITS[part] for part in PurePosixPath(name).parts[:-1] if part in _own.SPLITS), None)
+    folders = (part.lower().rstrip("0123456789") for part in PurePosixPath(name).parts[:-1])  # also Train, val2017
+    return next((_own.SPLITS[folder] for folder in folders if folder in _own.SPLITS), None)
 
 
 def objects_in(path: Path) -> dict[int, list[list[str]]]:

@@ -167,9 +167,13 @@ def test_ids_of_any_kind(tmp_path, first, second):
 def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
     content = source(tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 5, "id": 7}])
     content["images"] += [{"id": odd, "file_name": "a.jpg"} for odd in (None, True, "", [1])]
+    content["images"] += [{"id": 8, "file_name": "b.jpg"}]
+    content["annotations"] += [{"id": 9, "image_id": 8, "category_id": 99, "segmentation": OUTLINE}]
+    (tmp_path / "pictures/b.jpg").write_bytes((tmp_path / "pictures/a.jpg").read_bytes())
     (tmp_path / "my.json").write_text(json.dumps(content))
-    rows, _ = built(tmp_path)
+    rows, left_out = built(tmp_path)
     assert set(rows) == {"a:cat"}
+    assert left_out == {("b.jpg", "image"): "no object of a category that is in the list"}
     texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
     assert sum("without id or file_name" in text for text in texts) == 4
     assert "my.json: an object in image 5, which is not in the list of images" in texts

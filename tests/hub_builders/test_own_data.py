@@ -425,6 +425,25 @@ def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
     assert (folder / "build_report.json").read_bytes() == first
 
 
+@pytest.mark.parametrize("layout", ["yolo", "coco-json"])
+def test_so_is_what_lies_beside_pictures_with_annotations(tmp_path, layout):
+    picture(tmp_path / "in/deep/images/1.png")
+    for other in ("in/more/2.png", "in/deep/loose.png"):
+        picture(tmp_path / other)
+    outline = {"id": 1, "image_id": 1, "category_id": 1, "segmentation": [[0, 0, 9, 0, 9, 9]]}
+    content = {"images": [{"id": 1, "file_name": "1.png"}], "categories": [{"id": 1, "name": "a"}]}
+    (tmp_path / "in/deep/labels").mkdir()
+    files = {
+        "yolo": {"classes.txt": "a", "labels/1.txt": "0 0.5 0.5 0.5 0.5", "notes.json": "{}"},
+        "coco-json": {"annotations.json": json.dumps(content | {"annotations": [outline]})},
+    }
+    for name, text in files[layout].items():
+        (tmp_path / "in/deep" / name).write_text(text)
+    left_out = read_report(sb.build(layout, tmp_path / "out", tmp_path / "in", progress=False))["left_out"]
+    named = {"deep/loose.png", "more/"} | ({"deep/labels/"} if layout == "coco-json" else set())
+    assert {(one["id"], one["what"]) for one in left_out} == {(name, "image") for name in named}
+
+
 def test_masks_with_the_names_of_uploads_to_label_studio(tmp_path):
     for name in ("cat/1.png", "cat/2.png", "dog/2.png"):
         picture(tmp_path / "images" / name)

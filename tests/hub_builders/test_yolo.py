@@ -61,11 +61,12 @@ def test_pixels_of_boxes_and_outlines_by_hand():
             shape_of(words.split(), 8, 10)
 
 
-@pytest.mark.parametrize("layout", ["folders", "splits", "roboflow", "beside", "given"])
+@pytest.mark.parametrize("layout", ["folders", "splits", "numbered", "roboflow", "beside", "given"])
 def test_labels_are_found_where_programs_put_them(tmp_path, layout):
     at, labels = {
         "folders": ("in/images/a.png", "in/labels/a.txt"),
         "splits": ("in/images/val/a.png", "in/labels/val/a.txt"),
+        "numbered": ("in/images/Val2017/a.png", "in/labels/Val2017/a.txt"),
         "roboflow": ("in/valid/images/a.png", "in/valid/labels/a.txt"),
         "beside": ("in/a.png", "in/a.txt"),
         "given": ("in/a.png", "elsewhere/a.txt"),
@@ -80,7 +81,7 @@ def test_labels_are_found_where_programs_put_them(tmp_path, layout):
     assert of_mask(row)[2:6, 2:6].all()
     assert of_mask(row).sum() == 16 + 1
     assert left_out == {}
-    assert row["split"] == ("validation" if layout in ("splits", "roboflow") else "test")
+    assert row["split"] == ("validation" if layout in ("splits", "numbered", "roboflow") else "test")
 
 
 @pytest.mark.slow
@@ -91,6 +92,9 @@ def test_names_of_the_classes(tmp_path):
     assert names_in(tmp_path / "data.yaml") == {7: "dog", 2: "1e3"}
     text(tmp_path / "classes.txt", "dog\nblack cat\n\n")
     assert names_in(tmp_path / "classes.txt") == {0: "dog", 1: "black cat"}
+    text(tmp_path / "classes.txt", "dog\n\nblack cat\n")  # passed over, the cats would be of another number
+    with pytest.raises(UserError, match="empty line 2; each line is the name of a class"):
+        names_in(tmp_path / "classes.txt")
     for content, message in (
         ("train: a\n", "has no list `names`"),
         ("names: [a, a]\n", "names two classes alike"),
@@ -111,6 +115,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
         "confidence": f"0 {BOX} 0.9\n1 {BOX}\n",
         "strange": f"9 {BOX}\n0 {BOX}\n",
         "words": f"cat {BOX}\n",
+        "unknown": f"9 {BOX}\n",
     }
     for name, content in contents.items():
         picture(tmp_path / f"in/images/{name}.png")
@@ -128,6 +133,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
         ("none", "image"): "no label file of its name",
         ("empty", "image"): "no object",
         ("confidence:dog", "mask"): "labels with 5 numbers, neither a box (4) nor an outline (6, 8, 10 ...)",
+        ("unknown", "image"): "no object of a class that has a name",
         ("words", "image"): "line 1 of its labels does not begin with the number of a class",
     }
     remarks = {one["id"]: one["text"] for one in report["remarks"]}
