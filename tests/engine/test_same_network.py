@@ -70,7 +70,7 @@ def test_a_model_that_names_the_classes_is_compared_too(shapes, resnet, tmp_path
     assert read_manifest(tmp_path / "run").answers.keys() == {"model", "model of the targets"}
     factor.write_text("0.5")
     other = classifier_of(factor, labels=sb.load_classifier(str(resnet)).labels)
-    with pytest.raises(UserError, match=r"named is of another module:FromFile: .* run it again"):
+    with pytest.raises(UserError, match=r"named is a run of another module:FromFile: .* run it again"):
         go(shapes, tmp_path / "itself", other, **target)
     again = go(shapes, tmp_path / "named again", other)
     with pytest.raises(UserError, match="run holds results of another model of the targets"):

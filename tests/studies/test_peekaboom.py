@@ -229,7 +229,7 @@ def test_no_other_picture_is_sent(game, place, step):
     ({"limit": 0}, "too few"),
     ({"checks": 12}, "too few"),
     ({"checks": -1}, "too few"),
-    ({"fill": "white"}, "fill is black or grey; got white"),
+    ({"fill": "white"}, "fill must be black or grey; got white"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
     with pytest.raises(UserError, match=line):
