@@ -41,6 +41,7 @@ def read_masks(masks: Any) -> np.ndarray:
     Raises:
         ValueError: The number of axes is wrong, or the values do not separate the object from the background.
     """
+    masks = [_indices(mask) for mask in masks] if isinstance(masks, list | tuple) else _indices(masks)
     array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
     if array.ndim != 3:
@@ -54,6 +55,17 @@ def read_masks(masks: Any) -> np.ndarray:
             f"{reason} ({values}): pass a comparison, such as masks == 1"
         )
     return array != 0
+
+
+def _indices(mask: Any) -> Any:
+    """Return the indices of a picture with a palette, with 0 for the one that looks black; any other mask as it is."""
+    if getattr(mask, "mode", None) != "P":
+        return mask
+    indices, colours = np.asarray(mask), np.asarray(mask.convert("RGB"))
+    black = np.unique(indices[~colours.any(-1)])
+    if len(black) != 1:
+        return indices
+    return np.where(indices == black, 0, np.where(indices == 0, black, indices))
 
 
 def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ import atexit
 import logging
 import shutil
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Image, Value
+from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Image, List, Value
 
 from saliency_bench import registry
 from saliency_bench.data.annotations import joined
@@ -503,9 +504,30 @@ def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
     """Return rows with encoded pictures, and masks stored as numbers, in these columns cast to pictures."""
     for column in columns:
         kind = dataset.features.get(column)
-        if _is_encoded(kind) or (column == "mask" and _is_grid(kind)):
+        if column == "mask" and (number := _number_of_grid(kind)) is not None:
+            dataset = _with_drawn(dataset, column, number)
+        elif _is_encoded(kind):
             dataset = dataset.cast_column(column, Image())
     return dataset
+
+
+def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
+    """Return rows whose column of numbers (H, W) holds pictures of them.
+
+    Raises:
+        UserError: Some have lines of different length, a pixel without a number, or numbers that are too large.
+    """
+    # `datasets` draws plain lists only, and cuts whole numbers to 32 bits.
+    number = Value("int32") if pa.types.is_integer(number.pa_type) else number
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Downcasting array dtype")
+            return dataset.cast_column(column, List(List(number))).cast_column(column, Image())
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"the column {column} holds arrays that are no pictures (H, W): each needs rows of one length, and a number "
+            f"of at most 32 bits in every pixel ({one_line(error, 100)})"
+        ) from error
 
 
 def _is_encoded(kind: object) -> bool:
@@ -516,14 +538,13 @@ def _is_encoded(kind: object) -> bool:
     return type_held is not None and (pa.types.is_binary(type_held) or pa.types.is_large_binary(type_held))
 
 
-def _is_grid(kind: object) -> bool:
-    """Return whether a column holds numbers (H, W)."""
+def _number_of_grid(kind: object) -> Value | None:
+    """Return the type of the numbers of a column that holds them as (H, W); None of any other column."""
     value = getattr(getattr(kind, "feature", None), "feature", None)  # lists of lists
-    if isinstance(value, Value):
-        return any(
-            is_kind(value.pa_type) for is_kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-        )
-    return isinstance(kind, Array2D)
+    value = Value(kind.dtype) if isinstance(kind, Array2D) else value
+    is_kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    is_number = isinstance(value, Value) and any(is_kind(value.pa_type) for is_kind in is_kinds)
+    return value if is_number else None
 
 
 def _listed(names: Iterable[str]) -> str:

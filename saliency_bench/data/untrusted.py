@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
-from datasets import ClassLabel, Dataset, DatasetBuilder, Image
+from datasets import Array3D, Array4D, Array5D, ClassLabel, Dataset, DatasetBuilder, Image, Value
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
 from saliency_bench import registry
@@ -35,6 +35,10 @@ UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # categories of Unicode: control characte
 UNITE = (
     "combine the masks of several objects, for example with dataset.map(lambda row: {'mask': functools.reduce("
     "PIL.ImageChops.lighter, [mask.convert('L') for mask in row['mask']])})"
+)
+FLATTEN = (
+    "a mask has two axes, (H, W); combine the masks of several objects or channels, for example with "
+    "dataset.map(lambda row: {'mask': numpy.max(row['mask'], axis=0)}), with axis=-1 for (H, W, C)"
 )
 ALIASES = 50  # of YAML: nested ones unpack to gigabytes
 
@@ -146,7 +150,7 @@ def check_rows(rows: Dataset, name: str, root: Path) -> None:
                 if not _inside(path, root):
                     raise UserError(
                         f"{name}: a row names the file {path[:200]} as its {column} instead of holding the picture; "
-                        f"files outside of {root} are not opened"
+                        f"files outside of {root} are not opened; save_to_disk stores the pictures themselves"
                     )
 
 
@@ -186,9 +190,21 @@ def check_columns(rows: Dataset) -> None:
         is_null = pa.types.is_null(getattr(kind, "pa_type", None) or pa.binary())
         if isinstance(kind, Image) or (is_null and column == "mask"):
             continue
+        if column == "mask" and _is_array(kind):
+            raise UserError(f"the column mask holds arrays ({kind}), and {FLATTEN}")
         if hasattr(kind, "feature"):
             raise UserError(f"the column {column} holds lists ({kind}), but a sample has one picture; {UNITE}")
         raise UserError(f"the column {column} holds {kind}, not pictures; cast it to datasets.Image(), or rename it")
+
+
+def _is_array(kind: object) -> bool:
+    """Return whether a column holds numbers in one axis or more."""
+    if isinstance(kind, Array3D | Array4D | Array5D):
+        return True
+    inner = kind
+    while hasattr(inner, "feature"):
+        inner = inner.feature
+    return inner is not kind and isinstance(inner, Value) and inner.dtype.startswith(("bool", "int", "uint", "float"))
 
 
 def _checked_ids(rows: Dataset) -> list[str]:

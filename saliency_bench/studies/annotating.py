@@ -124,7 +124,9 @@ def choose_known(
         if len(drawn) == count:
             break
         try:
-            images.known_mask(unit, foreground)
+            known = images.known_mask(unit, foreground)
+            if known is None or not known.any():  # which nobody can draw
+                raise UnreadableError("empty mask")
             drawn.append(unit)
         except UnreadableError as error:
             unreadable[unit] = str(error)

@@ -13,6 +13,7 @@ from saliency_bench.errors import UserError
 
 FULL = (1, 255, 65535)  # a mask with only this value covers the whole picture: 1, 8 and 16 bits
 SHOWN = 6  # most values in a message
+NOT_NUMBERS = "values that are not numbers"
 NONZERO, ALPHA = "nonzero", "alpha"
 
 # A value, ("from", the lowest value), a colour, `NONZERO` or `ALPHA`.
@@ -102,7 +103,9 @@ def unclear(values: np.ndarray, background: int = 0) -> str:
     if values.dtype == bool or values.size == 0:
         return ""
     low, high = values.min(), values.max()
-    if not ((values == low) | (values == high)).all():  # NaN equals nothing
+    if np.isnan(low):
+        return NOT_NUMBERS
+    if not ((values == low) | (values == high)).all():
         return "more than two values"
     if low < 0:
         return "negative values"

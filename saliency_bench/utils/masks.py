@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from saliency_bench.utils.mask_values import ALPHA, NONZERO, SHOWN, Choice, choices, in_words, unclear
+from saliency_bench.utils.mask_values import ALPHA, NONZERO, NOT_NUMBERS, SHOWN, Choice, choices, in_words, unclear
 from saliency_bench.utils.messages import complain_once
 from saliency_bench.utils.pictures import UnreadableError, opened, orientation_of, turned
 
@@ -162,6 +162,8 @@ def _chosen(
 ) -> np.ndarray:
     """Return bool (H, W): the pixels that a choice of the user selects. Other arguments are as in `object_in`."""
     if choice == NONZERO:
+        if np.isnan(codes).any():  # which may be the background, or unknown
+            raise UnclearMaskError(_with_fix(NOT_NUMBERS, codes, is_colour, False))
         return codes != background
     if choice == ALPHA:
         if alpha is None:
@@ -187,5 +189,6 @@ def _with_fix(reason: str, codes: np.ndarray, is_colour: bool, has_alpha: bool) 
     else:
         values = in_words(distinct)
         if len(distinct) > SHOWN:
-            hint = f", or a threshold such as {(float(distinct[0]) + float(distinct[-1])) / 2:g}+"
+            known = distinct[np.isfinite(distinct)].astype(float)
+            hint = f", or a threshold such as {(known[0] + known[-1]) / 2:g}+"
     return f"a mask with {reason}; {CHOOSE}{hint} ({values}; in Python mask_values=)"

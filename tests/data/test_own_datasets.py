@@ -89,6 +89,11 @@ FORMS = {
     "masks as Array2D": lambda rows, place: with_masks(
         rows, [np.asarray(mask) for mask in rows["mask"]], datasets.Array2D((32, 32), "uint8")
     ),
+    "masks as large lists": lambda rows, place: with_masks(rows, ones(rows), lists_of(datasets.LargeList)),
+    "masks as lists of one length": lambda rows, place: with_masks(rows, ones(rows), lists_of(datasets.List, 32)),
+    "masks as arrays of three axes": lambda rows, place: united(
+        with_masks(rows, [[mask] for mask in ones(rows)]), r"arrays .* a mask has two axes, \(H, W\); combine"
+    ),
     "masks of each object": lambda rows, place: united(
         with_masks(rows, [halves(mask) for mask in rows["mask"]], datasets.List(datasets.Image()))
     ),
@@ -115,12 +120,21 @@ def halves(mask):
     return [Image.fromarray(inside & upper), Image.fromarray(inside & ~upper)]
 
 
-def united(rows):
+def ones(rows):
+    """The masks as lists of 0 and 1."""
+    return [(np.asarray(mask) > 0).astype(int).tolist() for mask in rows["mask"]]
+
+
+def lists_of(kind, *length):
+    return kind(kind(datasets.Value("int64"), *length), *length)
+
+
+def united(rows, words="lists .* a sample has one picture; combine"):
     """What the refusal of several masks of a sample says to do."""
-    with pytest.raises(UserError, match=r"the column mask holds lists .* a sample has one picture; combine") as refused:
+    with pytest.raises(UserError, match=f"the column mask holds {words}") as refused:
         find(rows).load("test"), describe({"dataset": rows})
-    code = str(refused.value).partition("with dataset")[2]
-    return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL})
+    code = str(refused.value).partition("with dataset")[2].partition(", with axis=-1")[0]
+    return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL, "numpy": np})
 
 
 @pytest.mark.sample(3)
@@ -133,6 +147,16 @@ def test_every_form_gives_the_same_numbers(form, rows, run, tmp_path):
     assert set(found.records()["image_id"]) == set("012345")
     if "pictures" not in form and "masks" not in form:
         assert found.summary["dataset"]["fingerprint"] == expected.summary["dataset"]["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [([[0, 1], [None, 0]], "a number of at most 32 bits in every pixel"), ([[0, 1], [0]], "rows of one length"),
+     ([[0, 2**40]] * 2, "Integer value 1099511627776 not in range"), ([0, 1], r"a mask has two axes, \(H, W\)")],
+)  # fmt: skip
+def test_numbers_that_are_no_mask_are_one_line(mask, words, rows, run):
+    with pytest.raises(UserError, match=f"the column mask holds arrays .*{words}"):
+        run(with_masks(rows, [mask] * 6))
 
 
 def test_labels_that_are_text_become_classes(rows, tmp_path):

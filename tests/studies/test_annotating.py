@@ -285,6 +285,8 @@ def test_an_ambiguous_mask_is_no_known_mask(tmp_path, capsys):
     with pytest.raises(UserError, match="3 honeypots need images with a mask, but the dataset has 2"):
         choose_known(images, 3, 0, 0)
     assert "2 masks cannot be used, such as the mask of image image-000: a mask with more" in capsys.readouterr().err
+    with pytest.raises(UserError, match="but the dataset has 0"):
+        choose_known(images, 1, 0, 0, foreground="9")  # an empty mask, which nobody can draw
 
 
 def test_superpixels_cover_the_image():

@@ -6,8 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from PIL import Image
 
 from saliency_bench import maps as M
+from saliency_bench.utils.masks import read_mask
 
 SMALL = arrays(np.float32, (2, 5, 4), elements=st.sampled_from([-2.0, -1.0, -0.0, 0.0, 1e-5, 1e-4, 0.5, 3.0]))
 
@@ -36,6 +38,16 @@ def test_tensor_that_needs_gradients_is_read():
 def test_one_map_is_a_batch_of_one():
     assert M.read_maps(np.ones((3, 4))).shape == (1, 3, 4)
     assert M.read_masks(np.ones((3, 4))).shape == (1, 3, 4)
+
+
+@pytest.mark.parametrize("colours", [(0, 0, 0, 255, 255, 255), (255, 255, 255, 0, 0, 0), (9, 0, 0, 0, 9, 0)])
+def test_black_of_a_palette_is_the_background_as_in_files(colours):
+    indices = np.random.default_rng(0).integers(0, 2, (6, 9), np.uint8)
+    picture = Image.fromarray(indices, "P")
+    picture.putpalette(colours)
+    for masks in ([picture, picture], (picture,), picture):
+        for inside in M.read_masks(masks):
+            np.testing.assert_array_equal(inside, read_mask(picture, (6, 9)))
 
 
 @pytest.mark.parametrize(
