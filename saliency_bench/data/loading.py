@@ -525,8 +525,8 @@ def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
             return dataset.cast_column(column, List(List(number))).cast_column(column, Image())
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"the column {column} holds arrays that are no pictures (H, W): each needs rows of one length, and a number "
-            f"of at most 32 bits in every pixel ({one_line(error, 100)})"
+            f"the column {column} holds arrays that are not pictures (H, W): each needs rows of one length, and a "
+            f"number of at most 32 bits in every pixel ({one_line(error, 100)})"
         ) from error
 
 
