@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.cuts import is_full_cut
-from saliency_bench.classifiers.token_order import lie_in_rows
+from saliency_bench.classifiers.placement import lies_as_the_image
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import BINARY
 from saliency_bench.types import Images
@@ -76,8 +76,8 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     That is the last module that gives a map of more than one pixel, before any pooling and with its activation: no
     pooling, and no container that ends in it (14 x 14 in VGG, layer4 in ResNet); nor the maps of class scores whose
     mean are the logits (SqueezeNet), or that a second head makes of tokens (VOLO). Dropout and identity do not count.
-    Everything that the logits take from the image passes through it (`cuts`), and its tokens lie in rows
-    (`token_order`), unless it is the classifier's `layer`.
+    Everything that the logits take from the image passes through it (`cuts`), and its map lies as the image
+    does (`placement`), unless it is the classifier's `layer`.
 
     Raises:
         UserError: The network's last features are tokens that are not its patches, row by row; or none of its feature
@@ -88,8 +88,8 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     name, maps = last_feature_map(classifier, images), _feature_maps(classifier, images)
     if name is None:
         refuse_script(classifier)
-        if maps and not _is_in_rows(classifier, images, maps[-1]):
-            raise _of_order(classifier, maps[-1])
+        if maps and is_cut(classifier, images, maps[-1]):
+            raise _of_place(classifier, images, maps[-1])
         if maps:
             raise _of_part(classifier, images, maps[-1])
         if grown := _grown(classifier, images):
@@ -100,7 +100,7 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
         )
     if name != maps[-1]:
         part = f"layer {maps[-1]} of {classifier.id}, the last feature map, holds only part of the evidence"
-        if not _is_in_rows(classifier, images, maps[-1]):
+        if is_cut(classifier, images, maps[-1]):
             part = f"the tokens of layer {maps[-1]} of {classifier.id} do not lie in rows, as the image does"
         _complain_once(classifier, images, maps[-1], f"{part}; reading layer {name}, which holds all of it")
     return name
@@ -112,7 +112,7 @@ def has_feature_maps(classifier: Classifier, images: Images) -> bool:
 
 
 def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> None:
-    """Check that a layer's last output holds all evidence.
+    """Check that a layer's last output holds all evidence, and lies as the image does.
 
     If the layer runs once and another branch bypasses it (as inside a residual block), only print a message.
 
@@ -124,17 +124,18 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
 
     Raises:
         UserError: The layer runs several times and its last output does not hold all evidence, it runs on several views
-            of an image, or its tokens do not lie in rows.
+            of an image, or its map does not lie as the image does.
     """
     if len(outputs[-1]) != len(images) and _grown(classifier, images):
         raise _of_views(classifier, layer, len(outputs[-1]), len(images))
-    if not _is_in_rows(classifier, images, layer):
-        raise _of_order(classifier, layer)
-    if is_cut(classifier, images, layer):
-        return
-    if len(outputs) > 1:
+    whole = is_cut(classifier, images, layer)
+    if not whole and len(outputs) > 1:
         raise _of_part(classifier, images, layer)
-    _complain_once(classifier, images, layer, f"{_of_part(classifier, images, layer)}; the map shows only this part")
+    if not _is_placed(classifier, images, layer):
+        raise _of_place(classifier, images, layer)
+    if not whole:
+        part = _of_part(classifier, images, layer)
+        _complain_once(classifier, images, layer, f"{part}; the map shows only this part")
 
 
 def check_patches(classifier: Classifier, images: Images) -> None:
@@ -210,15 +211,21 @@ def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
     return recording.cuts[layer]
 
 
-def _is_in_rows(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether a layer's map lies as the image does, which tokens may not; tested once per size."""
+def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
+    """Return whether a layer's map lies as the image does; tested once per size."""
     recording, layout = _recording(classifier, images[:1]), layout_of(classifier, images, layer)
-    if layout is None or layout.axes != "BNC":
+    if layout is None or layout.pixels == 1:
         return True
-    if layer not in recording.orders:
+    if layer not in recording.placed:
         module = classifier.module_named(layer)
-        recording.orders[layer] = lie_in_rows(classifier, images[:1], module, layout.grid)
-    return recording.orders[layer]
+        recording.placed[layer] = lies_as_the_image(classifier, images[:1], module, layout.grid, layout.channels_first)
+    return recording.placed[layer]
+
+
+def _holds_tokens(classifier: Classifier, images: Images, layer: str) -> bool:
+    """Return whether a layer's map are tokens."""
+    layout = layout_of(classifier, images, layer)
+    return layout is not None and layout.axes == "BNC"
 
 
 def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
@@ -241,11 +248,16 @@ def _of_views(classifier: Classifier, layer: str, maps: int, images: int) -> Use
     )
 
 
-def _of_order(classifier: Classifier, layer: str) -> UserError:
-    """Return the error for a layer whose tokens do not lie in rows."""
+def _of_place(classifier: Classifier, images: Images, layer: str) -> UserError:
+    """Return the error for a layer whose map does not lie as the image does."""
+    if _holds_tokens(classifier, images, layer):
+        return UserError(
+            f"the tokens of layer {layer} of {classifier.id} do not lie in rows, as the image does (Hiera orders them "
+            f"for its pooling), so they are no map of it; {OUTSIDE}"
+        )
     return UserError(
-        f"the tokens of layer {layer} of {classifier.id} do not lie in rows, as the image does (Hiera orders them for "
-        f"its pooling), so they are no map of it; {OUTSIDE}"
+        f"the map of layer {layer} of {classifier.id} does not lie as the image does: its forward crops, mirrors or "
+        f"turns the image, or moves features; {OUTSIDE}, or do this to the images before"
     )
 
 
@@ -277,13 +289,13 @@ def refuse_script(classifier: Classifier) -> None:
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Return the last, outermost module with a map of more than `pixels` that holds all evidence, or None.
+    """Return the last, outermost module with a map of more than `pixels` that holds all evidence in place, or None.
 
     Also None if other tokens come after the last map. If the last map does not hold all evidence, an earlier one from
     which all branches start may do.
     """
     maps = _feature_maps(classifier, images, pixels)
-    if maps and is_cut(classifier, images, maps[-1]) and _is_in_rows(classifier, images, maps[-1]):
+    if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):
         return maps[-1]
     partial: tuple[str, ...] = ()  # nothing inside a module that is no full cut can be one
     for name in dict.fromkeys(output.name for output in reversed(_outputs(classifier, images[:1]))):
@@ -292,8 +304,10 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
             continue
         if not is_cut(classifier, images, name):
             partial += (within,)
-        elif name in maps and _is_in_rows(classifier, images, name):
+        elif name in maps and _is_placed(classifier, images, name):
             return name
+        elif name in maps and not _holds_tokens(classifier, images, name):
+            return None  # what comes before is misplaced as well
     return None
 
 
@@ -369,13 +383,13 @@ class Recording:
     Attributes:
         outputs: outputs of its modules, in the order in which they finish.
         cuts: {layer: whether it is a full cut}.
-        orders: {layer of tokens: whether they lie in rows}.
+        placed: {layer: whether its map lies as the image does}.
         complained: layers that a message was printed about.
     """
 
     outputs: list[Output]
     cuts: dict[str, bool] = field(default_factory=dict)
-    orders: dict[str, bool] = field(default_factory=dict)
+    placed: dict[str, bool] = field(default_factory=dict)
     complained: set[str] = field(default_factory=set)
 
 

@@ -552,6 +552,47 @@ def test_tokens_in_another_order_than_the_image_are_no_map(order):
                 explainer(classifier, images, target)
 
 
+MOVED = {
+    "mirrored": lambda x: x.flip(3),
+    "turned": lambda x: x.transpose(2, 3),
+    "cropped": lambda x: x[..., 4:-4, 4:-4],
+    "cropped at one side": lambda x: x[..., 8:],
+    "its halves swapped": lambda x: x.roll(16, 2),
+}
+KEPT = {
+    "as it is": lambda x: x,
+    "enlarged": lambda x: F.interpolate(x, size=(48, 48), mode="bilinear"),
+    "less than a cell cut off": lambda x: x[..., :-3, :-3],
+}
+
+
+@pytest.mark.parametrize("name", MOVED | KEPT)
+def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
+    move, images, target = (MOVED | KEPT)[name], torch.rand(2, 3, 32, 32), targets.one_hot([0, 2], 4)
+
+    def loaded(layer=None, late=False):
+        torch.manual_seed(0)
+        net = Branches(
+            lambda net, x: read(net, net.b(move(net.a(x)) if late else net.a(move(x)))),
+            a=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()),
+            b=nn.Sequential(nn.Conv2d(6, 8, 3, stride=4, padding=1), nn.ReLU()),
+            head=nn.Linear(8, 4),
+        )
+        return load_classifier(net, mean=0.5, std=0.25, size=32, layer=layer, device="cpu")
+
+    for late in (False, True):
+        if name in KEPT:
+            assert cam_layer(loaded(late=late), images) == "b"
+            continue
+        for explainer in READERS:
+            for classifier in (loaded(late=late), loaded("b", late)):
+                with pytest.raises(UserError, match=r"layer b .* does not lie as the image does: .* crops.*rise"):
+                    load_explainer(explainer, **CHEAP.get(explainer, {}))(classifier, images, target)
+        assert fitting(loaded(late=late), images)[0] == "integrated_gradients"
+    if name in MOVED:  # before the features are moved, all is in its place
+        assert load_explainer("gradcam")(loaded("a", late=True), images, target).max() > 0
+
+
 @pytest.mark.parametrize("side", [64, 128])
 def test_tokens_of_hiera_are_read_where_they_lie_in_rows(side):
     torch.manual_seed(0)
