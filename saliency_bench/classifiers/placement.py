@@ -52,8 +52,8 @@ def lies_as_the_image(
     largest = of_cells.amax(dim=0)
     if not (largest > 0).any():  # a network that is the same for all images
         return True
-    own = of_cells.gather(0, _cells(h, w, tall, wide).view(1, -1))[0]
-    share = float((own / largest)[largest > 0].mean())
+    inside = of_cells.gather(0, _cells(h, w, tall, wide).view(1, -1))[0]
+    share = float((inside / largest)[largest > 0].mean())
     in_place = share >= SHARE or _correlation(of_cells, (h, w), (tall, wide)) >= CORRELATION
     return in_place and bool((of_borders > 0).any(dim=1).all())
 
