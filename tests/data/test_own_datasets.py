@@ -277,7 +277,7 @@ def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, caps
     with pytest.raises(UserError, match=r'no column "label" \(it has: image, mask, kind\); .*--label-column'):
         run(rows.rename_column("label", "kind").select_columns(["image", "mask", "kind"]))
     assert run(rows.rename_column("label", "kind"), label_column="kind").cells[0].n == 6
-    with pytest.raises(UserError, match='no column "image" of images; it has: picture, label, mask'):
+    with pytest.raises(UserError, match='no column "image" with images; its columns are: picture, label, mask'):
         run(rows.rename_column("image", "picture"))
     numbered = rows.remove_columns("label").add_column("label", [1, 0, 0, 1, 1, 0])
     with pytest.raises(UserError, match=r"holds int64 without names of classes; give them with dataset\.cast_column"):
