@@ -36,7 +36,11 @@ TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # image sizes to try if the 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = ("fp32", "tf32", *DTYPES)
 # Words of the RuntimeErrors by which torch rejects a size; transformers, timm and torchvision raise other types.
-NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
+NO_SIZE = (
+    "input size", "input dimension", "size is too small", "shapes cannot be multiplied",
+    "must match the size of tensor",  # as of position embeddings
+    "can't divide axis",  # of einops
+)  # fmt: skip
 TOKENS = "Expected tensor for argument #1 'indices'"  # words by which an embedding rejects pixels
 
 # {network: entries that a forward pass changes}. Shared by classifiers of one network: a cache is filled only once.

@@ -408,3 +408,26 @@ def test_a_network_of_any_size_takes_pictures_of_any_size():
         assert sb.explain(picture(height, width), classifier, "gradcam").map.shape == (height, width)
     with pytest.raises(UserError, match="differ in size; give load_classifier size="):
         classifier.prepare([{"image": picture(40, 32)}, {"image": picture(33, 71)}])
+
+
+def in_chunks(x):
+    raise RuntimeError("Shape mismatch, can't divide axis of length 24 in chunks of 16")  # the words of einops
+
+
+SIZED = {
+    "a head": nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2)),
+    "position embeddings": lambda x: (x.flatten(2) + torch.zeros(3, 256)).mean(dim=2),
+    "einops": in_chunks,
+    "a convolution": nn.Sequential(nn.Conv2d(3, 2, 32), nn.Flatten()),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_a_picture_of_another_size_than_the_network_takes_is_refused_with_the_fix(name):
+    class Sized(nn.Module):
+        def forward(self, x):
+            return SIZED[name](x)
+
+    classifier = load_classifier(Sized(), mean=0.5, std=0.25)
+    with pytest.raises(UserError, match=r"Sized does not accept images of 24 x 24 .*size=\(H, W\)"):
+        sb.explain(picture(24, 24), classifier, "occlusion")
