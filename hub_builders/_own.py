@@ -17,7 +17,7 @@ from saliency_bench.data.untrusted import PICTURES, UNWRITABLE
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._source import entries, walked
 from saliency_bench.utils.masks import read_mask
-from saliency_bench.utils.picture_names import Sides, composed, ends_of, stem, without_upload
+from saliency_bench.utils.picture_names import Names, Sides, composed, ends_of, stem, without_upload
 from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError
 
 LICENSE = "unknown"
@@ -90,6 +90,11 @@ def pictures_in(
     if hidden:
         log.remark(ascii(hidden[0])[1:-1], f"{len(hidden)} hidden files or folders are ignored")
     return sorted(pictures)
+
+
+def unread(log: BuildLog) -> Names:
+    """Return the files that are left out, by their names, so that none is counted twice where a list names it."""
+    return Names(entry["id"] for entry in log.left_out if entry["what"] == "image")
 
 
 def no_pictures(folder: Path, log: BuildLog) -> UserError:

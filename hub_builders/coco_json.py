@@ -99,6 +99,7 @@ def samples(
     log.classes = {"label": list(dict.fromkeys(names[key] for key in sorted(names, key=_order)))}
     without = _multilabel.dropped("coco-json", classes, drop, log.classes["label"])
     pictures = _own.pictures_in(images, log, used=[path])
+    unread = _own.unread(log)
     _own.leave_out_beside(given, images, [path, path.parent], log)
     ids, meant = _own.ids_of(pictures), Names(pictures).resolved(entry.file_name for entry in entries.values())
     _check_found(path, images, ids, meant, log)
@@ -108,6 +109,8 @@ def samples(
     for key in sorted(entries, key=_order):
         entry = entries[key]
         name, picture = plain(entry.file_name), meant[entry.file_name]
+        if not picture.picture and unread.meant(entry.file_name):
+            continue
         objects = _objects(log, name, entry, names)
         reason = _lacks(picture, entry, objects, [label for label in without if label in objects])
         if reason or picture.picture in seen:

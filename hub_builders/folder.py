@@ -111,7 +111,7 @@ def sample_of(
     log: BuildLog, name: str, path: Path, mask: Path | None, lacking: str, row: Row, foreground: str, split: str | None
 ) -> dict | None:
     """Return the sample of an image; None, with the reason in the log, if it is left out."""
-    picture = picture_of(log, name, path, deep=True)
+    picture = picture_of(log, name, path, "", deep=True)  # its mask may be upright already
     if picture is None:
         return None
     if lacking:
@@ -177,8 +177,9 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
 
 def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
     """Return of each picture its row in the table."""
-    known = Names(names)
+    known, unread = Names(names), _own.unread(log)
     rows: dict[str, Row] = {}
+    lacking = dict.fromkeys(names, f"no usable row in {listing.name}")
     columns: dict[str, str] | None = None
     for number, row in table(listing, (), "fix the table"):
         columns = _columns(listing, list(row)) if columns is None else columns
@@ -186,9 +187,12 @@ def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog)
         called = known.called(given.removeprefix("./"))
         if split and split.lower() not in _own.SPLITS:
             raise UserError(f"{listing} line {number}: split '{split}' is unknown; use train, validation or test")
-        if len(called) != 1 or not label:
-            lacks = "no label" if len(called) == 1 else f"{'several' if called else 'no'} pictures of this name"
-            log.leave_out(given or f"{listing.name} line {number}", "image", f"a row of the table with {lacks}")
+        if len(called) == 1 and not label:
+            lacking[called[0]] = "a row of the table with no label"
+        elif len(called) != 1:
+            if called or not unread.called(given.removeprefix("./")):
+                lacks = f"{'several' if called else 'no'} pictures of this name"
+                log.leave_out(given or f"{listing.name} line {number}", "image", f"a row of the table with {lacks}")
         elif called[0] in rows:
             log.remark(ids[called[0]], f"{listing.name} line {number}: listed twice; the first row counts")
         else:
@@ -197,7 +201,7 @@ def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog)
         raise UserError(f"{listing} has no row with a label for a picture in the folder; check its column of pictures")
     for name in names:
         if name not in rows:
-            log.leave_out(ids[name], "image", f"no usable row in {listing.name}")
+            log.leave_out(ids[name], "image", lacking[name])
     return rows
 
 

@@ -167,12 +167,14 @@ def test_ids_of_any_kind(tmp_path, first, second):
 def test_what_is_no_id_or_means_no_image_is_named(tmp_path):
     content = source(tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 5, "id": 7}])
     content["images"] += [{"id": odd, "file_name": "a.jpg"} for odd in (None, True, "", [1])]
-    content["images"] += [{"id": 8, "file_name": "b.jpg"}]
+    content["images"] += [{"id": 8, "file_name": "b.jpg"}, {"id": 9, "file_name": "x/c.heic"}]
+    (tmp_path / "pictures/c.heic").write_bytes(b"x")
     content["annotations"] += [{"id": 9, "image_id": 8, "category_id": 99, "segmentation": OUTLINE}]
     (tmp_path / "pictures/b.jpg").write_bytes((tmp_path / "pictures/a.jpg").read_bytes())
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"a:cat"}
+    assert "HEIC" in left_out.pop(("c.heic", "image"))  # named once, as the file
     assert left_out == {("b.jpg", "image"): "no object of a category that is in the list"}
     texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
     assert sum("without id or file_name" in text for text in texts) == 4

@@ -207,8 +207,10 @@ def built_folder(tmp_path, **options):
 def test_a_table_gives_labels_splits_and_groups(tmp_path):
     for number in range(6):
         picture(tmp_path / f"images/{number}.jpg")
+    (tmp_path / "images/7.heic").write_bytes(b"x")
     (tmp_path / "labels.csv").write_text(
-        "\ufeffFile Name,Class,split,group\n0.jpg,2,train,a\n./1.jpg,10,val,b\n2,2,,\n3.jpg,,,\n9.jpg,2,,\n2,10,,\n",
+        "\ufeffFile Name,Class,split,group\n0.jpg,2,train,a\n./1.jpg,10,val,b\n2,2,,\n3.jpg,,,\n9.jpg,2,,\n2,10,,\n"
+        "7.heic,2,,\n",
         encoding="utf-8",
     )
     rows, left_out = built(tmp_path, labels=str(tmp_path / "labels.csv"))
@@ -218,10 +220,11 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
         "train": 1, "validation": 1, "test": 1
     }  # fmt: skip
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["2", "10"]
+    assert "HEIC" in left_out.pop(("7.heic", "image"))
+    assert report["counts"]["found"] == 6 + 1 + 1  # pictures, the HEIC file, and a name without a file
     assert left_out == {
-        ("3.jpg", "image"): "a row of the table with no label",
         ("9.jpg", "image"): "a row of the table with no pictures of this name",
-        ("3", "image"): "no usable row in labels.csv",
+        ("3", "image"): "a row of the table with no label",
         ("4", "image"): "no usable row in labels.csv",
         ("5", "image"): "no usable row in labels.csv",
     }
