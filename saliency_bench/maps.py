@@ -41,7 +41,7 @@ def read_masks(masks: Any) -> np.ndarray:
     Raises:
         ValueError: The number of axes is wrong, or the values do not separate the object from the background.
     """
-    masks = [_indices(mask) for mask in masks] if isinstance(masks, list | tuple) else _indices(masks)
+    masks = [_indices(mask) for mask in masks] if isinstance(masks, Sequence) else _indices(masks)
     array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
     if array.ndim != 3:

@@ -1,5 +1,6 @@
 """Reading maps and masks, the normalised map, and the order of pixels, against loops."""
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -45,7 +46,8 @@ def test_black_of_a_palette_is_the_background_as_in_files(colours):
     indices = np.random.default_rng(0).integers(0, 2, (6, 9), np.uint8)
     picture = Image.fromarray(indices, "P")
     picture.putpalette(colours)
-    for masks in ([picture, picture], (picture,), picture):
+    column = datasets.Dataset.from_dict({"mask": [picture]})["mask"]
+    for masks in ([picture, picture], (picture,), picture, column):
         for inside in M.read_masks(masks):
             np.testing.assert_array_equal(inside, read_mask(picture, (6, 9)))
 
