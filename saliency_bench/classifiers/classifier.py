@@ -3,12 +3,13 @@
 import copy
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,17 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from saliency_bench.bound_explainer import untouched
+from saliency_bench.classifiers.content import Place, changed
 from saliency_bench.classifiers.geometry import Frame, Geometry
-from saliency_bench.classifiers.networks import UNSTABLE, Select, grey, logits_in, structure_of
+from saliency_bench.classifiers.networks import (
+    UNSTABLE,
+    Select,
+    grey,
+    hasher_of_networks,
+    keeps_gradients,
+    logits_in,
+    structure_of,
+)
 from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.classifiers.prompts import Prompts
 from saliency_bench.errors import UserError, one_line, unknown
@@ -43,8 +53,10 @@ NO_SIZE = (
 )  # fmt: skip
 TOKENS = "Expected tensor for argument #1 'indices'"  # words by which an embedding rejects pixels
 
-# {network: entries that a forward pass changes}. Shared by classifiers of one network: a cache is filled only once.
-_written_before: WeakKeyDictionary[nn.Module, frozenset[str]] = WeakKeyDictionary()
+# {place or name of a buffer: reference to the object that holds it}. While the object lives, its id is not reused.
+Written = dict[Place | str, Callable[[], object]]
+# {network: values that a pass changes}. Shared by classifiers of one network: a cache is filled only once.
+_written_before: WeakKeyDictionary[nn.Module, Written] = WeakKeyDictionary()
 
 
 def check_finite(model: nn.Module, name: str) -> None:
@@ -134,7 +146,8 @@ class Classifier(nn.Module):
         self.logits = logits
         # Replaces the hash of a value that cannot be hashed; constant for the lifetime of this classifier.
         self._token = secrets.token_hex(8)
-        self._written: frozenset[str] | None = None  # see `_written_by_a_pass`
+        self._written: Written | None = None  # see `_written_by_a_pass`
+        self._has_complained = False
         self.activate(activation or _known_activation(model))
         self.precision = "fp32"
         self.channels_last = _is_channels_last(model)
@@ -402,37 +415,81 @@ class Classifier(nn.Module):
 
         Values that a forward pass changes, such as a counter or cached features, are left out.
         """
-        hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
-        structure = structure_of(self.model)
-        written = self._written_by_a_pass(structure)
+        is_graph = isinstance(self.model, torch.fx.GraphModule)  # whose copies have classes of another name
+        kind = torch.fx.GraphModule if is_graph else type(self.model)
+        hasher = blake2b(kind.__name__.encode(), digest_size=16)
+        written = self._written_by_a_pass()
+        places = {place for place, holder in written.items() if not isinstance(place, str) and holder() is not None}
+        structure = structure_of(self.model, hasher_of_networks(places))
+        self._complain_of_unstable(structure)
         for name, content in sorted(structure.items()):
-            if name not in written:
-                hasher.update(f"{name} {self._token if content == UNSTABLE else content}\n".encode())
+            hasher.update(f"{name} {self._token if content.startswith(UNSTABLE) else content}\n".encode())
         if self.logits is not None:
             version = code_hash(self.logits)
             hasher.update((self._token if version.unhashable else version.version).encode())
-        for name, value in sorted(self.state_dict().items()):
-            hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            hasher.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        for name, value in sorted(self._saved(nn.Module.named_parameters, nn.Module.named_buffers)):
+            if name not in written:
+                hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+                hasher.update(_bytes(value))
         return hasher.hexdigest()
 
-    def _written_by_a_pass(self, structure: Mapping[str, str]) -> frozenset[str]:
-        """Return the entries of a network's structure that a forward pass changes. The pass is run only once."""
+    def _saved(self, *named: Callable[..., Iterable[tuple[str, Tensor]]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, tensor) of parameters, buffers or both, as in a `state_dict` that no network overrides."""
+        for path, module in self.named_modules(remove_duplicate=False):
+            unsaved = {f"{path}.{name}" for name in getattr(module, "_non_persistent_buffers_set", ())}
+            for tensors in named:
+                of_module = tensors(module, path, recurse=False, remove_duplicate=False)
+                yield from ((name, value) for name, value in of_module if name not in unsaved)
+
+    def _written_by_a_pass(self) -> Written:
+        """Return the places and buffers that a pass changes. The pass is run only once."""
         if self._written is None:
-            self._written, before = _written_before.get(self.model, frozenset()), self._gives_logits
-            with untouched(self), self.uncounted(), torch.no_grad():
-                for height, width in [self.geometry.frame] if self.geometry.frame else TRIED:
-                    with suppress(Exception):  # a network may raise any exception for an unsupported size
-                        self(torch.zeros(1, 3, height, width, device=self.device))
-                        break
-            self._gives_logits = before
-            after = structure_of(self.model)
-            names = structure.keys() | after.keys()
-            self._written |= {name for name in names if structure.get(name) != after.get(name)}
-            _written_before[self.model] = self._written
-            if unstable := sorted(name for name in names - self._written if structure[name] == UNSTABLE):
-                complain(f"{self.id}: {unstable[0].strip()} cannot be hashed, so results are recomputed at every start")
+            first, second = hasher_of_networks(), hasher_of_networks()
+            structure_of(self.model, first)
+            before = {name: blake2b(_bytes(value)).digest() for name, value in self._saved(nn.Module.named_buffers)}
+            loaded = set(sys.modules)
+            self._try_a_pass()
+            structure_of(self.model, second)
+            # The contents of a module that `forward` imports are new, but not written by the pass.
+            imported = {id(vars(sys.modules[name])) for name in sys.modules.keys() - loaded}
+            self._written = _written_before.setdefault(self.model, {})
+            for place in changed(first, second):
+                if place[0] not in imported:
+                    hasher = second if place in second.places else first
+                    self._written[place] = _reference(hasher.holder_of(place))
+            for name, value in self._saved(nn.Module.named_buffers):
+                if before.get(name) != blake2b(_bytes(value)).digest():
+                    self._written[name] = _reference(self.model)
         return self._written
+
+    def _try_a_pass(self) -> None:
+        """Run a forward pass, and a backward pass if the network stores gradients. Errors are ignored.
+
+        Each call uses a different picture, so that stored features differ from those of an earlier call.
+        """
+        before, colour = self._gives_logits, secrets.randbelow(1000) / 1000
+        with untouched(self), self.uncounted():
+            for height, width in [self.geometry.frame] if self.geometry.frame else TRIED:
+                images = torch.full((1, 3, height, width), colour, device=self.device)
+                if keeps_gradients(self.model):
+                    with suppress(Exception):  # a network may raise any exception for an unsupported size
+                        logits = self(images.requires_grad_())
+                        torch.autograd.grad(logits.sum(), images, allow_unused=True)
+                with suppress(Exception), torch.no_grad():  # last, so that stored tensors belong to no graph
+                    self(images)
+                    break
+        self._gives_logits = before
+
+    def _complain_of_unstable(self, structure: Mapping[str, str]) -> None:
+        """Report once which value cannot be compared by a later start."""
+        unstable = sorted(name for name, content in structure.items() if content.startswith(UNSTABLE))
+        if unstable and not self._has_complained:
+            reason = structure[unstable[0]].removeprefix(UNSTABLE)
+            complain(
+                f"{self.id}: {one_line(unstable[0].strip(), 100)} cannot be hashed ({one_line(reason, 100)}), so that "
+                "no later start can reuse its results or add to them"
+            )
+            self._has_complained = True
 
     def prepare(self, rows: Any, columns: Sequence[str] = (), mask_values: Any = None) -> Batch:
         """Return a Batch of rows in the prepared frame; EXIF orientation is applied.
@@ -457,6 +514,19 @@ class Classifier(nn.Module):
         if not name or name not in layers:
             raise unknown(f"layer of {self.id}", name, filter(None, layers))
         return layers[name]
+
+
+def _bytes(value: Tensor) -> memoryview:
+    """Return the bytes of a tensor."""
+    return value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def _reference(holder: object) -> Callable[[], object]:
+    """Return a weak reference to an object, or a strong one for types that do not allow weak ones, such as lists."""
+    try:
+        return ref(holder)
+    except TypeError:
+        return lambda: holder
 
 
 def _known_activation(model: nn.Module) -> str | None:

@@ -2,9 +2,12 @@
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
-Numbers, text and containers are hashed by value, tensors and arrays by their bytes, your own functions and classes by
-their code and the globals that the code names, and objects by their class and attributes. Functions and classes of
-libraries and of this package are hashed by name. Devices are ignored.
+Numbers, text and containers are hashed by value and order, tensors and arrays by their bytes, your own functions and
+classes by their code and the globals that the code names, and objects by their class and attributes. Functions and
+classes of libraries and of this package are hashed by name. Devices are ignored.
+
+Values that a forward pass changes are left out one by one. A `Place` is an attribute, a global or an item of a list or
+dict. `changed` returns the places whose values differ between two hashes; the next hash leaves out these places only.
 """
 
 import copyreg
@@ -14,7 +17,9 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from hashlib import blake2b
 from typing import Any
 
@@ -24,11 +29,17 @@ from torch import nn
 
 from saliency_bench.utils.source_code import is_library, nested
 
-DEEPEST = 60  # levels of nesting
+DEEPEST = 150  # levels of nesting
+FRAMES = 12  # Python calls for each level, at most
 MOST = 200_000  # values in one hash
+LARGE = 100  # items; those of larger containers are not recorded as places
+PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 # Python's own attributes of classes and functions, and attributes that differ between equal ones.
 UNIMPORTANT = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__annotations__",
                "__static_attributes__", "__abstractmethods__", "_abc_impl", "__wrapped__", "__slotnames__"}  # fmt: skip
+LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # take names as text
+ITEM = "item "  # prefix of the names of places in lists and dicts
+Place = tuple[int, str]  # id of the object that holds a value, and the name of the value in it
 DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)  # of `__slots__`
 MAKING = {"__init__", "__new__", "__init_subclass__", "__repr__", "__str__", "__reduce__", "__reduce_ex__",
           "__getstate__", "__setstate__", "__del__"}  # fmt: skip
@@ -44,15 +55,30 @@ class ContentHasher:
     """Hash values by content.
 
     Args:
+        special: Called with this hasher and each object first; returns the hash of the object, or (holder, name,
+            value) of everything to hash in its place, or None.
+        left_out: Places to leave out.
+
+    Attributes:
         names: {id of an object: name to hash in its place}.
-        special: Called with each object first; returns a value to hash in its place, or None.
+        places: {place: (hash of its value, id of its value)}.
     """
 
-    def __init__(self, names: Mapping[int, str] | None = None, special: Callable[[Any], Any] = lambda value: None):
-        self._names, self._special = dict(names or {}), special
+    def __init__(
+        self,
+        special: "Callable[[ContentHasher, Any], bytes | Iterable[tuple[Any, str, Any]] | None]" = lambda *given: None,
+        left_out: Collection[Place] = (),
+    ):
+        self._special, self._left_out = special, left_out
+        self.names: dict[int, str] = {}
+        self.places: dict[Place, tuple[bytes, int]] = {}
         self._hashes: dict[int, bytes] = {}
-        self._alive: list[object] = []  # keeps hashed objects alive, so that their ids are not reused
+        self._failed: dict[int, str] = {}
+        self._alive: dict[int, object] = {}  # keeps hashed objects alive, so that their ids are not reused
         self._open: list[int] = []
+        self._below: dict[int, set[int | Place]] = {}  # ids of the values in a value, and their places
+        self._cycles = self._first = 0
+        self._modes: frozenset[str] = frozenset()
 
     def hash(self, value: object) -> str:
         """Return the hash of a value, 32 hexadecimal digits.
@@ -60,35 +86,116 @@ class ContentHasher:
         Raises:
             UnhashableError: The value holds an object without stable content, such as an open file.
         """
+        return self.hash_in(self, "", value)
+
+    def hash_in(self, holder: object, name: str, value: object) -> str:
+        """Return the hash of a value, recorded as that of a place."""
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + FRAMES * DEEPEST)
         self._open.clear()
-        return self._hash(value).hex()
+        self._first = len(self._hashes)
+        try:
+            return b"".join(self.held(holder, name, value)[1:]).hex()
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def held(self, holder: object, name: str, value: object) -> tuple[bytes, ...]:
+        """Return the name and hash of the value in a place; () if the place is left out.
+
+        A list or dict that is left out is hashed as an empty one.
+        """
+        place = id(holder), name
+        if place in self._left_out:
+            if type(value) not in (list, dict):
+                return ()
+            value = type(value)()
+        hashed = b"no content"
+        try:
+            hashed = self._hash(value)
+        finally:
+            if "whole" not in self._modes:
+                self.places[place] = hashed, 0 if type(value) in PLAIN else id(value)
+                self._alive[id(holder)] = holder
+                if self._open:
+                    self._below.setdefault(self._open[-1], set()).add(place)
+        return name.encode(errors="surrogatepass"), hashed
+
+    @contextmanager
+    def inside(self, *modes: str) -> Iterator[None]:
+        """Hash values in these modes inside the context.
+
+        Args:
+            *modes: "whole": no places are recorded; "unordered": the order of dicts is ignored; "many": containers of
+                plain values are hashed in one step.
+        """
+        before = self._modes
+        self._modes = before.union(modes)
+        try:
+            yield
+        finally:
+            self._modes = before
+
+    def unordered(self, value: object) -> bytes:
+        """Return the hash of a value, ignoring the order of dicts."""
+        with self.inside("whole", "unordered"):
+            return self._hash(value)
+
+    def holder_of(self, place: Place) -> object:
+        """Return the object that holds a place."""
+        return self._alive[place[0]]
 
     def _hash(self, value: object) -> bytes:
         """Return the hash of a value, computed once per object."""
-        if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        if type(value) in PLAIN or self._is_large_and_plain(value):
             return _digest(type(value).__name__, repr(value))
         key = id(value)
-        if key in self._names:
-            return _digest("named", self._names[key])
+        if key in self.names:
+            return _digest("named", self.names[key])
+        if self._open and "whole" not in self._modes:
+            self._below.setdefault(self._open[-1], set()).add(key)
         if key in self._open:  # a value that contains itself
+            self._cycles += 1
             return _digest("cycle", str(len(self._open) - self._open.index(key)))
+        if key in self._failed:
+            raise UnhashableError(self._failed[key])
         if key not in self._hashes:
-            if len(self._open) >= DEEPEST or len(self._hashes) >= MOST:
-                raise UnhashableError(f"{_class_name(type(value))} is nested too deeply or too large")
-            self._open.append(key)
-            try:
-                self._hashes[key] = _digest(*self._parts(value))
-            finally:
-                self._open.pop()
-            self._alive.append(value)
+            self._hashes[key] = self._new_hash(value)
         return self._hashes[key]
+
+    def _new_hash(self, value: object) -> bytes:
+        """Return the hash of a value that has not been hashed yet."""
+        self._alive[id(value)] = value
+        self._open.append(id(value))
+        try:
+            if len(self._open) > DEEPEST or len(self._hashes) - self._first >= MOST:
+                raise UnhashableError(f"{_class_name(type(value))} is nested too deeply or too large")
+            return _digest(*self._parts(value))
+        except Exception as error:  # methods of the object may raise any exception
+            message = str(error) if isinstance(error, UnhashableError) else f"{_class_name(type(value))} cannot be read"
+            self._failed[id(value)] = message
+            raise UnhashableError(message) from error
+        finally:
+            self._open.pop()
+
+    def _is_large_and_plain(self, value: Any) -> bool:
+        """Return whether a value is a container of plain values that is hashed in one step."""
+        if type(value) not in (list, tuple, dict) or not ("many" in self._modes or len(value) > LARGE):
+            return False
+        if "unordered" in self._modes:
+            return False
+        return all(type(item) in PLAIN for item in value) and (
+            type(value) is not dict or all(type(item) in PLAIN for item in value.values())
+        )
 
     def _parts(self, value: Any) -> Iterator[str | bytes]:
         """Yield the hashes of the parts of a value."""
         kind = type(value)
-        replaced = self._special(value)
-        if replaced is not None:
-            yield from ("special", self._hash(replaced))
+        replaced = self._special(self, value)
+        if isinstance(replaced, bytes):
+            yield from ("special", replaced)
+        elif replaced is not None:
+            for place in replaced:
+                yield from self.held(*place)
         elif isinstance(value, torch.Tensor):
             yield from _tensor(value)
         elif isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
@@ -101,8 +208,10 @@ class ContentHasher:
             yield from self._class(value)
         elif isinstance(value, enum.Enum):
             yield from ("enum", self._hash(kind), value.name, self._hash(value.value))
+        elif isinstance(value, weakref.ref):
+            yield from ("reference", self._hash(value()))
         elif isinstance(value, types.ModuleType):
-            yield from ("module", value.__name__)
+            yield from self._module(value)
         elif isinstance(value, types.CodeType):
             yield from self._code(value)
         elif callable(value) and (parts := self._callable(value)) is not None:
@@ -113,7 +222,8 @@ class ContentHasher:
     def _callable(self, value: Any) -> Iterator[str | bytes] | None:
         """Return the parts of a function; None for any other callable object."""
         if isinstance(value, types.FunctionType):
-            return self._function(value)
+            compiled = vars(value).get("_torchdynamo_orig_callable")  # the function that torch.compile wraps
+            return self._function(value) if compiled is None else iter(("compiled", self._hash(compiled)))
         if isinstance(value, types.MethodType):
             return iter(("method", self._hash(value.__self__), self._hash(value.__func__)))
         if isinstance(value, functools.partial):
@@ -122,6 +232,8 @@ class ContentHasher:
             return iter(("script", str(value.code)))
         if isinstance(value, functools._lru_cache_wrapper):
             return iter(("cached", self._hash(value.__wrapped__)))
+        if isinstance(value, torch.library.CustomOpDef):
+            return iter(("operation", self._hash(value._init_fn)))
         if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType | types.WrapperDescriptorType):
             owner = getattr(value, "__self__", None)
             bound = b"" if owner is None or isinstance(owner, types.ModuleType) else self._hash(owner)
@@ -131,19 +243,38 @@ class ContentHasher:
     def _function(self, function: types.FunctionType) -> Iterator[str | bytes]:
         """Yield the name of a library function, or the code of your own function and the values that it refers to."""
         module = str(function.__globals__.get("__name__", ""))  # functools.wraps replaces `__module__`
-        cells = self._hash([_contents(cell) for cell in function.__closure__ or ()])  # and wrapped functions
         if is_library(module):
-            yield from ("function", module.partition(".")[0], function.__qualname__, cells)
+            yield from ("function", module.partition(".")[0], function.__qualname__)
+        else:
+            yield from ("own function", self._hash(function.__code__))
+        for cell in function.__closure__ or ():  # and wrapped functions
+            yield from self.held(cell, "", _contents(cell))
+        if not function.__closure__:
+            yield self._hash([])
+        if is_library(module):
             return
-        yield from ("own function", self._hash(function.__code__), cells)
         for values in (function.__defaults__, function.__kwdefaults__):
             yield self._hash(values)
-        for name, value in _globals(function.__code__, function.__globals__):
-            yield from (name, self._hash(value))
+        for scope, name, value in _globals(function.__code__, function.__globals__):
+            yield from self.held(scope, name, value)
+        for name, value in sorted(vars(function).items()):
+            if name not in UNIMPORTANT:
+                yield from self.held(function, name, value)
+
+    def _module(self, module: types.ModuleType) -> Iterator[str | bytes]:
+        """Yield the name of a module, and the data in your own module, which may be a config."""
+        yield from ("module", module.__name__)
+        for name, value in sorted(vars(module).items()) if not is_library(module.__name__) else ():
+            is_data = isinstance(
+                value, bool | int | float | str | list | tuple | dict | set | np.ndarray | torch.Tensor
+            )
+            if is_data and not name.startswith("__"):
+                yield from self.held(vars(module), name, value)
 
     def _code(self, code: types.CodeType) -> Iterator[str | bytes]:
         """Yield the instructions of code, without file names and line numbers."""
         yield from ("code", code.co_code, str((code.co_argcount, code.co_kwonlyargcount, code.co_flags)))
+        yield code.co_exceptiontable
         for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
             yield " ".join(names)
         for constant in code.co_consts:
@@ -161,45 +292,117 @@ class ContentHasher:
             is_own = not is_library(parent.__module__)
             yield _class_name(parent)
             for name, value in sorted(vars(parent).items()):
-                if name in UNIMPORTANT or (reached is not None and _functions(value) and name not in reached):
+                is_unused = reached is not None and _functions(value) and name not in reached
+                if is_unused or name in UNIMPORTANT or name.startswith("__pydantic_"):
                     continue
                 for part in _functions(value) or [value]:
                     if (is_own or _is_own_function(part)) and not isinstance(part, DESCRIPTORS):
-                        yield from (name, self._hash(part))
+                        yield from self.held(parent, name, part)
 
     def _object(self, value: Any) -> Iterator[str | bytes]:
         """Yield the class, attributes and items of an object."""
         kind = type(value)
         yield from ("object", self._hash(kind))
         if isinstance(value, Mapping) and hasattr(value, "items"):
-            pairs = sorted((self._hash(key), self._hash(item)) for key, item in value.items())
-            yield from (part for pair in pairs for part in pair)
+            yield from self._mapping(value)
         elif isinstance(value, set | frozenset):
-            yield from sorted(map(self._hash, value))
+            yield from self._set(value)
         elif isinstance(value, list | tuple):
-            yield from map(self._hash, value)
+            yield from self._sequence(value)
         elif not _has_plain_state(kind):
             yield from self._reduced(value)
             return
         else:
             _refuse_hidden_state(value)
         for name, attribute in sorted(_state(value)):
-            yield from (name, self._hash(attribute))
+            yield from self.held(value, name, attribute)
+
+    def _mapping(self, value: Mapping) -> Iterator[str | bytes]:
+        """Yield the keys and values of a mapping, in their order."""
+        try:
+            items = list(value.items())
+        except Exception:  # a config whose required entries are missing
+            yield from self._reduced(value)
+            return
+        pairs = []
+        with self.inside("whole", "many") if len(items) > LARGE else nullcontext():
+            for key, item in items:
+                hashed = self._hash(key)
+                pairs += [(hashed, part) for part in self.held(value, f"{ITEM}{hashed.hex()}", item)[1:]]
+        for pair in sorted(pairs) if "unordered" in self._modes else pairs:
+            yield from pair
+
+    def _sequence(self, value: list | tuple) -> Iterator[bytes]:
+        """Yield the items of a sequence."""
+        with self.inside("whole", "many") if len(value) > LARGE else nullcontext():
+            for index, item in enumerate(value):
+                is_place = isinstance(value, list)
+                yield from self.held(value, f"{ITEM}{index}", item)[1:] if is_place else [self._hash(item)]
+
+    def _set(self, value: set | frozenset) -> list[bytes]:
+        """Return the sorted hashes of the items of a set."""
+        before = self._cycles
+        with self.inside("whole"):
+            hashes = sorted(map(self._hash, value))
+        if self._cycles > before and len(hashes) > 1:  # the hashes depend on the order of iteration
+            raise UnhashableError("a set of objects that refer to each other cannot be hashed")
+        return hashes
 
     def _reduced(self, value: Any) -> Iterator[str | bytes]:
         """Yield what pickle would store for an object."""
         registered = copyreg.dispatch_table.get(type(value))
         try:
-            reduced = registered(value) if registered else value.__reduce_ex__(4)
+            reduced: Any = registered(value) if registered else value.__reduce_ex__(4)
         except Exception as error:  # of any class
-            raise UnhashableError(f"{_class_name(type(value))} cannot be hashed") from error
+            raise UnhashableError(f"{_class_name(type(value))} has no content that can be read") from error
         if isinstance(reduced, str):
             yield reduced
             return
-        for part in reduced[:3]:
-            yield self._hash(part)
-        for items in reduced[3:5]:
-            yield self._hash(None if items is None else list(items))
+        has_attributes = len(reduced) > 2 and reduced[2] is getattr(value, "__dict__", self)
+        with self.inside("whole"):  # these values are created for each pickle
+            for part in reduced[: 2 if has_attributes else 3]:
+                yield self._hash(part)
+            for items in reduced[3:5]:
+                yield self._hash(None if items is None else list(items))
+        for name, attribute in sorted(vars(value).items()) if has_attributes else ():
+            yield from self.held(value, name, attribute)
+
+
+def changed(before: ContentHasher, after: ContentHasher) -> set[Place]:
+    """Return the places whose values differ between two hashes of the same value, each as deep as possible.
+
+    A place is not returned if it still holds the same object and a place inside that object differs. A list or dict
+    with items added or removed differs as a whole, since the next pass may add others.
+    """
+    nothing = (b"", 0)
+    both = {
+        place: (before.places.get(place, nothing), after.places.get(place, nothing))
+        for place in before.places.keys() | after.places.keys()
+    }
+    differing = {
+        place
+        for place, (old, new) in both.items()
+        if old[0] != new[0] and not (place[1].startswith(ITEM) and nothing in (old, new))
+    }
+    return {
+        place
+        for place in differing
+        if both[place][0][1] != both[place][1][1] or not _reaches(after, both[place][1][1], differing)
+    }
+
+
+def _reaches(hasher: ContentHasher, value: int, places: Collection[Place]) -> bool:
+    """Return whether one of these places is inside a value, given by its id, at any depth."""
+    seen, waiting = {value}, [value]
+    while waiting:
+        for part in hasher._below.get(waiting.pop(), ()):
+            if isinstance(part, tuple) and part in places:
+                return True
+            inner = hasher.places[part][1] if isinstance(part, tuple) else part
+            if inner not in seen:
+                seen.add(inner)
+                waiting.append(inner)
+    return False
 
 
 def _digest(*parts: str | bytes) -> bytes:
@@ -233,16 +436,42 @@ def _contents(cell: types.CellType) -> object:
         return None
 
 
-def _globals(code: types.CodeType, scope: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of the globals that code names, including attributes of your own modules."""
-    names = sorted({name for part in nested(code) for name in part.co_names})
+def _globals(code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield (scope, name, value) of the globals that code names, including attributes of your own modules."""
+    names = sorted(_words(code))
+    modules: list[types.ModuleType] = []
     for name in names:
-        value = scope[name] if name in scope else sys.modules.get(name)  # a module imported inside the function
-        if not isinstance(value, types.ModuleType):
-            if name in scope:
-                yield name, value
-        elif not is_library(value.__name__):
-            yield from ((f"{name}.{key}", vars(value)[key]) for key in names if key in vars(value))
+        if name in scope and not isinstance(scope[name], types.ModuleType):
+            yield scope, name, scope[name]
+        else:
+            modules += [scope[name]] if name in scope else _imported(name, scope)
+    seen: set[int] = set()
+    while modules:
+        module = modules.pop(0)
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        is_own, content = not is_library(module.__name__), vars(module)
+        for name in names:
+            if isinstance(content.get(name), types.ModuleType):
+                modules.append(content[name])
+            elif name in content and (is_own or _is_own_function(content[name])):  # patched into a library
+                yield content, name, content[name]
+
+
+def _words(code: types.CodeType) -> set[str]:
+    """Return the names in code, and its strings if it may look them up as names."""
+    codes = list(nested(code))
+    names = {name for part in codes for name in part.co_names}
+    texts = (text for part in codes for text in part.co_consts if isinstance(text, str) and text.isidentifier())
+    return names.union(texts) if names & LOOKUPS else names
+
+
+def _imported(name: str, scope: Mapping[str, Any]) -> list[types.ModuleType]:
+    """Return the loaded modules that an import of this name inside a function may refer to, relative ones included."""
+    package = str(scope.get("__package__") or str(scope.get("__name__", "")).rpartition(".")[0]).split(".")
+    around = [".".join([*package[:count], name]) for count in range(1, len(package) + 1) if package != [""]]
+    return [sys.modules[path] for path in (name, *around) if isinstance(sys.modules.get(path), types.ModuleType)]
 
 
 def _functions(value: Any) -> list[Any]:
@@ -255,7 +484,18 @@ def _functions(value: Any) -> list[Any]:
 
 def _reached(kind: type) -> set[str]:
     """Return the names of the methods that `forward` of a module may call, directly or indirectly."""
+    return _reached_and_words(kind)[0]
+
+
+def names_in(kind: type) -> set[str]:
+    """Return the names and strings in your own code that `forward` of a module may run."""
+    return _reached_and_words(kind)[1]
+
+
+def _reached_and_words(kind: type) -> tuple[set[str], set[str]]:
+    """Return (names of the methods, names and strings in their code); see `_reached` and `names_in`."""
     reached: set[str] = set()
+    every: set[str] = set()
     waiting = {name for name in dir(kind) if name.startswith("__") and name not in MAKING} | {"forward"}
     while waiting:
         name = waiting.pop()
@@ -263,9 +503,24 @@ def _reached(kind: type) -> set[str]:
         methods = [vars(parent)[name] for parent in kind.__mro__ if name in vars(parent)]
         for function in (inspect.unwrap(part) for method in methods for part in _functions(method)):
             if _is_own_function(function):
-                words = (word for code in nested(function.__code__) for word in (*code.co_names, *code.co_consts))
-                waiting |= {word for word in words if isinstance(word, str) and hasattr(kind, word)} - reached
-    return reached
+                words = {
+                    word
+                    for code in nested(function.__code__)
+                    for word in (*code.co_names, *code.co_consts)
+                    if isinstance(word, str)
+                }
+                every |= words
+                waiting |= {word for word in words if hasattr(kind, word)} | _composed(words, kind)
+                waiting -= reached
+    return reached, every
+
+
+def _composed(words: set[str], kind: type) -> set[str]:
+    """Return the names of methods that code may compose and look up, as in getattr(self, f"forward_{mode}")."""
+    ends = [word for word in words if len(word) > 2 and "_" in (word[0], word[-1]) and word.strip("_")]
+    if not words & LOOKUPS or not ends:
+        return set()
+    return {name for name in dir(kind) if any(name.startswith(end) or name.endswith(end) for end in ends)}
 
 
 def _is_own_function(value: object) -> bool:
@@ -295,7 +550,7 @@ def _refuse_hidden_state(value: object) -> None:
     try:
         object.__reduce_ex__(value, 4)
     except TypeError as error:
-        raise UnhashableError(f"{_class_name(type(value))} cannot be hashed") from error
+        raise UnhashableError(f"{_class_name(type(value))} has no content that can be read") from error
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:

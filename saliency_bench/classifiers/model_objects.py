@@ -141,7 +141,8 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
             f"got {one_line(repr(given.logits), 80)}"
         )
     if given.logits is not None and (unhashable := code_hash(given.logits).unhashable):
-        complain(f"logits= of {name} cannot be hashed ({unhashable}): every start computes anew")
+        complain(f"logits= of {name} cannot be hashed ({unhashable}), so that no later start can reuse "
+                 "its results or add to them")  # fmt: skip
     parts = [*model.modules(), *model.parameters()]
     quantised = next((part for part in parts if type(part).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):

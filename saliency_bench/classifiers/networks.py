@@ -4,16 +4,15 @@ import io
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from saliency_bench.classifiers.content import ContentHasher, UnhashableError
+from saliency_bench.classifiers.content import ContentHasher, Place, UnhashableError, names_in
 from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.types import Images
@@ -21,7 +20,8 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import is_library
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-UNSTABLE = "unstable"
+NAMES = ("children", "weights")  # entries of a structure that are lists of names
+UNSTABLE = "unstable: "  # followed by the reason
 # Entries of a transformers config that may differ between equal networks.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_commit_hash")
 # Attributes that do not affect results: torch's own, and library attributes on origin, training and compilation.
@@ -29,11 +29,8 @@ NO_SETTINGS = {
     *vars(nn.Module()),
     "_compiled_call_impl",
     "_is_hf_initialized",
-    "name_or_path",
     "generation_config",
     "warnings_issued",
-    "pretrained_cfg",
-    "default_cfg",
     "grad_checkpointing",
     "gradient_checkpointing",
     "_gradient_checkpointing_func",
@@ -43,6 +40,9 @@ NO_SETTINGS = {
     "_old_forward",
     "hf_device_map",
 }
+# Attributes where libraries store the origin of a network; left out unless your own code names them.
+ORIGIN = {"name_or_path", "pretrained_cfg", "default_cfg", "qconfig"}
+FEW = 4  # elements; smaller library buffers may be arguments, such as mean and std, and are not left out
 SIDE = 224  # of the picture that a network of any size is tried with
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in PIL's mode "L" and torchvision's Grayscale
 Select = Callable[[Any], Tensor]  # what a network gives -> logits (B, K)
@@ -170,37 +170,63 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
     return 1
 
 
-def structure_of(model: nn.Module, known: Mapping[int, str] = MappingProxyType({})) -> dict[str, str]:
+def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
     """Describe everything but the weights, for the classifier's digest.
 
     For every module this is its class, the names of its children and parameters, its hooks and its attributes, private
     ones included, each by content (`ContentHasher`): settings, tensors, arrays, objects, functions with the globals
-    that they name. Attributes that do not affect results (`NO_SETTINGS`) and buffers that a library derives from its
-    settings are left out.
+    that they name. Attributes that do not affect results (`NO_SETTINGS`, `ORIGIN`) and buffers that a library derives
+    from its settings are left out.
 
     Args:
         model: The network.
-        known: {id of a module: its name} of enclosing modules, which are not descended into.
+        hasher: A hasher from `hasher_of_networks`; its `places` are filled with those of the network.
 
     Returns:
-        {"PATH ATTRIBUTE": hash}; `UNSTABLE` for a value whose content differs between processes.
+        {"PATH ATTRIBUTE": hash}; `UNSTABLE` and the reason for a value whose content differs between processes.
     """
-    scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
-    inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
-    modules = [(path, module) for path, module in model.named_modules() if id(module) not in inner]
-    names = {**known, **{id(module): f"module {path}" for path, module in modules}}
-    hasher = ContentHasher(names, partial(_replacement, names))
     structure: dict[str, str] = {}
-    for path, module in modules:
-        for name, value in _settings(module):
-            try:
-                structure[f"{path} {name}"] = hasher.hash(value)
-            except UnhashableError:
-                structure[f"{path} {name}"] = UNSTABLE
+    for path, module, name, value in _network(model, hasher):
+        try:
+            # Libraries read their dicts by key; your code may go through one, operation after operation.
+            modes = ["unordered"] * (is_library(type(module).__module__) and not name.startswith(HOOKS))
+            with hasher.inside(*modes, *["whole"] * (name in NAMES)):
+                content = hasher.hash_in(module, name, value)
+            if content:  # not left out
+                structure[f"{path} {name}"] = content
+        except UnhashableError as error:
+            structure[f"{path} {name}"] = f"{UNSTABLE}{error}"
     return structure
 
 
-def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def hasher_of_networks(left_out: Collection[Place] = ()) -> ContentHasher:
+    """Return a hasher for `structure_of` that leaves out these places."""
+    return ContentHasher(_replacement, left_out)
+
+
+def _network(model: nn.Module, hasher: ContentHasher) -> list[tuple[str, nn.Module, str, Any]]:
+    """Return (path, module, name, value) of everything but the weights. The hasher hashes modules by their paths."""
+    scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
+    inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
+    modules = [(path, module) for path, module in model.named_modules() if id(module) not in inner]
+    for path, module in modules:
+        hasher.names.setdefault(id(module), f"module {path}")
+    ignored = NO_SETTINGS | (ORIGIN - _named(model))
+    return [(path, module, *setting) for path, module in modules for setting in _settings(module, ignored)]
+
+
+def _named(model: nn.Module) -> set[str]:
+    """Return the names in your own code that `forward` of a network may run."""
+    own = {type(module) for module in model.modules() if not is_library(type(module).__module__)}
+    return {word for kind in own for word in names_in(kind)}
+
+
+def keeps_gradients(model: nn.Module) -> bool:
+    """Return whether your own code registers hooks on tensors, as it does to store gradients."""
+    return bool(_named(model) & {"register_hook", "retain_grad"})
+
+
+def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield (name, value) of everything that a module computes with, except its weights."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "script", _script(module)
@@ -210,26 +236,38 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
     yield "children", [(name, child) for name, child in attributes["_modules"].items()]
     yield "weights", [*attributes["_parameters"], *attributes["_buffers"]]
     for hooks in HOOKS:
-        if attributes.get(hooks):
-            yield hooks, list(attributes[hooks].values())
+        yield from ((f"{hooks} {index}", hook) for index, hook in enumerate((attributes.get(hooks) or {}).values()))
+    # Pruning and the older weight norms recompute these attributes from other weights before each pass.
+    before = [hook for hook in attributes["_forward_pre_hooks"].values() if is_library(type(hook).__module__)]
+    derived = {getattr(hook, name, None) for hook in before for name in ("name", "_tensor_name")}
     is_own = not is_library(type(module).__module__)
     for name in attributes["_non_persistent_buffers_set"]:  # `state_dict` leaves these out
         buffer = attributes["_buffers"].get(name)
-        if buffer is not None and (is_own or not buffer.is_floating_point()):
+        if buffer is not None and (is_own or not buffer.is_floating_point() or buffer.numel() <= FEW):
             yield name, buffer
-    yield from ((name, value) for name, value in attributes.items() if name not in NO_SETTINGS)
+    for name, value in attributes.items():
+        if name not in ignored and name not in derived:
+            yield name, value
+            method = getattr(type(module), value, None) if is_own and isinstance(value, str) else None
+            if isinstance(method, FunctionType):  # as in getattr(self, self.mode)
+                yield f"{name} {value}", method
 
 
-def _replacement(names: Mapping[int, str], value: Any) -> Any:
+def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, str, Any]] | None:
     """Return what to hash in place of a value that holds more than settings, else None.
 
     A transformers config is replaced by the entries that it saves. A module that is not registered, such as one in a
     list, is hashed with its weights.
     """
     if isinstance(value, nn.Module):
-        return [structure_of(value, names), dict(value.named_parameters()), dict(value.named_buffers())]
-    if hasattr(value, "to_diff_dict") and not isinstance(value, type):
-        return {key: entry for key, entry in value.to_diff_dict().items() if key not in VOLATILE}
+        network = [(module, f"{path} {name}", item) for path, module, name, item in _network(value, hasher)]
+        weights = [*value.named_parameters(), *value.named_buffers()]
+        return [*network, *((value, f"weight {name}", tensor) for name, tensor in weights)]
+    if isinstance(value, torch.fx.Graph):
+        code = value.python_code("self")
+        return hasher.unordered((code.src, code.globals))
+    if hasattr(type(value), "to_diff_dict"):
+        return hasher.unordered({key: item for key, item in value.to_diff_dict().items() if key not in VOLATILE})
     return None
 
 

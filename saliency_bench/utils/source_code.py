@@ -15,6 +15,7 @@ environment variables, the network, modules imported by a computed name.
 import ast
 import importlib.util
 import inspect
+import os
 import secrets
 import sys
 import sysconfig
@@ -32,6 +33,7 @@ from typing import Any
 from saliency_bench.errors import described, one_line
 
 LIBRARIES = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+LIBRARIES.add(os.path.dirname(os.__file__))
 INSTALLED = {"site-packages", "dist-packages"}  # also of other interpreters, as on PYTHONPATH
 THIS_PACKAGE = "saliency_bench"
 STARTED = time()  # files edited since then may not be what this process has imported
@@ -198,9 +200,11 @@ def is_library(module: str) -> bool:
     package = module.partition(".")[0]
     if package == "__main__":
         return False
-    if package in sys.stdlib_module_names or package == THIS_PACKAGE:
+    if package == THIS_PACKAGE:
         return True
     file = _file(module) or _file(package) or Path()
+    if package in sys.stdlib_module_names and not file.is_absolute():  # one that is built in
+        return True
     return bool(INSTALLED & set(file.parts)) or any(file.is_relative_to(folder) for folder in LIBRARIES)
 
 

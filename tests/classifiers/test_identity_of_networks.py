@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import copy
 import dataclasses
 import datetime
 import enum
@@ -26,6 +27,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import saliency_bench as sb
+from saliency_bench.classifiers import content
+from saliency_bench.utils.source_code import is_library
 
 
 class Mode(enum.Enum):
@@ -47,6 +50,11 @@ class Slotted:
 
     def __call__(self, x):
         return x * self.value
+
+
+class Incomplete(collections.UserDict):
+    def items(self):
+        raise KeyError("missing")
 
 
 class Tagged:
@@ -89,6 +97,12 @@ class Net(nn.Module):
 UNRELATED = [0]
 
 
+def own_module(name, **content):
+    module = types.ModuleType(name)
+    vars(module).update(content)
+    return module
+
+
 def digest_of(network, size=8, **given):
     return sb.load_classifier(network, **{"mean": 0, "std": 1, "size": size, "device": "cpu"} | given).digest
 
@@ -116,6 +130,8 @@ VALUES = {
     "list": lambda v: [v],
     "type of sequence": lambda v: ((1,), [1])[v],
     "nested": lambda v: {"a": [{"b": (v,)}]},
+    "order of a dict": lambda v: dict([("a", 1), ("b", 2)][:: 1 - 2 * v]),
+    "long list": lambda v: [*range(200), {"a": v}],
     "set": lambda v: {"x", "y", "z", v},
     "ordered dict": lambda v: collections.OrderedDict(a=v),
     "default dict": lambda v: collections.defaultdict(list, a=[v]),
@@ -137,7 +153,9 @@ VALUES = {
     "dataclass": lambda v: Settings(nested={"a": v}),
     "namespace": lambda v: argparse.Namespace(a=v),
     "object with slots": Slotted,
+    "mapping with a missing entry": lambda v: Incomplete(a=v),
     "method": lambda v: Slotted(v).__call__,
+    "module": lambda v: own_module("settings", scale=v),
     "function of torch": lambda v: (torch.relu, torch.tanh)[v],
     "built-in function": lambda v: (min, max)[v],
     "lambda": lambda v: (lambda x: x, lambda x: -x)[v],
@@ -217,6 +235,112 @@ def test_settings_of_a_class_and_buffers_count_by_content(monkeypatch):
     monkeypatch.setattr(Tagged, "kind", "second")
     assert digest_of(Net(Tagged())) != before
     assert digest_of(with_buffer(0.0)) == digest_of(with_buffer(0.0)) != digest_of(with_buffer(1.0))
+
+
+class Looking(Net):
+    """Finds what it computes with by names that it puts together, imports or is given."""
+
+    default_cfg: dict
+
+    def __init__(self, mode="first"):
+        super().__init__()
+        self.mode, self.default_cfg = mode, {"scale": 1.0}
+
+    def _by_first(self, x):
+        return self.layer(x)
+
+    def third(self, x):
+        return self.layer(x)
+
+    def forward(self, x):
+        from own_late import SCALE
+
+        x = x.mean((2, 3)) * SCALE * own_package.config.scale * getattr(own_package, "other", 1) * times.factor
+        x = getattr(self, self.mode)(x) if self.mode == "third" else getattr(self, f"_by_{self.mode}")(x)
+        return nn.functional.silu(x * self.default_cfg["scale"])
+
+
+own_package = own_module("own_package", config=own_module("own_package.config", scale=1.0), other=1.0)
+times.factor = 1.0
+# {change: (monkeypatch) -> a network that differs from Looking(), or None}
+LOOKED_UP = {
+    "module of a package": lambda patch: patch.setattr(own_package.config, "scale", 2.0),
+    "attribute by its name as text": lambda patch: patch.setattr(own_package, "other", 2.0),
+    "import within a function": lambda patch: patch.setitem(sys.modules, "own_late", own_module("own_late", SCALE=2.0)),
+    "attribute of a function": lambda patch: patch.setattr(times, "factor", 2.0),
+    "method of a composed name": lambda patch: patch.setattr(Looking, "_by_first", lambda self, x: self.layer(-x)),
+    "function put into a library": lambda patch: patch.setattr(nn.functional, "silu", lambda x: x),
+    "origin that forward reads": lambda patch: changed_setting(Looking(), "default_cfg", {"scale": 2.0}),
+}
+
+
+@pytest.mark.parametrize("change", LOOKED_UP)
+def test_what_forward_looks_up_by_name_counts(change, monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_late", own_module("own_late", SCALE=1.0))
+    before = digest_of(Looking())
+    network = LOOKED_UP[change](monkeypatch)
+    assert digest_of(network if isinstance(network, nn.Module) else Looking()) != before
+
+
+def test_a_method_that_an_attribute_names_counts(monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_late", own_module("own_late", SCALE=1.0))
+    before = digest_of(Looking("third"))
+    monkeypatch.setattr(Looking, "third", lambda self, x: self.layer(-x))
+    assert digest_of(Looking("third")) != before
+
+
+def test_relative_imports_within_a_function_count_whenever_they_are_imported(tmp_path, monkeypatch):
+    digests = []
+    for scale in (1, 1, 2):
+        package = tmp_path / f"{len(digests)}" / "own_relative"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "config.py").write_text(f"SCALE = {scale}.0")
+        (package / "net.py").write_text(
+            "from torch import nn\nclass Net(nn.Linear):\n    def forward(self, x):\n"
+            "        from .config import SCALE\n        return super().forward(x.mean((2, 3))) * SCALE\n"
+        )
+        monkeypatch.syspath_prepend(package.parent)
+        from own_relative.net import Net as Relative
+
+        digests.append(digest_of(seeded(lambda kind=Relative: kind(3, 2))))
+        for name in ("own_relative", "own_relative.net", "own_relative.config"):
+            monkeypatch.delitem(sys.modules, name)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_module_of_your_own_may_have_the_name_of_one_of_python(tmp_path, monkeypatch):
+    (tmp_path / "code.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "code", raising=False)
+    assert not is_library.__wrapped__("code")
+    assert all(is_library.__wrapped__(name) for name in ("sys", "os", "json.decoder", "_thread", "zipimport", "torch"))
+
+
+def without_saving(network, way):
+    """Return a network whose `state_dict` does not have all weights."""
+    if way == "hook":
+        network.register_state_dict_post_hook(lambda module, state, prefix, _: state.pop(prefix + "layer.weight"))
+        return network
+    methods = {"state_dict": lambda self: {}} if way == "method" else {"get_extra_state": lambda self: {"a": 1}}
+    network.__class__ = type("Unsaved", (Net,), methods)
+    return network
+
+
+@pytest.mark.parametrize("way", ["hook", "method", "extra state"])
+def test_weights_count_whatever_the_network_saves(way):
+    first, same, other = (without_saving(Net(), way) for _ in range(3))
+    nn.init.zeros_(other.layer.weight)
+    assert digest_of(first) == digest_of(same) != digest_of(other)
+
+
+def test_few_numbers_that_a_library_does_not_save_count():
+    def network(mean):
+        layer = nn.Identity()
+        layer.register_buffer("mean", torch.full((1, 3, 1, 1), mean), persistent=False)
+        return nn.Sequential(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    assert digest_of(network(0.0)) == digest_of(network(0.0)) != digest_of(network(1.0))
 
 
 def seeded(make):
@@ -314,10 +438,156 @@ def test_what_a_pass_changes_does_not_count():
     assert before == classifier.digest == digest_of(network) == digest_of(Busy())
 
 
+COUNTS, CALLS = {"calls": 0}, 0
+
+
+class Counting(Net):
+    """Writes into things that also hold what it computes with."""
+
+    calls = 0
+
+    def __init__(self, factor, **given):
+        super().__init__()
+        self.settings = types.SimpleNamespace(factor=factor, calls=0)
+        self.members = [Member(factor)]
+        self.register_buffer("count", torch.zeros(2))
+        for name, value in given.items():
+            setattr(self, name, value)
+
+    def forward(self, x):
+        global CALLS
+        CALLS += 1
+        COUNTS["calls"] += 1
+        type(self).calls += 1
+        self.settings.calls += 1
+        self.count += 1
+        return self.members[0](x.mean((2, 3)))
+
+
+class Member(nn.Linear):
+    def __init__(self, factor):
+        super().__init__(3, 2)
+        nn.init.constant_(self.weight, factor)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x):
+        self.features = x
+        return super().forward(x)
+
+
+class Keeper:
+    def __init__(self, factor):
+        self.factor, self.seen = factor, {}
+
+    def __call__(self, module, inputs, output):
+        self.seen["output"] = output
+        return output * self.factor
+
+
+class Gradients(Net):
+    gradient = None
+
+    def keep(self, gradient):
+        self.gradient = gradient
+
+    def forward(self, x):
+        features = self.layer(x.mean((2, 3)) * 1.0)
+        if features.requires_grad:
+            features.register_hook(self.keep)
+        return features * self._value
+
+
+# {what a pass writes into: (setting) -> network}
+WRITING = {
+    "object": lambda v: changed_setting(Counting(1.0), "settings", types.SimpleNamespace(factor=v, calls=0)),
+    "module in a list": lambda v: changed_setting(Counting(1.0), "members", [Member(v)]),
+    "other attribute": lambda v: Counting(1.0, other=v),
+    "hook": lambda v: hooked(Net(), "register_forward_hook", Keeper(v)),
+    "gradient": Gradients,
+}
+
+
+@pytest.mark.parametrize("what", WRITING)
+def test_what_is_beside_the_things_that_a_pass_writes_counts(what):
+    network = WRITING[what](1.0)
+    classifier = sb.load_classifier(network, mean=0, std=1, size=8)
+    before = classifier.digest
+    if what == "gradient":
+        sb.explain(Image.new("RGB", (8, 8), "red"), classifier, "gradient")
+    else:
+        with torch.no_grad():
+            classifier(torch.rand(2, 3, 8, 8))
+    assert before == classifier.digest == digest_of(network) == digest_of(WRITING[what](1.0))
+    assert before != digest_of(WRITING[what](2.0))
+    if what != "gradient":  # of which nothing varies with the picture
+        copied = copy.deepcopy(network)
+        assert digest_of(copied) == before
+
+
+@pytest.mark.parametrize("code", ["method", "global"])
+def test_code_counts_beside_globals_that_a_pass_writes(code, monkeypatch):
+    before = digest_of(Counting(1.0))
+    if code == "method":
+        monkeypatch.setattr(Member, "forward", lambda self, x: x[:, :2])
+    else:
+        monkeypatch.setitem(COUNTS, "scale", 2.0)
+    assert digest_of(Counting(1.0)) != before
+
+
+def test_weights_that_old_norms_compute_before_a_pass_do_not_count():
+    network = seeded(lambda: nn.Sequential(nn.Flatten(), nn.utils.spectral_norm(nn.Linear(192, 2))))
+    before = digest_of(network)
+    assert digest_of(copy.deepcopy(network)) == before
+
+
+def test_a_graph_counts_by_its_code():
+    first = traced(1.0)
+    before = digest_of(first)
+    assert before == digest_of(copy.deepcopy(first)) == digest_of(traced(1.0)) != digest_of(traced(2.0))
+
+
+def traced(factor):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = linear(1.0)
+
+        def forward(self, x):
+            return self.layer(x.mean((2, 3))[:, :2]) * factor
+
+    return torch.fx.symbolic_trace(Scaled())
+
+
+def test_much_plain_data_and_long_chains_of_functions_are_hashed(monkeypatch, caplog):
+    monkeypatch.setattr(content, "MOST", 1000)
+    scope = {"__name__": "__main__"}
+    chain = "".join(f"def f{index}(x): return f{index + 1}(x)\n" for index in range(90))
+    exec(f"{chain}def f90(x): return x", scope)
+    rows = [{"file": f"{index}.jpg", "label": index} for index in range(2000)]
+    digests = [digest_of(Net([rows, scope["f0"]])) for _ in range(2)]
+    assert digests[0] == digests[1]
+    assert not caplog.messages
+    scope["f90"].__defaults__ = (1,)
+    assert digest_of(Net([rows, scope["f0"]])) != digests[0]
+    rows[1999]["label"] = 0
+    assert digest_of(Net([rows, scope["f0"]])) not in digests
+
+
+def test_objects_in_sets_that_refer_to_each_other_have_no_content(caplog):
+    nodes = [types.SimpleNamespace(number=number, near=None) for number in range(3)]
+    for node in nodes:
+        node.near = {Slotted(other) for other in nodes}
+    digest_of(Net(nodes))
+    assert "_value cannot be hashed (a set of objects that refer to each other" in caplog.text
+
+
 def test_an_attribute_without_stable_content_is_reported_and_nothing_is_reused(caplog):
     classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
     assert classifier.digest == classifier.digest
-    assert "module:Net: _value cannot be hashed, so results are recomputed at every start" in caplog.messages
+    assert caplog.messages == [
+        "module:Net: _value cannot be hashed (_io TextIOWrapper has no content that can be read), so that no later "
+        "start can reuse its results or add to them"
+    ]
     assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
 
 
