@@ -467,10 +467,10 @@ class Classifier(nn.Module):
 
         Each call uses a different picture, so that stored features differ from those of an earlier call.
         """
-        before, colour = self._gives_logits, secrets.randbelow(1000) / 1000
+        before, noise = self._gives_logits, torch.Generator().manual_seed(secrets.randbits(32))
         with untouched(self), self.uncounted():
             for height, width in [self.geometry.frame] if self.geometry.frame else TRIED:
-                images = torch.full((1, 3, height, width), colour, device=self.device)
+                images = torch.rand(1, 3, height, width, generator=noise).to(self.device)
                 if keeps_gradients(self.model):
                     with suppress(Exception):  # a network may raise any exception for an unsupported size
                         logits = self(images.requires_grad_())

@@ -14,6 +14,7 @@ import copyreg
 import enum
 import functools
 import inspect
+import io
 import sys
 import threading
 import types
@@ -202,7 +203,7 @@ class ContentHasher:
             yield from ("array", str(value.dtype), str(value.shape), np.ascontiguousarray(value).tobytes())
         elif isinstance(value, memoryview):
             yield from ("bytes", value.tobytes())
-        elif isinstance(value, OPAQUE):
+        elif isinstance(value, OPAQUE) or _is_log(value):
             yield from ("opaque", kind.__name__)
         elif isinstance(value, type):
             yield from self._class(value)
@@ -426,6 +427,11 @@ def _tensor(value: torch.Tensor) -> Iterator[str | bytes]:
         yield plain.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     except (RuntimeError, NotImplementedError, TypeError) as error:
         raise UnhashableError(f"a tensor of dtype {value.dtype} and layout {value.layout} cannot be hashed") from error
+
+
+def _is_log(value: object) -> bool:
+    """Return whether a value is a file that can only be written to."""
+    return isinstance(value, io.IOBase) and not value.closed and value.writable() and not value.readable()
 
 
 def _contents(cell: types.CellType) -> object:

@@ -573,6 +573,12 @@ def test_much_plain_data_and_long_chains_of_functions_are_hashed(monkeypatch, ca
     assert digest_of(Net([rows, scope["f0"]])) not in digests
 
 
+def test_a_file_that_is_only_written_to_does_not_count(tmp_path, caplog):
+    with open(tmp_path / "first.log", "w") as first, open(tmp_path / "second.log", "a") as second:
+        assert digest_of(Net(first)) == digest_of(Net(second))
+    assert not caplog.messages
+
+
 def test_objects_in_sets_that_refer_to_each_other_have_no_content(caplog):
     nodes = [types.SimpleNamespace(number=number, near=None) for number in range(3)]
     for node in nodes:
