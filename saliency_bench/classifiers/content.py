@@ -96,11 +96,11 @@ class ContentHasher:
         self._open.clear()
         self._first = len(self._hashes)
         try:
-            return b"".join(self.held(holder, name, value)[1:]).hex()
+            return b"".join(self.hash_place(holder, name, value)[1:]).hex()
         finally:
             sys.setrecursionlimit(limit)
 
-    def held(self, holder: object, name: str, value: object) -> tuple[bytes, ...]:
+    def hash_place(self, holder: object, name: str, value: object) -> tuple[bytes, ...]:
         """Return the name and hash of the value in a place; () if the place is left out.
 
         A list or dict that is left out is hashed as an empty one.
@@ -196,7 +196,7 @@ class ContentHasher:
             yield from ("special", replaced)
         elif replaced is not None:
             for place in replaced:
-                yield from self.held(*place)
+                yield from self.hash_place(*place)
         elif isinstance(value, torch.Tensor):
             yield from _tensor(value)
         elif isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
@@ -249,7 +249,7 @@ class ContentHasher:
         else:
             yield from ("own function", self._hash(function.__code__))
         for cell in function.__closure__ or ():  # and wrapped functions
-            yield from self.held(cell, "", _contents(cell))
+            yield from self.hash_place(cell, "", _contents(cell))
         if not function.__closure__:
             yield self._hash([])
         if is_library(module):
@@ -257,10 +257,10 @@ class ContentHasher:
         for values in (function.__defaults__, function.__kwdefaults__):
             yield self._hash(values)
         for scope, name, value in _globals(function.__code__, function.__globals__):
-            yield from self.held(scope, name, value)
+            yield from self.hash_place(scope, name, value)
         for name, value in sorted(vars(function).items()):
             if name not in UNIMPORTANT:
-                yield from self.held(function, name, value)
+                yield from self.hash_place(function, name, value)
 
     def _module(self, module: types.ModuleType) -> Iterator[str | bytes]:
         """Yield the name of a module, and the data in your own module, which may be a config."""
@@ -270,7 +270,7 @@ class ContentHasher:
                 value, bool | int | float | str | list | tuple | dict | set | np.ndarray | torch.Tensor
             )
             if is_data and not name.startswith("__"):
-                yield from self.held(vars(module), name, value)
+                yield from self.hash_place(vars(module), name, value)
 
     def _code(self, code: types.CodeType) -> Iterator[str | bytes]:
         """Yield the instructions of code, without file names and line numbers."""
@@ -298,7 +298,7 @@ class ContentHasher:
                     continue
                 for part in _functions(value) or [value]:
                     if (is_own or _is_own_function(part)) and not isinstance(part, DESCRIPTORS):
-                        yield from self.held(parent, name, part)
+                        yield from self.hash_place(parent, name, part)
 
     def _object(self, value: Any) -> Iterator[str | bytes]:
         """Yield the class, attributes and items of an object."""
@@ -316,7 +316,7 @@ class ContentHasher:
         else:
             _refuse_hidden_state(value)
         for name, attribute in sorted(_state(value)):
-            yield from self.held(value, name, attribute)
+            yield from self.hash_place(value, name, attribute)
 
     def _mapping(self, value: Mapping) -> Iterator[str | bytes]:
         """Yield the keys and values of a mapping, in their order."""
@@ -329,7 +329,7 @@ class ContentHasher:
         with self.inside("whole", "many") if len(items) > LARGE else nullcontext():
             for key, item in items:
                 hashed = self._hash(key)
-                pairs += [(hashed, part) for part in self.held(value, f"{ITEM}{hashed.hex()}", item)[1:]]
+                pairs += [(hashed, part) for part in self.hash_place(value, f"{ITEM}{hashed.hex()}", item)[1:]]
         for pair in sorted(pairs) if "unordered" in self._modes else pairs:
             yield from pair
 
@@ -338,7 +338,7 @@ class ContentHasher:
         with self.inside("whole", "many") if len(value) > LARGE else nullcontext():
             for index, item in enumerate(value):
                 is_place = isinstance(value, list)
-                yield from self.held(value, f"{ITEM}{index}", item)[1:] if is_place else [self._hash(item)]
+                yield from self.hash_place(value, f"{ITEM}{index}", item)[1:] if is_place else [self._hash(item)]
 
     def _set(self, value: set | frozenset) -> list[bytes]:
         """Return the sorted hashes of the items of a set."""
@@ -366,7 +366,7 @@ class ContentHasher:
             for items in reduced[3:5]:
                 yield self._hash(None if items is None else list(items))
         for name, attribute in sorted(vars(value).items()) if has_attributes else ():
-            yield from self.held(value, name, attribute)
+            yield from self.hash_place(value, name, attribute)
 
 
 def changed(before: ContentHasher, after: ContentHasher) -> set[Place]:

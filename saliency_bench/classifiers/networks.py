@@ -217,8 +217,8 @@ def _network(model: nn.Module, hasher: ContentHasher) -> list[tuple[str, nn.Modu
 
 def _named(model: nn.Module) -> set[str]:
     """Return the names in your own code that `forward` of a network may run."""
-    own = {type(module) for module in model.modules() if not is_library(type(module).__module__)}
-    return {word for kind in own for word in names_in(kind)}
+    classes = {type(module) for module in model.modules() if not is_library(type(module).__module__)}
+    return {word for kind in classes for word in names_in(kind)}
 
 
 def keeps_gradients(model: nn.Module) -> bool:
