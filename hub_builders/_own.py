@@ -62,6 +62,12 @@ def check_split(owner: str, split: str) -> None:
         raise UserError(f"{owner}: split={split} is unknown; use hash, train, validation or test")
 
 
+def split_of(name: str) -> str | None:
+    """Return the split that a folder of a path names, also as Train or val2017; None where there is none."""
+    folders = (part.lower().rstrip("0123456789") for part in name.split("/")[:-1])
+    return next((SPLITS[folder] for folder in folders if folder in SPLITS), None)
+
+
 def pictures_in(
     folder: Path, log: BuildLog, without: Path | None = None, kind: str = "image", used: Container[Path] = ()
 ) -> list[str]:
@@ -138,6 +144,7 @@ def _opens(path: Path) -> bool:
 
 def leave_out_beside(source: Path, images: Path, read: Container[Path | None], log: BuildLog) -> None:
     """Log what a source holds besides the pictures' folder and the files that are read; a folder only by its name."""
+    logged = {entry["id"] for entry in log.left_out}
     for place in (images, *images.parents):
         if source not in place.parents:
             return
@@ -145,8 +152,8 @@ def leave_out_beside(source: Path, images: Path, read: Container[Path | None], l
             is_built = (path / REPORT).is_file()  # by an earlier build
             if path == place or path in read or is_built or _is_hidden(path.name) or not _writable(path.name, log):
                 continue
-            name = _path(path, source) + "/" * path.is_dir()
-            log.leave_out(name, "image", "it lies outside the pictures' folder")
+            if (name := _path(path, source) + "/" * path.is_dir()) not in logged:
+                log.leave_out(name, "image", "it lies outside the pictures' folder")
 
 
 def _path(path: Path, folder: Path) -> str:

@@ -4,9 +4,11 @@
 
 Source: the annotations (`images`, `categories`, and `annotations` with polygons or run lengths), and the folder with
 the pictures that `file_name` refers to. A `file_name` is matched by the end of its path, also a path from another
-machine, provided exactly one picture matches. For a source with `annotations.json` (or `result.json`, as in Label
-Studio) and `images/`, `--images` (or `--source`) is enough. Here `--json` is the file of annotations; the build report
-is printed as text, and written as JSON to `build_report.json`.
+machine, provided exactly one picture matches. For a source with `annotations.json` (`result.json` in Label Studio,
+`labels.json` in FiftyOne) and `images/` or `data/`, `--images` (or `--source`) is enough, and so it is for folders
+train, valid or val, and test that each hold pictures and their annotations, as Roboflow exports them. Folders of these
+names become splits. Here `--json` is the file of annotations; the build report is printed as text, and written as JSON
+to `build_report.json`.
 """
 
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _coco, _multilabel, _own
 from saliency_bench.hub_builders._frames import LABEL_STUDIO, Frame, Shape, frame_of, union
 from saliency_bench.hub_builders._source import base_of, needed, part, picture_of
+from saliency_bench.hub_builders._source import entries as entries_of
 from saliency_bench.utils.picture_names import Meant, Names, plain
 from saliency_bench.utils.pictures import Picture, UnreadableError
 
@@ -43,8 +46,11 @@ or `stored` decides, else the mask is left out. With `boxes`, the box of an obje
 
 HOME = "the pictures (`--images DIR`), and `--json FILE` with the annotations"
 FIX = "export the annotations again as COCO JSON"
-# Usual names of the file of annotations: ours, then those of Label Studio, CVAT and Roboflow.
-LISTINGS = ("annotations.json", "result.json", "annotations/instances_default.json", "_annotations.coco.json")
+# Usual names of the file of annotations: ours, then those of Label Studio, CVAT, Roboflow and FiftyOne.
+LISTINGS = (
+    "annotations.json", "result.json", "annotations/instances_default.json", "_annotations.coco.json", "labels.json",
+)  # fmt: skip
+PICTURES = ("images", "data")  # usual folders of the pictures, beside the file of annotations
 
 UPRIGHT = "its outlines are read as drawn on the upright picture (--stored: on the file as stored, if both fit)"
 STORED = "its outlines are read as drawn on the file as stored (--upright: on the upright picture, if both fit)"
@@ -87,25 +93,53 @@ def samples(
         classes: all gives a sample for each class of an image, image gives one for each image.
         drop: leave out images that show one of these classes.
         boxes: an object without an outline counts with its box.
-        split: train, validation or test for all; hash for 70, 15 and 15 percent (default: test).
+        split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test).
         upright: outlines on pictures that EXIF turns refer to the upright picture, if both could be meant.
         stored: they refer to the file as stored, if both could be meant.
     """
     given = needed(source, "coco-json", HOME)
-    base = given if json else next((base for base in _bases(given) if base), given)
-    images = base / "images" if (base / "images").is_dir() else base
-    path = _own.given_path(json, "json") if json else _listing(base)
-    entries, names = _coco.entries_in(path, "", log, FIX, id_of)
-    log.classes = {"label": list(dict.fromkeys(names[key] for key in sorted(names, key=_order)))}
+    sources = [_annotated(given, _own.given_path(json, "json"))] if json else _sources(given)
+    read = [_coco.entries_in(path, "", log, FIX, id_of) for _, path in sources]
+    log.classes = {"label": list(dict.fromkeys(names[key] for _, names in read for key in sorted(names, key=_order)))}
+    log.expected = sum(len(entries) for entries, _ in read)
     without = _multilabel.dropped("coco-json", classes, drop, log.classes["label"])
+    choice = "upright" if upright else "stored" if stored else ""
+    beside = [place for images, path in sources for place in (images, path, path.parent)]
+    for (images, path), (entries, names) in zip(sources, read, strict=True):
+        _own.leave_out_beside(given, images, beside, log)
+        folder = f"{images.relative_to(given).as_posix()}/" if len(sources) > 1 else ""
+        for image_id, name, entry, objects in _pictures(images, path, entries, names, folder, without, log):
+            part_of = None if split == "hash" else split or _own.split_of(folder + name) or "test"
+            yield Job(samples_of, image_id, images / name, part_of, entry.frame, objects, classes, boxes, choice,
+                      _of_label_studio(entry))  # fmt: skip
+
+
+def _pictures(
+    images: Path,
+    path: Path,
+    entries: dict[Any, _coco.Entry],
+    names: dict[Any, str],
+    folder: str,
+    without: list[str],
+    log: BuildLog,
+) -> Iterator[tuple[str, str, _coco.Entry, dict[str, list[Any]]]]:
+    """Yield (image id, name of the picture, entry, objects of each class) of the images in a file of annotations.
+
+    Args:
+        images: the folder of the pictures.
+        path: the file of annotations.
+        entries: its images.
+        names: its categories.
+        folder: text before each image id.
+        without: classes whose images are left out.
+        log: receives what is left out.
+    """
     pictures = _own.pictures_in(images, log, used=[path])
     unread = _own.unread(log)
-    _own.leave_out_beside(given, images, [path, path.parent], log)
-    ids, meant = _own.ids_of(pictures), Names(pictures).resolved(entry.file_name for entry in entries.values())
+    ids = {name: folder + image_id for name, image_id in _own.ids_of(pictures).items()}
+    meant = Names(pictures).resolved(entry.file_name for entry in entries.values())
     _check_found(path, images, ids, meant, log)
-    log.expected = len(entries)
     seen: set[str] = set()
-    choice = "upright" if upright else "stored" if stored else ""
     for key in sorted(entries, key=_order):
         entry = entries[key]
         name, picture = plain(entry.file_name), meant[entry.file_name]
@@ -117,9 +151,7 @@ def samples(
             log.leave_out(name, "image", reason or "its picture is in the annotations twice; the first counts")
             continue
         seen.add(picture.picture)
-        part_of = None if split == "hash" else split or "test"
-        yield Job(samples_of, ids[picture.picture], images / picture.picture, part_of, entry.frame, objects, classes,
-                  boxes, choice, _of_label_studio(entry))  # fmt: skip
+        yield ids[picture.picture], picture.picture, entry, objects
 
 
 def id_of(value: Any) -> int | str | None:
@@ -137,22 +169,32 @@ def _order(key: int | str) -> tuple[bool, int, str]:
     return (True, 0, key) if isinstance(key, str) else (False, key, "")
 
 
+def _sources(given: Path) -> list[tuple[Path, Path]]:
+    """Return (folder of pictures, file of annotations) of a source; several if its folders of splits each have both."""
+    if not any((given / name).is_file() for name in LISTINGS):
+        splits = [folder for folder in entries_of(given) if _own.split_of(f"{folder.name}/") and folder.is_dir()]
+        if len(listings := [listing for folder in splits if (listing := _listing(folder))]) > 1:
+            return [_annotated(listing.parent, listing) for listing in listings]
+    base = next((base for base in _bases(given) if base), given)
+    return [_annotated(base, _listing(base) or part(base, LISTINGS[0], HOME))]
+
+
+def _annotated(base: Path, path: Path) -> tuple[Path, Path]:
+    """Return the folder of the pictures and the file of annotations."""
+    return next((base / name for name in PICTURES if (base / name).is_dir()), base), path
+
+
 def _bases(source: Path) -> Iterator[Path | None]:
-    """Yield, for each usual file of annotations, the folder that holds it, with or without images/; None if missing."""
+    """Yield, for each usual file of annotations, the folder that holds it, best with the pictures; None if missing."""
     for name in LISTINGS:
-        for wanted in ((name, "images"), (name,)):
+        for wanted in (*((name, folder) for folder in PICTURES), (name,)):
             base = base_of(source, *wanted)
             yield base if (base / name).is_file() else None
 
 
-def _listing(base: Path) -> Path:
-    """Return the file of annotations in a folder.
-
-    Raises:
-        UserError: There is no such file.
-    """
-    there = [base / name for name in LISTINGS if (base / name).is_file()]
-    return there[0] if there else part(base, LISTINGS[0], HOME)
+def _listing(base: Path) -> Path | None:
+    """Return the usual file of annotations in a folder."""
+    return next((base / name for name in LISTINGS if (base / name).is_file()), None)
 
 
 def _of_label_studio(entry: _coco.Entry) -> bool:

@@ -41,6 +41,9 @@ is not black or 0, or with `foreground` those of that value or colour."""
 HOME = "pictures in a folder for each class, or with a table of labels (`--images DIR`, `--labels CSV`)"
 PICTURE = ("image", "file", "filename", "imageid", "id", "path", "name")
 LABEL = ("label", "class", "category", "target", "labelname", "classname")
+# Folders that datasets sort their files into: those of PASCAL VOC, Cityscapes, CVAT and others.
+NO_CLASSES = ("annotations", "annotation", "jpegimages", "segmentationclass", "segmentationobject", "imagesets",
+              "leftimg8bit", "gtfine", "images", "imgs", "masks", "labels", "trimaps", "segmentations")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,12 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
             log.leave_out(ids[name], "image", "it lies in no class folder")
         else:
             rows[name] = Row(folders[1], _own.SPLITS[folders[0].lower()]) if in_splits else Row(folders[0])
+    if no_classes := sorted({row.label for row in rows.values() if row.label.lower() in NO_CLASSES}):
+        raise UserError(
+            f"{images} has folders called {no_classes[0]}, which is a part of a dataset rather than a class; give "
+            "--images the folder that holds the class folders and --masks that of the masks, or give --labels CSV with "
+            "the columns image and label"
+        )
     if not rows:
         raise UserError(
             f"{images} has no class folders in its splits {', '.join(above)}; sort the pictures of each split into "

@@ -4,7 +4,8 @@
 
 Source: a folder of pictures and, for each picture, a text file with the same name and one line per object:
 `class cx cy w h`, the centre and size of a box, or `class x1 y1 x2 y2 x3 y3 ...`, the corners of an outline or of a
-rotated box, all as fractions of width and height. Poses (`kpt_shape` in `data.yaml`) are refused. Class names are
+rotated box, all as fractions of width and height. Poses are refused: by `kpt_shape` in `data.yaml`, or by lines that
+are a box and points with a visibility of 0, 1 or 2. Class names are
 `names` in a `data.yaml`, or the lines of a `classes.txt`. For a source with `data.yaml` and with `images/` and
 `labels/`, or `train/images/` and `train/labels/`, `--images` (or `--source`) is enough; folders called train, valid or
 val, and test become splits, also with a number (train2017).
@@ -12,7 +13,7 @@ val, and test become splits, also with a number (train2017).
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import yaml
@@ -107,7 +108,7 @@ def samples(
         if name in lacking:
             log.leave_out(image_id, "image", lacking[name])
             continue
-        part = None if split == "hash" else split or _split_of(name) or "test"
+        part = None if split == "hash" else split or _own.split_of(name) or "test"
         yield Job(samples_of, image_id, images / name, folder / chosen[name], part, known, without, classes, stored)
 
 
@@ -232,12 +233,6 @@ def _beside(name: str) -> str:
     return f"{before}/labels/{after}".lstrip("/") if separator else name
 
 
-def _split_of(name: str) -> str | None:
-    """Return the split that a folder of the path names; None where there is none."""
-    folders = (part.lower().rstrip("0123456789") for part in PurePosixPath(name).parts[:-1])  # also Train, val2017
-    return next((_own.SPLITS[folder] for folder in folders if folder in _own.SPLITS), None)
-
-
 def objects_in(path: Path) -> dict[int, list[list[str]]]:
     """Return {number of the class: the words behind it in each of its lines}.
 
@@ -280,6 +275,8 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
         values = [float(word) for word in words]
     except ValueError:
         raise UnreadableError("labels with coordinates that are not numbers") from None
+    if _is_pose(values):
+        raise UnreadableError("labels of a pose (a box and points with visibilities), whose points are not an outline")
     if not all(-SLACK <= value <= 1 + SLACK for value in values):
         raise UnreadableError("labels with coordinates that are not parts of width and height, from 0 to 1")
     if len(values) == 4:
@@ -290,6 +287,19 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
         raise UnreadableError(f"labels with {len(values)} numbers, neither a box (4) nor an outline (6, 8, 10 ...)")
     outline = [value * (height if place % 2 else width) for place, value in enumerate(values)]
     return _coco.mask_of([outline], height, width)
+
+
+def _is_pose(values: list[float]) -> bool:
+    """Return whether the numbers are a box and points (x, y, visibility), rather than an outline.
+
+    Two points look like an outline of five corners, so these also have to lie in their box.
+    """
+    if len(values) < 10 or len(values) % 3 != 1 or not set(values[6::3]) <= {0, 1, 2}:
+        return False
+    x, y, across, down = values[:4]
+    points = [point for point in zip(values[4::3], values[5::3], values[6::3], strict=True) if point[2]]
+    near = all(abs(px - x) <= across / 2 + SLACK and abs(py - y) <= down / 2 + SLACK for px, py, _ in points)
+    return len(values) > 10 or (bool(points) and near)
 
 
 def example(folder: Path, count: int, side: int) -> None:

@@ -16,6 +16,7 @@ from saliency_bench.utils.pictures import UnreadableError, opened, orientation_o
 
 DEEP = ("I", "F")  # first letters of modes with more than 8 bits per channel
 LOSSY = ("JPEG", "MPO")
+OFTEN_LOSSY = ("WEBP", "AVIF", "JPEG2000")
 PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 CHOOSE = "choose the object with --foreground"
 
@@ -105,12 +106,12 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
         UnclearMaskError: The mask does not define the object.
     """
     chosen = choices(foreground)
-    if stored.format in LOSSY and not (chosen and all(isinstance(each, tuple) and len(each) == 2 for each in chosen)):
-        raise UnclearMaskError("a JPEG mask, whose values are blurred; save masks as PNG, or give a threshold, such as "
-                               "--foreground 128+ (in Python mask_values=)")  # fmt: skip
     image = stored.convert(PREMULTIPLIED[stored.mode]) if stored.mode in PREMULTIPLIED else stored
     alpha = _alpha(image)
     codes, background, is_colour = _coded(image, alpha)
+    if _is_blurred(stored, codes) and not all(isinstance(each, tuple) and len(each) == 2 for each in chosen or [0]):
+        raise UnclearMaskError(f"a {stored.format} mask, whose values are blurred; save masks as PNG, or give a "
+                               "threshold, such as --foreground 128+ (in Python mask_values=)")  # fmt: skip
     if chosen:
         return np.logical_or.reduce([_chosen(each, image, alpha, codes, background, is_colour) for each in chosen])
     if reason := unclear(codes, background):
@@ -120,6 +121,13 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
         raise UnclearMaskError(f"a mask whose colour and alpha disagree; {CHOOSE}, such as 255 or alpha (in Python "
                                "mask_values=)")  # fmt: skip
     return inside
+
+
+def _is_blurred(stored: Image.Image, codes: np.ndarray) -> bool:
+    """Return whether the format of a mask changes values; formats with a lossless variant may hold two values."""
+    if stored.format in OFTEN_LOSSY and not stored.info.get("lossless"):
+        return len(np.unique(codes)) > 2
+    return stored.format in LOSSY
 
 
 def _alpha(image: Image.Image) -> np.ndarray | None:

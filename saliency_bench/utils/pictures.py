@@ -287,6 +287,17 @@ def _from_array(values: np.ndarray) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(values))
 
 
+def _is_lossless_webp(content: bytes) -> bool:
+    """Return whether the first picture of a WebP file is stored without loss, in a chunk VP8L."""
+    place = 12
+    while content[:4] == b"RIFF" and content[8:12] == b"WEBP" and place < len(content):
+        if content[place : place + 4] in (b"VP8L", b"VP8 "):
+            return content[place : place + 4] == b"VP8L"
+        size = int.from_bytes(content[place + 4 : place + 8], "little")
+        place += 8 + size + size % 2
+    return False
+
+
 def opened(picture: Any) -> Image.Image:
     """Decode anything that `open_rgb` accepts, in its own mode and orientation.
 
@@ -300,7 +311,9 @@ def opened(picture: Any) -> Image.Image:
     if isinstance(picture, str | Path):
         picture = file_bytes(Path(picture))
     if isinstance(picture, bytes):
+        is_lossless = _is_lossless_webp(picture)
         picture = decode(picture, deep=True)
+        picture.info |= {"lossless": True} if is_lossless else {}
     if not isinstance(picture, Image.Image):
         raise UnreadableError("no picture" if picture is None else f"{type(picture).__name__} is not a picture")
     if 0 in picture.size:

@@ -220,6 +220,36 @@ def test_exports_are_found_from_their_folder_and_from_images(tmp_path, given, li
         assert [row["image_id"] for row in sb.load_dataset(out)] == ["a:cat"]
 
 
+@pytest.mark.parametrize(("listing", "beside"), [("_annotations.coco.json", ""), ("labels.json", "data")])
+def test_splits_with_annotations_of_their_own_are_one_dataset(tmp_path, listing, beside):
+    content = source(tmp_path, [{"segmentation": OUTLINE}])
+    for number, split in enumerate(("train", "valid", "test")):
+        folder = tmp_path / "in" / split
+        (folder / beside).mkdir(parents=True)
+        (tmp_path / "pictures/a.jpg").rename(folder / beside / "a.jpg")
+        Image.effect_noise((30, 20), 60).convert("RGB").save(tmp_path / "pictures/a.jpg")
+        content["categories"] = [{"id": number, "name": "cat"}, {"id": 7, "name": f"only {split}"}]
+        content["annotations"][0]["category_id"] = number
+        (folder / listing).write_text(json.dumps(content))
+    (tmp_path / "in/README.txt").write_text("exported")
+    out = sb.build("coco-json", tmp_path / "out", tmp_path / "in", progress=False)
+    rows = {split: sb.load_dataset(out, split=split) for split in ("train", "validation", "test")}
+    found = {
+        split: [(row["image_id"].split("/")[0], row["label"], pixels(row)) for row in rows[split]] for split in rows
+    }
+    assert found == {"train": [("train", 0, 128)], "validation": [("valid", 0, 128)], "test": [("test", 0, 128)]}
+    assert rows["train"].features["label"].names == ["cat", "only test", "only train", "only valid"]
+    assert [entry["id"] for entry in read_report(out)["left_out"]] == ["README.txt"]
+    single = sb.build("coco-json", tmp_path / "single", tmp_path / "in/valid", progress=False)
+    assert [row["image_id"] for row in sb.load_dataset(single)] == ["a:cat"]
+
+
+def test_folders_of_splits_below_one_file_of_annotations(tmp_path):
+    source(tmp_path, [{"segmentation": OUTLINE}], images=("val2017/a.jpg",))
+    out = sb.build("coco-json", tmp_path / "out", tmp_path / "pictures", json=str(tmp_path / "my.json"), progress=False)
+    assert len(sb.load_dataset(out, split="validation")) == 1
+
+
 NAMES = [
     "images/a.jpg",
     "images\\a.jpg",

@@ -264,6 +264,14 @@ def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
         built(tmp_path, **options)
 
 
+@pytest.mark.parametrize("names", [("JPEGImages/0.jpg", "SegmentationClass/0.png"), ("train/images/0.jpg",)])
+def test_folders_of_a_layout_are_no_classes(tmp_path, names):
+    for name in names:
+        picture(tmp_path / "images" / name)
+    with pytest.raises(UserError, match=f"has folders called {names[0].split('/')[-2]}, which is a part of a dataset"):
+        built(tmp_path)
+
+
 def test_the_command_line(tmp_path, capsys):
     for name in ("cat/1.jpg", "dog/2.jpg"):
         picture(tmp_path / "images" / name)

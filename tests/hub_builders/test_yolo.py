@@ -205,6 +205,27 @@ def test_poses_are_refused(tmp_path, shape, names):
     assert of_mask(built(tmp_path, **given)[0]["a:cat"]).any()
 
 
+@pytest.mark.parametrize(
+    "points", ["0.4 0.4 1 0.6 0.6 1", "0.4 0.4 0 0.6 0.6 1", "0.4 0.4 2 0.6 0.6 0", "0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0"]
+)
+def test_poses_are_refused_by_their_lines(tmp_path, points):
+    picture(tmp_path / "in/images/a.png")
+    text(tmp_path / "in/classes.txt", "no\ncat\n")
+    text(tmp_path / "in/labels/a.txt", f"1 0.5 0.5 0.4 0.4 {points}\n")
+    _, left_out, _ = built(tmp_path)
+    assert "labels of a pose (a box and points with visibilities)" in str(left_out)
+
+
+@pytest.mark.parametrize(
+    "outline", ["0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "0 0 1 0 1 1 0 1 0 0", "0 0 0.5 0 1 0 1 1 0 1"]
+)
+def test_outlines_at_the_border_are_no_poses(tmp_path, outline):
+    picture(tmp_path / "in/images/a.png")
+    text(tmp_path / "in/classes.txt", "no\ncat\n")
+    text(tmp_path / "in/labels/a.txt", f"1 {outline}\n")
+    assert of_mask(built(tmp_path)[0]["a:cat"]).any()
+
+
 def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
     """Label Studio's export without images; CVAT's YOLO 1.1."""
     picture(tmp_path / "in/obj_Train_data/a.png")

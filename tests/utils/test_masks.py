@@ -170,6 +170,8 @@ def test_an_ambiguous_mask_is_refused_with_its_values_and_the_option(reason):
      (FULL, "alpha", "without a varying alpha"),
      (with_alpha(NOISE, SOFT), "alpha", "more than two values"),
      (stored(grey(FULL), "JPEG"), "255", "JPEG mask"),
+     (stored(grey(SOFT), "WEBP", quality=30), "nonzero", "WEBP mask, whose values are blurred"),
+     (stored(grey(SOFT), "JPEG2000", irreversible=True), "nonzero", "JPEG2000 mask, whose values are blurred"),
      (b"no picture", "", "the mask cannot be read: not an image"),
      ([grey(FULL), grey(FULL)], "", "a list of 2 pictures, but a sample has one mask"),
      ([[1], [1, 2]], "", "not an array of numbers"),
@@ -178,6 +180,13 @@ def test_an_ambiguous_mask_is_refused_with_its_values_and_the_option(reason):
 def test_unusable_masks_are_refused_with_the_reason(mask, foreground, words):
     with pytest.raises(UnreadableError, match=words):
         read_mask(mask, SIZE, foreground=foreground)
+
+
+def test_formats_with_a_lossless_variant_are_read():
+    three = np.where(BOX, np.uint8(200), np.uint8(100)) * (np.arange(30) > 3).astype(np.uint8)
+    exact = stored(Image.fromarray(three).convert("RGB"), "WEBP", lossless=True)
+    np.testing.assert_array_equal(read_mask(exact, SIZE, foreground="nonzero"), three > 0)
+    np.testing.assert_array_equal(read_mask(stored(grey(FULL), "JPEG2000"), SIZE), FULL > 0)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
