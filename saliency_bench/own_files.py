@@ -55,11 +55,17 @@ def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
         UserError: The file cannot be imported, or has no such function.
     """
     check(text)
-    path, name, written = _parts(text)
+    path, name, _ = _parts(text)
     function = getattr(_imported(path.resolve()), name, None)
     if not callable(function):
         raise UserError(f"{name} of {path} is no function")
-    return function, options.parse(f"{name}:{written}")[1]
+    return function, options_of(text)
+
+
+def options_of(text: str) -> dict[str, object]:
+    """Return the options that follow a function in a text, without importing anything."""
+    _, name, written = _parts(text)
+    return options.parse(f"{name}:{written}")[1]
 
 
 def _parts(text: str) -> tuple[Path, str, str]:

@@ -97,7 +97,11 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     dataset: NotEmpty | PythonObject = _setting("name, folder or Hub id (also hub:OWNER/NAME@COMMIT)", path=True)
-    model: str | PythonObject = _setting("Hub id, local folder or torchvision:NAME", path=True)
+    model: str | PythonObject = _setting(
+        "Hub id, local folder, torchvision:NAME, or your own network: ./net.py:make, timm:NAME:weights=FILE or "
+        "torchvision:NAME:weights=FILE; mean=, std=, size= and labels= may follow",
+        path=True,
+    )
     explainers: tuple[str | PythonObject, ...] = _setting(
         "names; options follow a colon, as in rise:masks=1000,p=0.3", metavar="NAME"
     )

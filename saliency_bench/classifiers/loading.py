@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from saliency_bench.classifiers import checkpoints, model_objects
+from saliency_bench.classifiers import checkpoints, model_objects, own_networks
 from saliency_bench.classifiers.classifier import Classifier, check_finite
 from saliency_bench.classifiers.networks import Select
 from saliency_bench.classifiers.prompts import read_prompts, texts_of
@@ -44,6 +44,10 @@ def load_classifier(
     Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed. A folder of exactly
     this name is used, and a line says so; "hub:owner/name" is the Hub's model in any case, "owner/name@revision" one
     commit or branch of it.
+
+    Your own network can be given as a text, too: "./net.py:make" (a function or class that returns one),
+    "timm:resnet18:weights=best.safetensors", "torchvision:resnet18:weights=best.pth" or "./net.pt" (TorchScript);
+    `mean`, `std`, `size`, `labels` and `name` may follow as options (`classifiers.own_networks`).
 
     A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
     `transformers` or `timm` model are known (see `model_objects`); of any other module, give `mean` and `std`. What is
@@ -91,6 +95,11 @@ def load_classifier(
         # For a single logit the classifier has two class names, so they differ from a single given name.
         prompts = texts if len(texts) == 1 else prompts
     given = model_objects.Given(mean, std, size, labels, logits, name, prompts)
+    if isinstance(model, str | Path) and own_networks.is_own(str(model)):
+        _refuse(None, revision, "")
+        model, written = own_networks.opened(str(model))
+        arguments = {key: value for key, value in vars(given).items() if value is not None}
+        given = model_objects.Given(**(written | arguments))
     if isinstance(model, Classifier):
         _refuse(given, revision, "a Classifier has its own")
         return model.variant(layer, precision, channels_last, target, activation, compile).eval()

@@ -28,7 +28,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import code_hash
 
-HOW_TO_GIVE = "load_classifier(model, mean=..., std=...) takes them"  # mean and std
+HOW_TO_GIVE = "load_classifier(model, mean=..., std=...) takes them, and so does --model ./net.py:make:mean=0.5,std=0.5"
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torchao", "bitsandbytes")
 Values = float | Sequence[float]  # one for all channels, or one per channel
 

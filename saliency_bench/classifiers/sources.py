@@ -192,11 +192,18 @@ def _near_checkpoints(path: Path) -> list[str]:
 
 def _about_file(path: Path) -> str:
     """Return the message for a file in the place of a checkpoint's folder."""
+    own = (
+        f"timm:NAME:weights={path}, torchvision:NAME:weights={path}, or ./net.py:make:weights={path} with a function "
+        "that returns the network"
+    )
     if path.suffix in (".safetensors", ".json"):
-        return f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
-    if path.suffix in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"):
+        folder = f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
+        return folder + f"; for weights of your own, give {own}" * (path.suffix != ".json")
+    if path.suffix in (".bin", ".ckpt", ".pkl", ".pickle"):
+        return f"{path} holds weights without their network; give {own}"
+    if path.suffix in (".onnx", ".pt2", ".tflite", ".engine", ".keras", ".h5"):
         return (
-            f"{path} may hold code and is not opened; build the network, fill it with "
-            "load_state_dict(torch.load(file, weights_only=True)), and give load_classifier the module"
+            f"{path} has no gradients or layers that PyTorch could read; give the network that it was exported from: "
+            "./net.py:make with a function that returns it"
         )
-    return f"{path} is a file; give a folder, a Hub id, torchvision:NAME, or a torch module"
+    return f"{path} is a file; give a folder, a Hub id, torchvision:NAME, ./net.py:make or a torch module"

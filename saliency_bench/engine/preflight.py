@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from saliency_bench import options, own_files, registry
+from saliency_bench.classifiers import own_networks
 from saliency_bench.classifiers.prompts import read_prompts
 from saliency_bench.classifiers.sources import check_name
 from saliency_bench.data.names import list_datasets, short_name, unknown_dataset
@@ -139,6 +140,9 @@ def check_dataset(name: str) -> None:
 
 def check_model(name: str) -> None:
     """Raise UserError for what cannot be the name of a model."""
+    if own_networks.is_own(name):
+        own_networks.check(name)
+        return
     if not name.startswith("torchvision:"):
         check_name(name)
         return
@@ -170,7 +174,10 @@ def check_target(text: str) -> None:
         name = text.removeprefix(PREDICTED_BY)
         if not name:
             raise UserError(f"{text} names no model; write {PREDICTED_BY}MODEL, or the folder of a run of it")
-        return None if (Path(name).expanduser() / MANIFEST).is_file() else check_model(name)
+        if (Path(name).expanduser() / MANIFEST).is_file():
+            return None
+        own_networks.refuse_own(name)
+        return check_model(name)
     if Path(text).is_dir() or "/" in text or Path(text).suffix:
         raise UserError(f"there is no target file {text}; give {', '.join(TARGETS)} or a CSV file")
     raise unknown("target", text, (*TARGETS, f"{PREDICTED_BY}MODEL"))

@@ -23,6 +23,7 @@ from saliency_bench.bound_metric import Metric, as_metric, is_direction_declared
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.model_objects import is_pipeline
+from saliency_bench.classifiers.own_networks import is_own
 from saliency_bench.classifiers.prompts import read_prompts
 from saliency_bench.data.loading import find, fingerprint
 from saliency_bench.data.untrusted import check_columns
@@ -82,8 +83,12 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
     elif "dataset" in plain and not isinstance(dataset, str | PathLike | PythonObject):
         find(dataset)  # which says what is wrong with it
     for name in ("model", "other_model"):
-        if isinstance(model := plain.get(name), nn.Module) or is_pipeline(model):
+        model = plain.get(name)
+        if isinstance(model, nn.Module) or is_pipeline(model):
             plain[name] = _module(name, model, objects)
+        elif isinstance(model, str | PathLike) and is_own(text := os.fspath(model)):
+            classifier = load_classifier(text)
+            plain[name] = _noted(objects, classifier, IN_FILE, text, classifier.digest, repr(text))
     return RunSpec.read(plain), objects
 
 

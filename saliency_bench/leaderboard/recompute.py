@@ -23,6 +23,7 @@ from huggingface_hub import CommitOperationAdd, HfApi
 import saliency_bench
 from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric
+from saliency_bench.classifiers.own_networks import refuse_own
 from saliency_bench.data.hidden_masks import join_masks
 from saliency_bench.data.loading import find, load_dataset
 from saliency_bench.data.names import list_datasets
@@ -333,6 +334,8 @@ def _named(listed: Any, submitted: Any) -> str:
     has_place = listed is not None and (listed.repo or not listed.id.startswith((FOLDER, "module:")))
     loaded, kind = listed if has_place else submitted, type(submitted).__name__.lower()
     name = loaded.repo or loaded.id
+    if kind == "model":
+        refuse_own(name)
     if name in list_datasets() or name.startswith("torchvision:") or (has_place and not loaded.repo):
         return name
     if not could_be_on_the_hub(name) or (kind == "dataset" and "/" not in name):

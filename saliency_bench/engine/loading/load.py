@@ -11,6 +11,7 @@ from saliency_bench.bound_explainer import Explainer, as_explainer, registered_e
 from saliency_bench.bound_metric import Metric, as_metric, check_without_people, registered_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.classifiers.own_networks import refuse_own
 from saliency_bench.data.fingerprints import column_of
 from saliency_bench.engine.checkpoint_writing import base_of
 from saliency_bench.engine.context import RunContext, starts_from_base
@@ -53,6 +54,9 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     _check_other(spec, metrics)
     table = table_of(spec, object_of(spec.dataset, objects), metrics)
     spec = table.spec
+    for model in (spec.model, spec.other_model):
+        if isinstance(model, str):
+            refuse_own(model)
     classifier = load_classifier(
         object_of(spec.model, objects),
         device=spec.device if device is None else device,

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.classifiers.own_networks import refuse_own
 from saliency_bench.engine.answers import answers_of
 from saliency_bench.engine.classified import classified
 from saliency_bench.engine.loading.table import Table
@@ -53,6 +54,7 @@ def predicted_by(
     if (Path(name).expanduser() / MANIFEST).is_file():
         labels, identity, title, answers, predicted = _of_run(Path(name).expanduser(), spec, table)
     else:
+        refuse_own(name)
         other = load_classifier(name, device=model.device, **spec.computing)
         labels, title = other.labels, public_name(other.id, other.repo is None)
         identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
@@ -134,6 +136,7 @@ def _labels(spec: RunSpec, table: Table, digest: str, folder: Path) -> list[str]
     if not isinstance(spec.model, str):
         return None
     try:
+        refuse_own(spec.model)
         classifier = load_classifier(spec.model, device="cpu", **texts_for(spec, {}, table.names))
     except UserError:
         return None
