@@ -218,7 +218,10 @@ class RunSpec(BaseModel):
         "also keep the maps (float16, in the folder maps), which load_maps reads", False, group="computation"
     )
     strict: bool = _setting(
-        "stop at the first sample or chunk that fails instead of leaving it out", False, group="computation"
+        "stop at an explainer that does not fit the network, or at the first sample or chunk that fails, instead of "
+        "leaving it out",
+        False,
+        group="computation",
     )
     device: str | None = _setting("cpu, cuda or cuda:N (default: cuda if available)", None, group="computation")
 

@@ -128,6 +128,7 @@ class RunContext:
         folder: the folder in `out` of what the classifier says.
         plans: of the metrics that ask for partners; none before all samples are predicted.
         retraining: what networks are retrained on.
+        misfits: {explainer that the network does not fit: the reason}; these are not among `explainers`.
     """
 
     spec: RunSpec
@@ -144,6 +145,7 @@ class RunContext:
     folder: str = "predictions"
     plans: dict[Metric, PartnerPlan] = field(default_factory=dict)
     retraining: Retraining = field(default_factory=Retraining)
+    misfits: dict[str, str] = field(default_factory=dict)
 
     @property
     def in_memory(self) -> list[PythonObject]:

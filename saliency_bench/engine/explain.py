@@ -56,8 +56,8 @@ def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Tar
     before = context.classifier.passes
     try:
         maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"{explainer}: {error}") from error
     except Exception as error:
         reason = reason_of(error)
         if context.spec.strict:

@@ -116,6 +116,7 @@ def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
         "target": context.question.rule.name,
         "groups": None if groups is None else {"name": groups.name, "identity": groups.identity},
         "precision": context.identity.precision,
+        **({"misfits": context.misfits} if context.misfits else {}),
         "seed": spec.seed,
         "batch_size": spec.batch_size,
         "provenance": provenance(context.classifier.device, _plugins((*context.explainers, *context.metrics)))

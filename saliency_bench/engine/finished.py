@@ -16,7 +16,7 @@ from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, best, read_cells
 from saliency_bench.results.ranking import read_contrasts
 from saliency_bench.results.run_folder import load_maps, read_run
-from saliency_bench.results.summary import covered, in_short, lines_below, table, table_rows
+from saliency_bench.results.summary import covered, in_short, lines_below, misfits, table, table_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ class Run:
     @property
     def lines(self) -> list[str]:
         """Return the lines below the table, of which the last names the page of the run."""
-        return [*self.verdict, in_short(self.summary, self.cells), f"report: {self.report}"]
+        return [*self.verdict, *misfits(self.summary), in_short(self.summary, self.cells), f"report: {self.report}"]
 
     @property
     def doubt(self) -> str:

@@ -38,6 +38,7 @@ from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.finish import finish
 from saliency_bench.engine.finished import Run
 from saliency_bench.engine.loading.load import load
+from saliency_bench.engine.misfits import without_misfits
 from saliency_bench.engine.plan import Stored, by_explainer, missing, plan, selected
 from saliency_bench.engine.predictions import (
     PredictedChunk,
@@ -115,7 +116,8 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Grou
     check_run_folder(Path(spec.out))
     accelerator = group or accelerator_on(spec.device)
     with without_bars(not progress):
-        return compute(load(spec, objects, accelerator.device), accelerator, started, progress=progress)
+        context = without_misfits(load(spec, objects, accelerator.device))
+        return compute(context, accelerator, started, progress=progress)
 
 
 def compute(context: RunContext, accelerator: Group, started: float, *, progress: bool = True) -> Run:

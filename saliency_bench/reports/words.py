@@ -12,7 +12,7 @@ from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
-from saliency_bench.results.summary import covered, flat_maps
+from saliency_bench.results.summary import covered, flat_maps, misfits
 from saliency_bench.results.summary import notes as notes_of
 from saliency_bench.spec import PREDICTED_BY
 
@@ -246,8 +246,8 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return what must be known about the values of a metric, with a full stop."""
-    return [f"{line}." for line in notes_of(run.cells)]
+    """Return which explainers were left out, and what must be known about the values of a metric, with a full stop."""
+    return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 
 def flat(run: RunData) -> list[str]:

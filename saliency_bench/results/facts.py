@@ -95,6 +95,7 @@ class SummaryFacts(Facts):
     seed: int
     batch_size: Annotated[int, Field(ge=1)]
     faults: dict[str, Count]
+    misfits: dict[str, str] = Field(default_factory=dict)
     halved_chunks: Count
     command: str
     provenance: ProvenanceFacts

@@ -327,6 +327,11 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
     return ", ".join(filter(None, facts))
 
 
+def misfits(summary: dict) -> list[str]:
+    """Return a line about each explainer that was left out, because the network does not fit it."""
+    return [f"left out: {name} ({reason.partition(';')[0]})" for name, reason in summary.get("misfits", {}).items()]
+
+
 def _accuracy(model: dict) -> str:
     """Describe the accuracy of a model in a few words."""
     value, five = model["accuracy"]["value"], model["top5"]

@@ -1,22 +1,20 @@
 """The candidates of `choose`: every explainer that fits the network, with a few settings each, and what they cost."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import get_args, get_type_hints
 
-import torch
-
 from saliency_bench import options, registry
-from saliency_bench.bound_explainer import Explainer, as_explainer, is_ours, load_explainer
+from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.layers import cam_layer, last_feature_map, layout_of
+from saliency_bench.engine.misfits import COUNTS, check_fits
 from saliency_bench.engine.suites.costs import cost_of_map, forward_pass, seconds_per_image
 from saliency_bench.engine.suites.plan import WITH_GRADIENT
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.types import Images, Target
 
-COUNTS = ("steps", "samples", "masks")  # options that say how much is spent on a map
 LESS = 4  # what is spent by the cheaper setting: a quarter
 PER_OPTION = 2  # further values of an option that is one of several texts
 
@@ -121,18 +119,3 @@ def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
     except UserError:  # a network without feature maps, which only some explainers with layers need
         return None
     return None if layout is None else last_feature_map(classifier, images, layout.pixels)
-
-
-def check_fits(explainer: Explainer, classifier: Classifier, images: Images, target: Target) -> None:
-    """Explain an image as cheaply as an explainer of the package can.
-
-    Raises:
-        UserError: The network or an option, such as a layer, does not fit.
-    """
-    if explainer.declaration.needs in ("outputs", "nothing") or not is_ours(explainer.function):
-        return
-    if "outputs" in explainer.declaration.needs:  # a pass for each channel of the layer that Grad-CAM reads in one
-        explainer = load_explainer("gradcam", layer=dict(explainer.options)["layer"])
-    few = tuple((name, 2 if name in COUNTS and value is not None else value) for name, value in explainer.options)
-    with torch.no_grad():
-        replace(explainer, options=few)(classifier, images, target)

@@ -18,7 +18,6 @@ from saliency_bench.engine.choosing.candidates import (
     Candidate,
     candidate_of,
     candidates,
-    check_fits,
     costs,
     seconds_per_pass,
 )
@@ -28,6 +27,7 @@ from saliency_bench.engine.choosing.questions import QUESTIONS, Question, metric
 from saliency_bench.engine.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, Scores, ranking
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.loading.load import load
+from saliency_bench.engine.misfits import check_fits
 from saliency_bench.engine.preflight import check_settings, check_writable
 from saliency_bench.engine.python_objects import describe, modes_kept
 from saliency_bench.engine.reading import group_names

@@ -1,0 +1,61 @@
+"""Explainers that a network does not fit are left out of a run before it begins, by name and with the reason."""
+
+from dataclasses import replace
+
+import torch
+
+from saliency_bench.bound_explainer import Explainer, is_ours, load_explainer
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.engine.context import RunContext
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.target_weights import one_hot
+from saliency_bench.types import Images, Target
+from saliency_bench.utils.messages import complain
+
+COUNTS = ("steps", "samples", "masks")  # options that say how much is spent on a map
+
+
+def check_fits(explainer: Explainer, classifier: Classifier, images: Images, target: Target) -> None:
+    """Explain an image as cheaply as an explainer of the package can.
+
+    Raises:
+        UserError: The network or an option, such as a layer, does not fit.
+    """
+    if explainer.declaration.needs in ("outputs", "nothing") or not is_ours(explainer.function):
+        return
+    if "outputs" in explainer.declaration.needs:  # a pass for each channel of the layer that Grad-CAM reads in one
+        explainer = load_explainer("gradcam", layer=dict(explainer.options)["layer"])
+    few = tuple((name, 2 if name in COUNTS and value is not None else value) for name, value in explainer.options)
+    with torch.no_grad():
+        replace(explainer, options=few)(classifier, images, target)
+
+
+def without_misfits(context: RunContext) -> RunContext:
+    """Return the run without explainers that the network does not fit, and a line about each.
+
+    Raises:
+        UserError: No explainer fits, or one does not and the run is strict.
+    """
+    asking = [item for item in context.explainers if item.declaration.needs not in ("outputs", "nothing")]
+    batch = context.chunk(0).batch if asking and context.data.count else None
+    if batch is None:  # no image of the first chunk can be read, so the run itself shows what does not fit
+        return context
+    image = batch.images[:1]
+    with torch.no_grad():
+        logits = context.classifier(image)
+    predicted = one_hot(logits.argmax(dim=1), logits.shape[1]).to(image)
+    misfits: dict[Explainer, str] = {}
+    for explainer in asking:
+        try:
+            check_fits(explainer, context.classifier, image, predicted)
+        except UserError as error:
+            misfits[explainer] = one_line(error)
+    if not misfits:
+        return context
+    first, reason = next(iter(misfits.items()))
+    fitting = [item for item in context.explainers if item not in misfits]
+    if context.spec.strict or not any(not item.baseline for item in fitting):
+        raise UserError(f"{first} does not fit the network: {reason}")
+    for explainer, reason in misfits.items():
+        complain(f"{explainer} is left out, as it does not fit the network: {reason}")
+    return replace(context, explainers=fitting, misfits={str(item): reason for item, reason in misfits.items()})

@@ -1,0 +1,53 @@
+"""One explainer that the network does not fit stops no other."""
+
+import json
+
+import pytest
+import timm
+import torch
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    torch.manual_seed(0)
+    network = timm.create_model("vit_tiny_patch16_224", depth=2, img_size=32, patch_size=16, num_classes=8)
+    return sb.load_classifier(network, mean=0.5, std=0.5, size=32)
+
+
+@pytest.fixture
+def run(transformer, tmp_path):
+    def started(*explainers, **further):
+        return sb.run(dataset="shapes-xai", model=transformer, explainers=list(explainers), metrics=["saliency_miou"],
+                      limit=4, out=tmp_path / "run", progress=False, **further)  # fmt: skip
+
+    return started
+
+
+def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, capsys, tmp_path):
+    result = run("gradcam", "gae", "random")
+    assert (
+        "gradcam is left out, as it does not fit the network: no convolutional block found" in capsys.readouterr().err
+    )
+    assert [cell.explainer_text for cell in result.cells] == ["gae", "random"]
+    assert result.summary["misfits"].keys() == {"gradcam"}
+    assert any(line.startswith("left out: gradcam (no convolutional block") for line in result.lines)
+    assert "left out: gradcam (no convolutional block" in (result.folder / "report.html").read_text()
+    assert run("gradcam", "gae", "random").complete
+    values = {cell.explainer_text: cell.value for cell in result.cells}
+    again = run("gae", "random")
+    assert again.complete
+    assert {cell.explainer_text: cell.value for cell in again.cells} == values
+    assert "misfits" not in json.loads((result.folder / "summary.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("explainers", "further"),
+    [(("gradcam", "gae"), {"strict": True}), (("gradcam", "random"), {}), (("gradcam", "gradcam_plus_plus"), {})],
+)
+def test_a_strict_run_or_one_without_another_explainer_is_refused_before_it_begins(run, tmp_path, explainers, further):
+    with pytest.raises(UserError, match="^gradcam does not fit the network: no convolutional block"):
+        run(*explainers, **further)
+    assert not (tmp_path / "run").exists()
