@@ -48,6 +48,6 @@ def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, ca
     [(("gradcam", "gae"), {"strict": True}), (("gradcam", "random"), {}), (("gradcam", "gradcam_plus_plus"), {})],
 )
 def test_a_strict_run_or_one_without_another_explainer_is_refused_before_it_begins(run, tmp_path, explainers, further):
-    with pytest.raises(UserError, match="^gradcam does not fit the network: no convolutional block"):
+    with pytest.raises(UserError, match=r"^gradcam does not fit the network: no convolutional block"):
         run(*explainers, **further)
     assert not (tmp_path / "run").exists()

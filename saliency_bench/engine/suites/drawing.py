@@ -120,7 +120,14 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
         handles, names = figure.axes[0].get_legend_handles_labels()
         if len(names) > 1:
             figure.legend(handles, names, loc="outside upper left", ncols=2 + 2 * width, frameon=False)
+        if table.smoke:
+            mark_smoke(figure)
         return save_figure(figure, folder, table.name)
+
+
+def mark_smoke(figure: Figure) -> None:
+    """Write below a figure that it shows drawn pictures and small networks."""
+    figure.supxlabel("smoke size: drawn pictures and small networks, no result", color="#b00020", fontsize=8)
 
 
 def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], columns: list[str]) -> tuple[float, float]:

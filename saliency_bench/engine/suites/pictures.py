@@ -22,10 +22,12 @@ from PIL import Image
 from torch import nn
 
 from saliency_bench.bound_explainer import Explainer
+from saliency_bench.engine.suites.drawing import mark_smoke
 from saliency_bench.engine.suites.jobs import Job
 from saliency_bench.engine.suites.numbers import Results, explainer_text, metric_text
 from saliency_bench.engine.suites.samples import Sample, loaded, with_partners
 from saliency_bench.engine.suites.schema import Images, Picture, PictureAxis, View
+from saliency_bench.engine.suites.tables import SMOKE
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
@@ -79,8 +81,10 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     rows, columns = (_keys(placed, axes, wanted, picture) for wanted in (picture.rows, picture.columns))
     with rc_context(STYLE):
         figure = _figure(placed, rows, columns, results.suite.names)
+        if results.choice.smoke:
+            mark_smoke(figure)
         svg = save_figure(figure, folder, name)
-    notes = [f"Images: {', '.join(dict.fromkeys(key[2] for key in cells))}."]
+    notes = [SMOKE] * results.choice.smoke + [f"Images: {', '.join(dict.fromkeys(key[2] for key in cells))}."]
     return svg, notes
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
+from saliency_bench import registry
 from saliency_bench.analysis.agreement import read_answers
+from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import start
 from saliency_bench.engine.suites import smoke as smoke_data
@@ -26,14 +28,14 @@ from saliency_bench.engine.suites.device_table import (
     works_on,
 )
 from saliency_bench.engine.suites.drawing import Section, section_of, write_page
-from saliency_bench.engine.suites.jobs import Choice, Job, Network, jobs_of, selection
+from saliency_bench.engine.suites.jobs import Choice, Job, Network, data_of, jobs_of, selection
 from saliency_bench.engine.suites.numbers import Results
 from saliency_bench.engine.suites.pictures import draw_picture
 from saliency_bench.engine.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows, side_by_side
 from saliency_bench.engine.suites.schema import Suite, find_suite
 from saliency_bench.engine.suites.settings import settings_table
 from saliency_bench.engine.suites.t_tests import remarks, t_tests
-from saliency_bench.engine.suites.tables import SuiteTable, check_figures, make_table
+from saliency_bench.engine.suites.tables import SMOKE, SuiteTable, as_csv, check_figures, make_table
 from saliency_bench.engine.suites.time_left import TimeLeft
 from saliency_bench.engine.suites.transforms import measure
 from saliency_bench.engine.suites.within import Passes, check_enough, check_timed
@@ -82,7 +84,8 @@ class SuiteResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return the tables and what failed, as the command prints them."""
-        tables = [{"table": table.name, "numbers": table.records, "notes": table.notes} for table in self.tables]
+        tables = [{"table": table.name, "smoke": table.smoke, "numbers": table.records, "notes": table.notes}
+                  for table in self.tables]  # fmt: skip
         return {"tables": tables, "failed": {str(folder): why for folder, why in self.failed.items()}}
 
 
@@ -224,7 +227,8 @@ def _write(
     written = write_tables(content, tables, choice, failed, compare)
     pictures = draw_pictures(content, tables, choice, failed)
     settings = settings_table(name, content, tables)
-    write_text(choice.out / "tables" / f"{path.stem}.settings.md", settings.markdown())
+    mark = f"{SMOKE}\n\n" if choice.smoke else ""
+    write_text(choice.out / "tables" / f"{path.stem}.settings.md", mark + settings.markdown())
     title = f"{name}, smoke size" if choice.smoke else name
     page = choice.out / "suite.html"
     write_page(
@@ -254,10 +258,32 @@ def _choose(
     if not choice.data.is_dir():
         raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
     check_figures(content, tables)
+    _check_not_mixed(content, choice)
     jobs = jobs_of(content, tables, choice)
     if choice.smoke:
         smoke_data.prepare(content, tables, choice)
     return path, content, tables, choice, jobs
+
+
+def _check_not_mixed(content: Suite, choice: Choice) -> None:
+    """Check that tables at smoke size and real ones have folders of their own.
+
+    Raises:
+        UserError: The folder holds tables of the other kind, or drawn pictures lie where a dataset should.
+    """
+    is_smoke = (choice.out / "data" / "networks").is_dir()
+    if choice.smoke != is_smoke and any((choice.out / name).is_dir() for name in ("runs", "tables", "data")):
+        holds, add = ("drawn pictures of --smoke", "real ones") if is_smoke else ("real runs", "those of --smoke")
+        raise UserError(f"{choice.out} holds {holds}, which {add} are not mixed with; give another --out")
+    for name, entry in content.datasets.items():
+        folder = Path(data_of(entry, name, choice))
+        if choice.smoke or not (folder / REPORT).is_file() or entry.name not in registry.files("hub_builders"):
+            continue
+        if (built := read_report(folder)["dataset"]) != entry.name:
+            raise UserError(
+                f"{folder} should hold {entry.name}, but was built by `saliency-bench build {built}`; give --data the "
+                "folder of the real datasets"
+            )
 
 
 def work(
@@ -370,8 +396,7 @@ def write_tables(
         if content.tables[name].t_test:
             compared = t_tests(results, name)
             about += remarks(compared)
-            text = compared.to_csv(index=False, lineterminator="\n")
-            write_text(choice.out / "tables" / f"{name}.t-tests.csv", text)
+            write_text(choice.out / "tables" / f"{name}.t-tests.csv", as_csv(compared, choice.smoke))
         written.append(make_table(name, results, compare, about))
         written[-1].write(choice.out / "tables")
     return written

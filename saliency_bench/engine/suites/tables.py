@@ -21,6 +21,7 @@ BEST, FEW = "*", "†"
 SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
 QUANTITY = "quantity"  # the axis `value` as a column, beside the number itself
 JOIN = ", "
+SMOKE = "Smoke size: drawn pictures and small networks, not the data and networks of the paper. No number is a result."
 
 Key = tuple[str, ...]
 
@@ -36,6 +37,7 @@ class SuiteTable:
         numbers: A row per number: its axes, `SHOWN`, the paper's figure, the difference, notes and runs.
         compare: Whether it is printed with the paper's figures.
         about: Remarks on the runs behind it.
+        smoke: Whether its numbers are of drawn pictures and small networks.
     """
 
     name: str
@@ -44,6 +46,7 @@ class SuiteTable:
     numbers: pd.DataFrame
     compare: bool = False
     about: Sequence[str] = ()
+    smoke: bool = False
 
     @property
     def row_axes(self) -> list[str]:
@@ -119,7 +122,7 @@ class SuiteTable:
             notes.append(f"{BEST}: among the best of its run by this metric, by the paired test.")
         if any(map(rests_on_few, self.records)):
             notes.append(f"{FEW}: rests on fewer than {INTERVAL_FROM} images of a run, which have no interval.")
-        return [*notes, *self.about]
+        return [SMOKE] * self.smoke + [*notes, *self.about]
 
     def markdown(self) -> str:
         """Return the table and its notes as Markdown."""
@@ -129,10 +132,16 @@ class SuiteTable:
     def write(self, folder: Path) -> None:
         """Write TABLE.md, .tex, .csv and .json."""
         write_text(folder / f"{self.name}.md", self.markdown())
-        write_text(folder / f"{self.name}.tex", self.printed.latex())
-        write_text(folder / f"{self.name}.csv", self.numbers.to_csv(index=False, lineterminator="\n"))
-        content = {"table": self.name, "title": self.table.title, "numbers": self.records, "notes": self.notes}
+        write_text(folder / f"{self.name}.tex", self.printed.latex(SMOKE if self.smoke else ""))
+        write_text(folder / f"{self.name}.csv", as_csv(self.numbers, self.smoke))
+        content = {"table": self.name, "title": self.table.title, "smoke": self.smoke, "numbers": self.records,
+                   "notes": self.notes}  # fmt: skip
         write_json(folder / f"{self.name}.json", content)
+
+
+def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
+    """Return numbers as CSV; at smoke size each row says so in a column of its own."""
+    return (numbers.assign(smoke=True) if smoke else numbers).to_csv(index=False, lineterminator="\n")
 
 
 def make_table(name: str, results: Results, compare: bool = False, about: Sequence[str] = ()) -> SuiteTable:
@@ -149,7 +158,8 @@ def make_table(name: str, results: Results, compare: bool = False, about: Sequen
     notes = [_fits(frame, note.where).map({True: note.note, False: ""}) for note in table.notes]
     frame["notes"] = [" ".join(filter(None, texts)) for texts in zip(*notes, strict=True)] if notes else ""
     frame["runs"] = [" ".join(number.runs) for number in frame["number"]]
-    return SuiteTable(name, table, results.suite.names, frame.drop(columns="number"), compare, about)
+    numbers = frame.drop(columns="number")
+    return SuiteTable(name, table, results.suite.names, numbers, compare, about, results.choice.smoke)
 
 
 def figures_of(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
