@@ -1,8 +1,20 @@
 """What `submit` and `push results` have in common: the plan is shown, then carried out."""
 
+import getpass
 import json
+import re
+import shlex
 from argparse import Namespace
 from pathlib import Path
+
+
+def login_name() -> str:
+    """Return the name under which the user of this machine submits to a board in a folder."""
+    try:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", getpass.getuser()).strip("-.")
+    except (OSError, KeyError):  # a container without an entry for its user
+        name = ""
+    return name or "me"
 
 
 def propose(args: Namespace, folder: Path) -> None:
@@ -21,8 +33,13 @@ def propose(args: Namespace, folder: Path) -> None:
         complain("these runs are of smoke size: drawn pictures and small networks, which no leaderboard needs")
     for path in unfinished:
         complain(f"left out: {path} is not finished")
+    to = getattr(args, "to", None)
     plans = [
-        submit.plan(run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run, **more)
+        submit.plan_for_folder(run, to, args.by or login_name(), note=args.note, **more)
+        if to
+        else submit.plan(
+            run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run, **more
+        )
         for run in runs
     ]
     submit.check_sizes(plans)
@@ -37,5 +54,7 @@ def propose(args: Namespace, folder: Path) -> None:
         print(json.dumps(shown[0] if runs == [folder] else shown, indent=2))
     elif args.dry_run:
         print("dry run: nothing was sent")
+    elif url and to:
+        print(f"submitted; show the board: saliency-bench leaderboard --results {shlex.quote(url)}")
     elif url:
         print(f"submitted: {url}")

@@ -5,6 +5,7 @@ example:
   saliency-bench review saliency-bench/results 7 --comment
   saliency-bench review saliency-bench/results 7 --comment --merge
   saliency-bench review saliency-bench/results --comment    # all that are open
+  saliency-bench review ./board                             # the submissions of a board in a folder
 
 It checks out if its author is the submitter, it adds the files of submissions and nothing else, deletes and changes
 nothing, and all numbers follow from the records. The exit code is 1 if it must not be merged. Values can be invented
@@ -14,8 +15,9 @@ commit that was reviewed and no later one.
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.push_scripts import _shared
 
 SECTION = "publish"
@@ -23,7 +25,7 @@ SECTION = "publish"
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("repo", metavar="NAMESPACE/results", help="the results repository")
+    parser.add_argument("repo", metavar="RESULTS", help="NAMESPACE/results of the Hub, or a folder with a board")
     parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="of the pull request (default: all open)")
     parser.add_argument("--comment", action="store_true", help="post the verdict, unless it stands there already")
     parser.add_argument("--merge", action="store_true", help="merge what checks out, unless it has changed since")
@@ -36,6 +38,8 @@ def main(args: Namespace) -> int:
         raise UserError(f"{args.number} is not the number of a pull request; they count from 1")
     from saliency_bench.leaderboard.review import comment, merge, open_pulls, review
 
+    if Path(args.repo).expanduser().is_dir():
+        return _folder(args)
     numbers = open_pulls(args.repo) if args.number is None else [args.number]
     if not numbers and not args.json:
         print(f"no pull request of {args.repo} is open")
@@ -54,3 +58,18 @@ def main(args: Namespace) -> int:
         shown = [verdict.as_dict() for verdict in verdicts]
         print(json.dumps(shown if args.number is None else shown[0], indent=2))
     return 0 if all(verdict.fine for verdict in verdicts) else 1
+
+
+def _folder(args: Namespace) -> int:
+    """Check the submissions of a board in a folder."""
+    from saliency_bench.leaderboard.review import review_folder
+
+    if args.number is not None or args.comment or args.merge:
+        raise UserError(f"{args.repo} is a folder, which has no pull requests; leave out NUMBER, --comment and --merge")
+    reviewed = review_folder(Path(args.repo).expanduser())
+    if args.json:
+        print(json.dumps([{"folder": folder, "problems": problems} for folder, problems in reviewed], indent=2))
+    for folder, problems in reviewed if not args.json else ():
+        print(f"{folder}: {'must not be ranked' if problems else 'checks out'}")
+        print("".join(f"- {one_line(problem, 500)}\n" for problem in problems), end="")
+    return 1 if any(problems for _, problems in reviewed) else 0

@@ -1,9 +1,11 @@
 """Explainers that a network does not fit are left out of a run before it begins, by name and with the reason."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 
+from saliency_bench import registry
 from saliency_bench.bound_explainer import Explainer, is_ours, load_explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.context import RunContext
@@ -36,20 +38,22 @@ def without_misfits(context: RunContext) -> RunContext:
     Raises:
         UserError: No explainer fits, or one does not and the run is strict.
     """
-    asking = [item for item in context.explainers if item.declaration.needs not in ("outputs", "nothing")]
-    batch = context.chunk(0).batch if asking and context.data.count else None
-    if batch is None:  # no image of the first chunk can be read, so the run itself shows what does not fit
+    names = registry.names("explainers")
+    asking = [item for item in context.explainers
+              if item.name in names and item.declaration.needs not in ("outputs", "nothing")]  # fmt: skip
+    image = _image(context) if asking else None
+    if image is None:
         return context
-    image = batch.images[:1]
     with torch.no_grad():
         logits = context.classifier(image)
     predicted = one_hot(logits.argmax(dim=1), logits.shape[1]).to(image)
     misfits: dict[Explainer, str] = {}
     for explainer in asking:
-        try:
-            check_fits(explainer, context.classifier, image, predicted)
-        except UserError as error:
-            misfits[explainer] = one_line(error)
+        with suppress(Exception):  # what goes wrong with one image only is noted beside its score
+            try:
+                check_fits(explainer, context.classifier, image, predicted)
+            except UserError as error:
+                misfits[explainer] = one_line(error)
     if not misfits:
         return context
     first, reason = next(iter(misfits.items()))
@@ -59,3 +63,13 @@ def without_misfits(context: RunContext) -> RunContext:
     for explainer, reason in misfits.items():
         complain(f"{explainer} is left out, as it does not fit the network: {reason}")
     return replace(context, explainers=fitting, misfits={str(item): reason for item, reason in misfits.items()})
+
+
+def _image(context: RunContext) -> Images | None:
+    """Return the first image of the first chunk that the network can answer, (1, 3, H, W); None if there is none."""
+    batch = context.chunk(0).batch if context.data.count else None
+    for image in () if batch is None else batch.images.split(1):
+        with suppress(Exception), torch.no_grad():  # a network may raise anything, for some images only
+            if context.classifier(image).isfinite().all():
+                return image
+    return None

@@ -418,9 +418,11 @@ def _run(
     else:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
-    # Scoring submitted maps runs no explainer, so they are all scored; explainers are run on a few samples.
-    if not maps and not is_hidden and len(ids) > about["samples"]:
-        chosen = np.random.default_rng(about["seed"]).choice(len(ids), about["samples"], replace=False)
+    # Scoring submitted maps runs no explainer, so all are scored. Explainers are run on a few samples, and never on
+    # those that a run with a limit did not submit.
+    if not maps and not is_hidden:
+        few = min(len(ids), about["samples"])
+        chosen = np.random.default_rng(about["seed"]).choice(len(ids), few, replace=False)
         settings["only"] = [f"{CHOSEN}=true"]
         settings["dataset"] = _marked(given["dataset"], setting.split, {ids[place] for place in chosen})
     with TemporaryDirectory() as out:

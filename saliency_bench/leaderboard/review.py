@@ -4,6 +4,7 @@ Nothing of a pull request is executed, and only the files of submissions are dow
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from huggingface_hub import HfApi, RepoFile
 from huggingface_hub.community import DiscussionWithDetails
@@ -91,6 +92,31 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
     if problems:
         return Verdict(repo, number, pull.author, files.commit, folders, problems, [])
     return _verdict(repo, pull, files, folders, api)
+
+
+def review_folder(board: Path) -> list[tuple[str, list[str]]]:
+    """Check the submissions of a board in a folder of this machine.
+
+    Returns:
+        (folder of the submission, its problems), sorted by name.
+
+    Raises:
+        UserError: The folder holds no submissions, or files of its owner are invalid.
+    """
+    owners, problems = Known.read(board)
+    if problems:
+        raise UserError(problems[0])
+    root, folders = Source(board).folders()
+    if not folders:
+        raise UserError(f"{board} holds no submissions; add one with `saliency-bench submit RUN --to {board}`")
+    found: list[tuple[str, list[str]]] = []
+    for folder in folders:
+        try:
+            read_folder(root, folder, owners)
+            found.append((folder, []))
+        except UserError as error:
+            found.append((folder, [str(error)]))
+    return found
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:

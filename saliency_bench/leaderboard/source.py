@@ -10,6 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from saliency_bench.errors import UserError, described
 from saliency_bench.hub import client, errors
+from saliency_bench.hub.names import could_be_on_the_hub
 from saliency_bench.leaderboard.cache import read_cached
 from saliency_bench.leaderboard.checks import Checked, known_metric, needs_masks
 from saliency_bench.leaderboard.known import FOLDERS, Known, content_of
@@ -49,7 +50,7 @@ class Source:
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
         self.location, self.revision, self.api = location, revision, api or client.default_api()
-        if not (location.is_dir() if isinstance(location, Path) else location.count("/") == 1):
+        if not (location.is_dir() if isinstance(location, Path) else could_be_on_the_hub(location) and "/" in location):
             raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:

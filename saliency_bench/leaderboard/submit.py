@@ -7,9 +7,9 @@ sent as well.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -39,6 +39,7 @@ from saliency_bench.leaderboard.template import score_maps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.summary import table
+from saliency_bench.utils.files import write_with
 from saliency_bench.utils.messages import counted
 
 EMPTY = "columns"  # folder of tables without results
@@ -61,6 +62,7 @@ class SubmissionPlan:
         pending: the address of an open pull request with exactly these cells.
         pull_request: the address of the pull request that was made.
         api: of the account that submits.
+        board: a board in a folder of this machine, to which files are written instead of a pull request.
     """
 
     repo: str
@@ -76,6 +78,7 @@ class SubmissionPlan:
     pending: str | None = None
     pull_request: str | None = None
     api: HfApi = field(default_factory=client.default_api, repr=False)
+    board: Path | None = None
 
     @property
     def nothing(self) -> bool:
@@ -122,6 +125,9 @@ class SubmissionPlan:
         head += [f"pull request to the {visibility} dataset {self.repo}, by {self.submission.result.submitter}:"]
         head += [f"  licence: {LICENSE}, to which you agree by submitting"]
         head += [] if self.rights.may else [f"  {self.rights.line}"]
+        if self.board is not None:
+            made = [f"create the board {self.board}"] * self.create
+            head = [*made, f"add to the board {self.board}, by {self.submission.result.submitter}:"]
         lines += [f"in the same pull request, {self.submission.where}:"] if several else head
         lines += map(_line, self.new)
         return lines + [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
@@ -212,6 +218,8 @@ def propose(plans: Sequence[SubmissionPlan]) -> str | None:
         return None
     check_sizes(sent)
     first = sent[0]
+    if first.board is not None:
+        return _write(sent, first.board)
     if first.submission.result.submitter == NOBODY:
         raise UserError(client.LOGIN)
     title = f"{first.title()} and {len(sent) - 1} more" if len(sent) > 1 else first.title()
@@ -231,6 +239,30 @@ def propose(plans: Sequence[SubmissionPlan]) -> str | None:
     for plan in sent:
         plan.pull_request = commit.pr_url
     return commit.pr_url
+
+
+def _write(plans: Sequence[SubmissionPlan], board: Path) -> str:
+    """Write submissions into a board in a folder, each whole or not at all, and return its path."""
+    if plans[0].create:
+        for path, made in board_files(board.name).items():
+            write_with(board / path, partial(_copy, made))
+    for plan in plans:
+        files = plan.files
+        place = board / plan.submission.only({cell.cell_id for cell in plan.new}).result.folder
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=place.parent, prefix=".") as temporary:
+            folder = Path(temporary) / place.name
+            folder.mkdir()
+            for path, content in files.items():
+                _copy(content, folder / PurePosixPath(path).name)
+            folder.rename(place)
+        plan.pull_request = str(place)
+    return str(board)
+
+
+def _copy(content: bytes | Path, path: Path) -> None:
+    """Write the content of a file."""
+    path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
 
 
 def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -335,6 +367,37 @@ def plan(
     return proposed
 
 
+def plan_for_folder(
+    run: str | Path, board: str | Path, by: str, *, note: str = "", link: str = "", with_maps: bool = False
+) -> SubmissionPlan:
+    """Compare a finished run with a board in a folder of this machine, which `publish` creates if it is missing.
+
+    Args:
+        run: folder of the run.
+        board: folder of the board.
+        by: name of the submitter.
+        note: a few words for readers.
+        link: https address of code or paper.
+        with_maps: publish the maps too that `score_maps` has written into the folder.
+
+    Raises:
+        UserError: The folder holds something else, or the run cannot be read.
+    """
+    board = Path(board).expanduser()
+    maps = Path(run) / PUBLISHED if with_maps else None
+    submission = of_run(run, by, note, link)
+    if maps is not None:
+        submission = replace(submission, result=submission.result.model_copy(update={"maps": hashes_of(maps)}))
+    create = not board.exists() or (board.is_dir() and not any(board.iterdir()))
+    if not create and not (board / SCHEMA).is_file():
+        raise UserError(f"{board} exists and is no board, as it has no {SCHEMA}; give a new folder with --to")
+    rights = client.Rights(True, "")
+    proposed = SubmissionPlan(str(board), False, create, False, rights, submission, [], [], [], maps, board=board)
+    _sort_cells(proposed, None if create else "")
+    check_sizes([proposed])
+    return proposed
+
+
 def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
     """Return the account that submits, or None for a dry run without login."""
     if client.token_of(api) is None:
@@ -392,7 +455,7 @@ def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
     """Return the submissions in the repository that share a cell with this one."""
     result = proposed.submission.result
     ids = {cell.cell_id for cell in result.cells}
-    beside = Source(proposed.repo, revision, proposed.api).beside(result)
+    beside = Source(proposed.board or proposed.repo, revision, proposed.api).beside(result)
     return [other for other in beside if ids & {cell.cell_id for cell in other.cells}]
 
 

@@ -133,8 +133,10 @@ def test_pickled_weights_are_not_opened(tmp_path, name):
     torch.save({"classifier.1.weight": Bomb()}, folder / name)
     with pytest.raises(UserError, match=r"no \*\.safetensors.*pickled"):
         load_classifier(folder)
-    with pytest.raises(UserError, match=r"may hold code.*weights_only=True"):
+    with pytest.raises(UserError, match=r"holds weights without their network|holds no TorchScript network"):
         load_classifier(folder / name)
+    with pytest.raises(UserError, match="holds more than tensors and is not opened, as it could run code"):
+        load_classifier(f"torchvision:resnet18:weights={folder / name}")
     assert not (tmp_path / "executed").exists()
 
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import huggingface_hub.constants
 import numpy as np
@@ -284,6 +285,53 @@ def test_a_local_folder_is_a_board_too(run, tmp_path):
     torn = sb.load_results(tmp_path)
     assert len(torn.refused) == 1
     assert all(row["submitters"] == ["bob"] for row in torn.cells)
+
+
+def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
+    run, shapes, resnet, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    line = ["submit", str(run), "--to", "./board", "--by", "ada"]
+    assert main([*line, "--dry-run"]) == 0
+    assert not (tmp_path / "board").exists()
+    assert main(line) == 0
+    told = capsys.readouterr().out
+    assert "create the board board" in told
+    assert "show the board: saliency-bench leaderboard --results board" in told
+    files = {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()}
+    assert main(line) == 0
+    assert "2 cells are in board with the same values and are not sent" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()} == files
+    assert main(["submit", str(other_run(run, tmp_path)), "--to", "board", "--by", "eve"]) == 0
+    assert main(["review", "board"]) == 0
+    assert capsys.readouterr().out.count(": checks out") == 2
+    ada, eve = sorted(path.parent.relative_to("board").as_posix() for path in Path("board").glob("*/*/*/result.json"))
+    # The run has 12 samples of more: fewer than `recompute` draws.
+    settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]
+    assert main(["recompute", "board", ada, *settings]) == 0
+    assert "12 samples by explainer, largest difference 0" in capsys.readouterr().out
+    assert main(["recompute", "board", eve, *settings]) == 1
+    assert main(["review", "board"]) == 1
+    assert f"{eve}: must not be ranked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("submit RUN --to full", "full exists and is no board, as it has no schema.json; give a new folder with --to"),
+        ("submit RUN --to board --by ../x", "submitter"),
+        ("review full", "full holds no submissions; add one with `saliency-bench submit RUN --to full`"),
+        ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
+        ("leaderboard --results ./nothing --json", "./nothing is not a folder; give a folder of results"),
+    ],
+)
+def test_what_is_no_board_is_one_line(run, tmp_path, monkeypatch, capsys, line, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x.txt").write_text("x")
+    assert main([str(run) if word == "RUN" else word for word in line.split()]) == 2
+    assert words in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "x.txt"]
 
 
 @pytest.mark.slow
