@@ -15,6 +15,7 @@ if not (Path(__file__).parent / "explainers").is_dir():
 
 _HOMES = {
     "load_dataset": "data.loading",
+    "torch_dataset": "data.minibatches",
     "load_classifier": "classifiers.loading",
     "load_explainer": "bound_explainer",
     "load_metric": "bound_metric",
@@ -87,6 +88,7 @@ __all__ = [
     "suite",
     "targets",
     "template",
+    "torch_dataset",
     "train",
 ]
 
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.data.building import build
     from saliency_bench.data.loading import load_dataset
+    from saliency_bench.data.minibatches import torch_dataset
     from saliency_bench.data.names import list_datasets
     from saliency_bench.declarations import explainer, metric
     from saliency_bench.engine.choosing.choose import Choice, choose

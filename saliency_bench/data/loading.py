@@ -234,6 +234,9 @@ def find(
     Arguments and errors are those of `load_dataset`.
     """
     if not isinstance(name, str | Path):
+        settings = builder_options | {"source": source, "revision": revision}
+        if given := [option for option, value in settings.items() if value is not None]:
+            raise UserError(f"a dataset in memory is used as it is; leave out {_listed(given)}")
         return _in_memory(name)
     given = hub_name(str(name), revision)
     folder = None if given.forced else _folder(str(name))
