@@ -6,8 +6,8 @@ from torch import Tensor
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.layers import Layout, cam_layer, check_cut, detached_at, layout_of
 from saliency_bench.errors import UserError
+from saliency_bench.explainers._contrast import explained_score
 from saliency_bench.explainers._gradients import derivative
-from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Target
 
 
@@ -20,7 +20,7 @@ def activation_and_gradient(
     """
     layer = layer or cam_layer(classifier, images)
     with detached_at(classifier.module_named(layer)) as outputs:
-        total = score(classifier(images), target, on, classifier).sum()
+        total = explained_score(classifier, images, target, on).sum()
     layout = feature_layout(name, classifier, images, layer, outputs)
     gradient = derivative(classifier, total, outputs[-1])
     return layout.channels_first(outputs[-1].detach()), layout.channels_first(gradient)
@@ -43,7 +43,12 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
     return layout
 
 
-def cut_if_positive(cam: Tensor, target: Target) -> Tensor:
-    """Return (B, h, w) with negative values set to 0 for samples whose target has no negative weight."""
+def cut_if_positive(cam: Tensor, target: Target, on: str = "logit") -> Tensor:
+    """Return (B, h, w) with negative values set to 0 for samples whose target has no negative weight.
+
+    A weighted contrast keeps them all.
+    """
+    if on == "weighted":
+        return cam
     is_positive = (target >= 0).all(dim=1).view(-1, 1, 1)
     return torch.where(is_positive, cam.relu(), cam)

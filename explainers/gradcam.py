@@ -16,13 +16,14 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
-from saliency_bench.types import Images, Maps, On, Target
+from saliency_bench.types import Images, Maps, OnWeighted, Target
 
 
 @explainer(
     version=3,
     needs="activations, gradients",
     passes=1,
+    signed={"on": "weighted"},
     also_called=("cam",),
     elsewhere=(
         (
@@ -33,7 +34,7 @@ from saliency_bench.types import Images, Maps, On, Target
     ),
 )
 def gradcam(
-    classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
+    classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: OnWeighted = "logit"
 ) -> Maps:
     """Return feature maps weighted by their mean gradient.
 
@@ -42,10 +43,11 @@ def gradcam(
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
         layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability"); "weighted":
+            explain the classes of positive weight against all others (Wang and Wang, 2022; `_contrast.py`).
 
     Returns:
-        Maps (B, H, W); non-negative for samples whose target has no negative weight.
+        Maps (B, H, W); non-negative for samples whose target has no negative weight, unless `on="weighted"`.
 
     Raises:
         UserError: The layer does not exist, has no feature map or runs on several views of an image; or no layer holds
@@ -54,4 +56,4 @@ def gradcam(
     activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
     cam = (weight * activation).sum(dim=1)  # (B, h, w)
-    return enlarge(cut_if_positive(cam, target), images)
+    return enlarge(cut_if_positive(cam, target, on), images)

@@ -13,14 +13,20 @@ from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.declarations import explainer
+from saliency_bench.explainers._contrast import explained_score
 from saliency_bench.explainers._features import cut_if_positive
 from saliency_bench.explainers._gradients import derivative
-from saliency_bench.target_weights import score
-from saliency_bench.types import Images, Maps, On, Target
+from saliency_bench.types import Images, Maps, OnWeighted, Target
 
 
-@explainer(version=2, needs="attention, gradients", passes=1, also_called=("gcv", "vit", "transformer gradcam"))
-def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
+@explainer(
+    version=2,
+    needs="attention, gradients",
+    passes=1,
+    signed={"on": "weighted"},
+    also_called=("gcv", "vit", "transformer gradcam"),
+)
+def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: OnWeighted = "logit") -> Maps:
     """Return Grad-CAM maps of a vision transformer, with the heads' attention as feature maps.
 
     One forward pass, and a backward pass that stops at the last block's attention; memory: the matrices of all blocks.
@@ -29,18 +35,19 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: O
         classifier: the network to explain.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability"); "weighted":
+            explain the classes of positive weight against all others (Wang and Wang, 2022; `_contrast.py`).
 
     Returns:
-        Maps (B, H, W); non-negative for samples whose target has no negative weight.
+        Maps (B, H, W); non-negative for samples whose target has no negative weight, unless `on="weighted"`.
 
     Raises:
         UserError: The network has no attention, or its attention is not from all patches to all patches.
     """
     with recording_attention(classifier, images, start=-1) as seen:
-        total = score(classifier(images), target, on, classifier).sum()
+        total = explained_score(classifier, images, target, on).sum()
     matrix = seen.matrices[-1]
     gradient = derivative(classifier, total, matrix)
     weight = gradient.float()[..., seen.tokens.patches.flatten()].mean(dim=-1, keepdim=True)  # (B, heads, T, 1)
     cam = seen.read((weight * matrix.detach().float()).mean(dim=1))  # (B, h, w)
-    return enlarge(cut_if_positive(cam, target), images)
+    return enlarge(cut_if_positive(cam, target, on), images)

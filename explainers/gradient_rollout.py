@@ -11,16 +11,17 @@ of patches is enlarged to the image by bilinear interpolation (`align_corners=Fa
 Published code leaves out block 0; that is `start=1`. Here all blocks count, as in rollout. P3's repository also holds
 this without the relu and from block 0, `relu=False,start=0`: signed maps. With the relu the maps are nearly those of
 gae (Spearman 0.86 to 0.93 on ViTs of random weights with 12 blocks, 0.63 to 0.79 without), and P3's tables tell the two
-apart clearly: its suite takes the reading without.
+apart clearly: its suite takes the reading without. The contrastive rollout of Eriksson et al. (2025), which P3 cites,
+is `relu=False,on=weighted`; their pictures also leave out the lowest nine tenths of each matrix.
 """
 
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
+from saliency_bench.explainers._contrast import explained_score
 from saliency_bench.explainers._flow import by_row, check_start, positive, product, signed
 from saliency_bench.explainers._gradients import derivatives
-from saliency_bench.target_weights import score
-from saliency_bench.types import Images, Maps, On, Target
+from saliency_bench.types import Images, Maps, OnWeighted, Target
 
 
 def check(*, start: int, **others: object) -> None:
@@ -30,7 +31,13 @@ def check(*, start: int, **others: object) -> None:
 
 @explainer(version=2, needs="attention, gradients", passes=1, signed={"relu": False}, check=check)
 def gradient_rollout(
-    classifier: Classifier, images: Images, target: Target, *, start: int = 0, relu: bool = True, on: On = "logit"
+    classifier: Classifier,
+    images: Images,
+    target: Target,
+    *,
+    start: int = 0,
+    relu: bool = True,
+    on: OnWeighted = "logit",
 ) -> Maps:
     """Return attention rollout weighted by the gradients of the score.
 
@@ -42,7 +49,8 @@ def gradient_rollout(
         target: (B, K), weights over the logits.
         start: the first block that counts, from 0.
         relu: cut off negative products of gradient and attention; False: keep them.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability"); "weighted":
+            explain the classes of positive weight against all others (Wang and Wang, 2022; `_contrast.py`).
 
     Returns:
         Maps (B, H, W), non-negative for a class token unless `relu=False`.
@@ -52,7 +60,7 @@ def gradient_rollout(
     """
     check(start=start)
     with recording_attention(classifier, images, start) as seen:
-        total = score(classifier(images), target, on, classifier).sum()
+        total = explained_score(classifier, images, target, on).sum()
     matrices = seen.matrices[start:]
     gradients = derivatives(classifier, total, matrices)
     weigh = positive if relu else signed

@@ -6,6 +6,7 @@ Maps     Float (B, H, W): finite, signed, higher = more evidence for the target
 Masks    Bool  (B, H, W): the ground truth in the prepared frame
 Scores   Float (B,): one number per sample, NaN where undefined
 On       what a target's weights are applied to
+OnWeighted  the same, or "weighted": the weighted contrast of Wang and Wang (2022), see `explainers/_contrast.py`
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ Maps = Tensor
 Masks = Tensor
 Scores = np.ndarray
 On = Literal["logit", "probability"]
+OnWeighted = Literal["logit", "probability", "weighted"]
 
 
 @dataclass(frozen=True)

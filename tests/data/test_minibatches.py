@@ -1,6 +1,8 @@
 """Minibatches of images, masks and labels for a DataLoader, compared with a second reading of each picture."""
 
+import re
 from io import BytesIO
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -197,3 +199,17 @@ def test_sizes_labels_and_masks_that_do_not_fit_are_named():
     assert len(sb.torch_dataset(part)) == 6
     with pytest.raises(UserError, match="validation"):
         sb.torch_dataset(part, "train")
+
+
+@pytest.mark.slow
+def test_the_page_trains_a_network_that_is_right_for_the_right_reasons(tmp_path, monkeypatch):
+    """Its penalty, once more by a loop over samples; and what it says of its two networks."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "minibatches.md").read_text(encoding="utf-8")
+    names = {}
+    for code in re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S):
+        exec(compile(code, "minibatches.md", "exec"), names)
+    plain, supervised = (names["runs"][penalty] for penalty in (0, 10))
+    inside = [run.cells[0].value for run in (plain, supervised)]
+    assert inside[1] > inside[0] + 0.3
+    assert sum(supervised.predictions()["correct"]) > 0.9 * 100

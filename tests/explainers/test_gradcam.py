@@ -55,6 +55,74 @@ def test_agrees_with_captum_on_a_contrast_which_keeps_negative_values():
     assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
 
 
+def head_maps(model, images):
+    """(B, K, h, w): a literal Grad-CAM of each class, class by class and channel by channel, nothing cut off."""
+    features = model[:4]((images - 0.5) / 0.1).detach().requires_grad_()
+    logits = model[4:](features)
+    maps = []
+    for k in range(logits.shape[1]):
+        (gradient,) = torch.autograd.grad(logits[:, k].sum(), features, retain_graph=True)
+        channels = range(features.shape[1])
+        maps.append(sum(gradient[:, c].mean(dim=(1, 2))[:, None, None] * features[:, c] for c in channels))
+    return torch.stack(maps, dim=1).detach().double(), logits.detach().double()
+
+
+WEIGHTED = {
+    "class": (targets.one_hot([0, 3], 4), [{0}, {3}]),
+    "contrast": (targets.contrast([0, 3], [2, 1], 4), [{0}, {3}]),
+    "group": (targets.group([0, 2], 4), [{0, 2}] * 2),
+    "group against group": (targets.group_vs_group([1, 2], [0], 4), [{1, 2}] * 2),
+}
+
+
+@pytest.mark.parametrize("form", WEIGHTED)
+def test_a_weighted_contrast_is_the_class_less_its_rivals_by_their_softmax(form):
+    """Wang and Wang: phi_t - sum_s a_s phi_s, by the authors' code p_t's own map; both are the same up to p (1 - p)."""
+    model, images = small(7).eval(), torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+    target, positive = WEIGHTED[form]
+    classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu", layer="3")
+    ours = load_explainer("gradcam", on="weighted")(classifier, images, target)
+    maps, logits = head_maps(model, images)
+    for index, chosen in enumerate(positive):
+        expected = torch.zeros(8, 8, dtype=torch.float64)
+        for members, sign in ((chosen, 1), (set(range(4)) - chosen, -1)):
+            total = sum(float(torch.exp(logits[index, k])) for k in members)
+            for k in members:
+                expected += sign * float(torch.exp(logits[index, k])) / total * maps[index, k]
+        p = sum(float(logits[index].softmax(0)[k]) for k in chosen)
+        expected = F.interpolate((p * (1 - p) * expected)[None, None], size=(16, 16), mode="bilinear")[0, 0]
+        torch.testing.assert_close(ours[index].double(), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+        assert (ours[index] < 0).any()
+
+
+def test_a_weighted_contrast_of_a_sure_network_is_not_flat_and_others_are_refused():
+    model, images = small(7).eval(), torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        model[-1].bias[0] += 40
+    classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu", layer="3")
+    assert (classifier(images).softmax(1)[:, 0] == 1).all()
+    explainer, target = load_explainer("gradcam", on="weighted"), targets.one_hot([0, 0], 4)
+    assert load_explainer("gradcam", on="probability")(classifier, images, target).abs().max() < 1e-20
+    ours = explainer(classifier, images, target)
+    assert all(len(each.unique()) > 32 for each in ours)
+    maps, logits = head_maps(model, images)
+    rivals = logits[:, 1:].softmax(1)
+    expected = maps[:, 0] - (rivals[:, :, None, None] * maps[:, 1:]).sum(1)
+    expected = F.interpolate(expected[:, None], size=(16, 16), mode="bilinear")[:, 0]
+    correlation = [
+        float(torch.corrcoef(torch.stack([a.double().ravel(), b.ravel()]))[0, 1])
+        for a, b in zip(ours, expected, strict=True)
+    ]
+    assert min(correlation) > 0.9999
+    with pytest.raises(UserError, match="positive weight"):
+        explainer(classifier, images, -target)
+    with pytest.raises(UserError, match="another class"):
+        explainer(classifier, images, targets.group([0, 1, 2, 3], 4))
+    many = load_classifier(model, mean=MEAN, std=STD, device="cpu", layer="3", activation="sigmoid")
+    with pytest.raises(UserError, match="sigmoid"):
+        explainer(many, images, target)
+
+
 def test_one_layer_network_has_a_closed_form():
     """logit_k = sum_c v_kc mean(A_c): the gradient's mean is v_kc / (h w), so the map is sum_c v_kc A_c / (h w)."""
     torch.manual_seed(3)

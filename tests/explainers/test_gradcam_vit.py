@@ -42,6 +42,20 @@ def test_it_is_the_weighted_attention_of_the_last_block(form, before, tiny, atte
     torch.testing.assert_close(ours, enlarged(expected.reshape(3, 2, 3)), rtol=1e-4, atol=1e-6)
 
 
+def test_a_weighted_contrast_takes_the_gradient_of_the_probability_and_cuts_nothing(tiny, attended):
+    model = tiny(before=1, seed=5)
+    classifier = load_classifier(model, device="cpu", mean=0, std=1)
+    ours = load_explainer("gradcam_vit", on="weighted")(classifier, IMAGES, TARGETS["class"])
+    with torch.no_grad():
+        p = model(IMAGES).double().softmax(1)
+    weights = torch.stack([p[i, i] * (torch.eye(3).double()[i] - p[i]) for i in range(3)]).float()
+    attentions, gradients = attended(model, IMAGES, weights)
+    expected = np.stack([literal(attentions[-1][i], gradients[-1][i], 1, [0]) for i in range(3)])
+    assert (expected < 0).any()
+    tolerance = 1e-4 * np.abs(expected).max()
+    torch.testing.assert_close(ours, enlarged(expected.reshape(3, 2, 3)), rtol=1e-4, atol=tolerance)
+
+
 def test_a_contrast_keeps_what_speaks_against(tiny):
     classifier = load_classifier(tiny(seed=2), device="cpu", mean=0, std=1)
     explainer = load_explainer("gradcam_vit")

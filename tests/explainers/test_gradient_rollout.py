@@ -49,6 +49,22 @@ def test_it_is_the_product_over_the_blocks(form, start, relu, tiny, attended):
     assert (ours >= 0).all() or not relu
 
 
+@pytest.mark.parametrize("relu", [True, False])
+def test_a_weighted_contrast_takes_the_gradients_of_the_probability(relu, tiny, attended):
+    """Eriksson et al.: gradient x attention of the softmax of the class, products of the blocks as before."""
+    model = tiny(blocks=2, before=1)
+    ours = load_explainer("gradient_rollout", relu=relu, on="weighted")(
+        load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGETS["contrast"]
+    )
+    with torch.no_grad():
+        p = model(IMAGES).double().softmax(1)
+    # d p_t = p_t (d y_t - sum_k p_k d y_k): the weights over the logits whose gradients these are
+    weights = torch.stack([p[i, i] * (torch.eye(3).double()[i] - p[i]) for i in range(3)]).float()
+    attentions, gradients = attended(model, IMAGES, weights)
+    expected = [literal(attentions, gradients, i, relu)[0, 1:].reshape(2, 3) for i in range(3)]
+    torch.testing.assert_close(ours, enlarged(np.stack(expected)), rtol=1e-4, atol=1e-6 + rounding(expected))
+
+
 def test_without_a_class_token_it_is_the_mean_row_less_the_tokens_themselves(tiny, attended):
     model = tiny(blocks=3, before=0)
     ours = load_explainer("gradient_rollout")(
