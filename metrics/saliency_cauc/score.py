@@ -60,7 +60,8 @@ def saliency_cauc(
         reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
             uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
-            pixels that stay (ROAD).
+            pixels that stay (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
+            around each value, within [0, 1] (both Sturmfels et al., 2020).
         rival: class B of a target without one: "any", the most probable other class, as in the published code; "group",
             the most probable other class of A's group (Elisha et al., 2025, 5.3).
 

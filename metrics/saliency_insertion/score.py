@@ -62,7 +62,8 @@ def saliency_insertion(
         reference: the picture to insert into. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean.
             "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5 (`perturbation.blurred`). "noise": uniform in
             [0, 1). "inpaint": the inserted pixels spread over the rest (`perturbation.inpainted`). "linear": the rest
-            imputed linearly from them (ROAD).
+            imputed linearly from them (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian":
+            normal noise around each value, within [0, 1] (both Sturmfels et al., 2020).
         steps: points of the curve minus one, equally spaced; None: one image row of pixels per step (H steps).
         start: "subtract": f(0) is subtracted from the whole curve. "keep": it is not. "auto": it is for "blur" only, as
             a blurred picture may already show the class (Li et al., 2020, eq. 9).

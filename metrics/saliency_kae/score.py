@@ -41,7 +41,8 @@ def saliency_kae(
         reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
             uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
-            pixels that stay (ROAD).
+            pixels that stay (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
+            around each value, within [0, 1] (both Sturmfels et al., 2020).
         exposure: a at this share alone, a number in [0, 1]; None: the area.
 
     Returns:

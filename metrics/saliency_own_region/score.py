@@ -58,7 +58,7 @@ def saliency_own_region(
             label leaks it to the classifier; P4 does not say which class its maps explain.
         reference: what is shown outside S. "black": 0 in [0, 1] (P4's table 9). "mean": the classifier's normalisation
             mean, for the grey of its table 10, which is the bias of a convolution that has none in torchvision's
-            Inception v3. "blur", "noise", "inpaint", "linear": as in saliency_kae.
+            Inception v3. All others: as in saliency_kae.
         threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
             percentile of the map's own pixels, from 0 to 100.
         by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.

@@ -55,9 +55,10 @@ def saliency_pgs(
         logits: (B, K), the classifier's logits for these images.
         groups: groups of the classifier's classes.
         explain: makes the map for the target above.
-        seeds: one per image, for the reference "noise".
-        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
-            "linear".
+        seeds: one per image, for the references "noise", "linear" and "gaussian".
+        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
+            "linear", "farthest" (0 or 1, whichever is farther from each value) or "gaussian" (normal noise around each
+            value, within [0, 1]).
         published: follow the authors' code: the values are the same, the area is not divided by 0.8 and the number of
             pixels is rounded down.
 

@@ -55,7 +55,8 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
         reference: what replaces the patch. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean, which is
             zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise": uniform in [0,
             1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the pixels that stay
-            (ROAD).
+            (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise around each
+            value, within [0, 1] (both Sturmfels et al., 2020).
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better. 0 where the correlation is not defined, as all patches have equal

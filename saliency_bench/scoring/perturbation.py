@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, special
 from torch.nn import functional as F
 
 from saliency_bench.classifiers.loading import load_classifier
@@ -25,8 +25,9 @@ from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.untouched import untouched
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
+GAUSSIAN_SIGMA = 0.5
 
-Reference = Literal["black", "blur", "mean", "noise", "inpaint", "linear"]
+Reference = Literal["black", "blur", "mean", "noise", "inpaint", "linear", "farthest", "gaussian"]
 
 
 class Curves:
@@ -38,7 +39,8 @@ class Curves:
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
         maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
-        seeds: of each image, for the references "noise" and "linear"; None means 0 to B-1.
+        seeds: of each image, for the references "noise", "linear" and "gaussian"; None means 0 to
+            B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`), so a probability depends on the image,
     the map and the number of counts of its path, and never on what was asked before, on the order of the samples or on
@@ -128,7 +130,8 @@ class Curves:
             keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
             reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
                 "noise": see `noise`. "inpaint": what is not the image's is filled in from what is, see `inpainted`.
-                "linear": the mean of its neighbours plus slight noise, see `imputation.imputed`.
+                "linear": the mean of its neighbours plus slight noise, see `imputation.imputed`. "farthest": see
+                `farthest`. "gaussian": see `gaussian`.
             counts: numbers of pixels, 0 to H*W.
         """
         return self._path(keep, reference, counts).cpu().numpy()
@@ -278,7 +281,7 @@ def batched_curves(
         target: weights (B, K) or (1, K), or one class for each image (B,).
         maps: torch or numpy (B, H, W).
         batch_size: samples of a batch.
-        seeds: of each image, for the references "noise" and "linear"; None means 0 to B-1.
+        seeds: of each image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
     """
     module = load_classifier(classifier)
     device = module.device
@@ -426,6 +429,28 @@ def noise(images: Images, seeds: Sequence[int]) -> Images:
     return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
 
+def farthest(classifier: nn.Module, images: Images) -> Images:
+    """Return the images of the greatest L1 distance in [0, 1]: 0 for values of 0.5 or more, 1 for lower ones.
+
+    It is the maximum distance baseline of Sturmfels et al. (2020).
+    """
+    return (images < 0.5).to(images)
+
+
+def gaussian(images: Images, seeds: Sequence[int]) -> Images:
+    """Return noise around each value, anew for every pixel and channel, from the seed of each image.
+
+    It is the Gaussian baseline of Sturmfels et al. (2020): normal around the value, truncated to [0, 1], so that it is
+    uniform for a large standard deviation. Theirs can be chosen; here it is `GAUSSIAN_SIGMA`.
+    """
+    drawn = [uniform(seed_of(seed, "gaussian"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
+    shares = torch.from_numpy(np.stack(drawn)).double().view(images.shape).to(images.device)
+    centres = images.double()
+    low, high = (special.ndtr((end - centres) / GAUSSIAN_SIGMA) for end in (0, 1))
+    values = centres + GAUSSIAN_SIGMA * special.ndtri(low + shares * (high - low))
+    return values.clamp(0, 1).to(images)
+
+
 def inpainted(images: Images, kept: Tensor) -> Images:
     """Return images with the pixels that are not kept (Bool (B, 1, H, W)) filled in from those that are.
 
@@ -467,8 +492,13 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
     return colour.to(images).view(1, 3, 1, 1)
 
 
-FIXED = {"black": black, "blur": blurred, "mean": mean}  # pictures that depend on the image and the classifier only
-DRAWN = {"noise": noise, "linear": slight_noise}  # pictures that depend on the image's seed
+FIXED = {
+    "black": black,
+    "blur": blurred,
+    "mean": mean,
+    "farthest": farthest,
+}  # pictures that depend on the image and the classifier only
+DRAWN = {"noise": noise, "linear": slight_noise, "gaussian": gaussian}  # pictures that depend on the image's seed
 REFERENCES = get_args(Reference)
 
 

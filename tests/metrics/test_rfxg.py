@@ -265,7 +265,7 @@ def test_the_true_order_is_best_and_its_reverse_worst(name):
     assert worst < min(others) < max(others) < best
 
 
-@pytest.mark.parametrize("reference", ["blur", "mean", "noise", "inpaint"])
+@pytest.mark.parametrize("reference", ["blur", "mean", "noise", "inpaint", "farthest", "gaussian"])
 def test_other_references(reference):
     module, images = Mixture(), torch.rand(2, 3, SIZE, SIZE)
     scores = scored("saliency_pgs", module, images, truth, seeds=[8, 9], reference=reference)

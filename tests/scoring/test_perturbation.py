@@ -66,11 +66,13 @@ def literal_blur(image):
 def literal_reference(image, reference):
     if reference == "black":
         return np.zeros_like(image)
+    if reference == "farthest":
+        return np.array([[[max((0.0, 1.0), key=lambda end: abs(end - x)) for x in r] for r in c] for c in image])
     return literal_blur(image) if reference == "blur" else np.ones_like(image) * np.array(MEAN)[:, None, None]
 
 
 @pytest.mark.parametrize("keep", ["top", "rest"])
-@pytest.mark.parametrize("reference", ["black", "blur", "mean"])
+@pytest.mark.parametrize("reference", ["black", "blur", "mean", "farthest"])
 def test_probabilities_by_loops(made, keep, reference):
     classifier, images, target, maps = made
     target = contrast([1, 2, 3], 0, K)
@@ -241,6 +243,19 @@ def test_noise_is_uniform_and_each_sample_s_own(made):
     assert many.mean().item() == pytest.approx(0.5, abs=0.01)
     assert many.var().item() == pytest.approx(1 / 12, abs=0.003)
     assert len(torch.unique(many)) > 0.99 * many.numel()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.2, 0.5, 0.9, 1.0])
+def test_gaussian_noise_is_normal_around_the_value_and_stays_in_the_range(value):
+    """Against draws by rejection: normal ones around the value, of which those outside [0, 1] are thrown away."""
+    drawn = perturbation.gaussian(torch.full((2, 3, 64, 64), value), [3, 3])
+    assert torch.equal(drawn[0], drawn[1])
+    drawn = drawn[0].numpy().ravel()
+    assert ((drawn >= 0) & (drawn <= 1)).all()
+    tried = np.random.default_rng(0).normal(value, perturbation.GAUSSIAN_SIGMA, 60_000)
+    expected = tried[(tried >= 0) & (tried <= 1)]
+    assert pytest.importorskip("scipy.stats").ks_2samp(drawn, expected).pvalue > 0.01
+    assert not torch.equal(*perturbation.gaussian(torch.full((2, 3, 8, 8), value), [3, 4]))
 
 
 def test_the_noise_is_that_of_the_seeds(made):
