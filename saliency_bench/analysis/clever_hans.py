@@ -7,6 +7,7 @@ the classes of a group, or for a contrast the difference between the two sides, 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -44,20 +45,17 @@ def clever_hans(
     rows: list[tuple] = []
     counts: list[tuple] = []
     for run in runs:
-        confidences, right = _confidences(run)
-        subject, codes = run.subject, run.codes()
+        subject = run.subject
         for row, pointing, inserted in _scored_by_both(run):
-            scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
-            common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
-            least = float(np.median(scores[1][common])) if insertion is None and common.any() else insertion or 0.0
-            hits = common & right & (confidences > confidence) & (scores[0] < pointing_game) & (scores[1] > least)
-            order = sorted(np.flatnonzero(hits).tolist(), key=lambda index: -scores[1][index])
-            named = _samples(run, pointing, [run.ids[index] for index in order])
-            for index in order:
-                numbers = (float(column[index]) for column in (confidences, *scores))
+            found = found_by(run, pointing, inserted, confidence, pointing_game, insertion)
+            named = _samples(run, pointing, [run.ids[index] for index in found.order])
+            columns = found.confidences, run.values[pointing.cell_id], run.values[inserted.cell_id]
+            for index in found.order:
+                numbers = (float(column[index]) for column in columns)
                 rows.append((*subject, row.name, run.ids[index], *named[run.ids[index]], *numbers))
-            share = interval(np.where(common, hits, np.nan), codes, (0.0, 1.0))
-            counts.append((*subject, row.name, int(hits.sum()), int(common.sum()), *share.known, least))
+            share = interval(found.hits, run.codes(), (0.0, 1.0))
+            scored = int(np.isfinite(found.hits).sum())
+            counts.append((*subject, row.name, len(found.order), scored, *share.known, found.least))
     if not counts:
         raise UserError(
             f"a Clever Hans is found by {POINTING} and {INSERTION}, and no explainer of these runs has both; "
@@ -72,6 +70,41 @@ def clever_hans(
     ]
     data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}
     return Findings("clever-hans", [Table(COUNTS, counts), Table(HEADER, rows, "samples")], data, notes)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The samples of a run that meet all three conditions.
+
+    Attributes:
+        hits: (n,) in the order of the run's ids: 1 for these samples, 0 for others, NaN for those without all scores.
+        order: their positions, highest insertion first.
+        confidences: (n,), f_c.
+        least: what insertion must be above.
+    """
+
+    hits: np.ndarray
+    order: list[int]
+    confidences: np.ndarray
+    least: float
+
+
+def found_by(
+    run: RunData,
+    pointing: CellResult,
+    inserted: CellResult,
+    confidence: float = 0.9,
+    pointing_game: float = 0.5,
+    insertion: float | None = None,
+) -> Found:
+    """Return the samples that meet all conditions by two cells of an explainer; see `clever_hans`."""
+    confidences, right = _confidences(run)
+    scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
+    common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
+    least = float(np.median(scores[1][common])) if insertion is None and common.any() else insertion or 0.0
+    hits = common & right & (confidences > confidence) & (scores[0] < pointing_game) & (scores[1] > least)
+    order = sorted(np.flatnonzero(hits).tolist(), key=lambda index: -scores[1][index])
+    return Found(np.where(common, hits.astype(float), np.nan), order, confidences, least)
 
 
 def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]]:

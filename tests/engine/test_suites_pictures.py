@@ -10,8 +10,9 @@ import yaml
 from PIL import Image
 from torch import nn
 
+from saliency_bench.engine.suites import numbers
 from saliency_bench.engine.suites.jobs import Choice, jobs_of
-from saliency_bench.engine.suites.pictures import _parts, cell_of, chosen
+from saliency_bench.engine.suites.pictures import _false_positives, _parts, _terms, cell_of, chosen
 from saliency_bench.engine.suites.schema import Images, Picture, View, find_suite, read_suite
 from saliency_bench.engine.suites.suite import suite
 from saliency_bench.errors import UserError
@@ -61,6 +62,95 @@ def test_images_are_chosen_by_file(run, tmp_path):
         chosen(Images(ids=("e",)), run, [], [])
     with pytest.raises(UserError, match="needs a value"):
         chosen(Images(rule="disputed"), run, [], [])
+
+
+CLASSES = 3  # person, motorbike, chair
+
+
+@pytest.fixture
+def several(tmp_path):
+    """A run of several labels, 40 samples of 30 images, with what eq. 19 asks for; and its context."""
+    rng, rows = np.random.default_rng(5), []
+    for number in range(40):
+        image = number % 30
+        labels = [[0], [0, 1], [1], [2], [0, 2], [1, 2]][image % 6]
+        label = labels[(number // 30) % len(labels)]
+        logits = np.random.default_rng(image).normal(1, 3, CLASSES)
+        p = 1 / (1 + np.exp(-logits))
+        rows.append(
+            {
+                "image_id": f"s{number}",
+                "label": label,
+                "labels": labels,
+                "logits": logits.tolist(),
+                "target_confidence": p[label],
+                "correct": [bool(p[label] > 0.5), None][number % 17 == 0],
+            }
+        )
+    pd.DataFrame(rows).to_parquet(tmp_path / "predictions.parquet")
+    values = {"pg": rng.choice([0.0, 1.0], 40, p=[0.8, 0.2]), "iauc": rng.uniform(size=40)}
+    values["iauc"][3] = np.nan
+    cells = [SimpleNamespace(cell_id=name, explainer_text="gradcam", metric_text=name) for name in values]
+    ids = [row["image_id"] for row in rows]
+    run = SimpleNamespace(ids=ids, values=values, cells=cells, folder=tmp_path, all_folders=[tmp_path],
+                          position={name: place for place, name in enumerate(ids)},
+                          codes=lambda: np.arange(40) % 30)  # fmt: skip
+    question = SimpleNamespace(members=[(0,), (1,), (2,)])
+    context = SimpleNamespace(question=question, classifier=SimpleNamespace(activation="sigmoid"))
+    return SimpleNamespace(run=run, context=context, rows=rows, values=values)
+
+
+def equation_19(several):
+    """P1, eq. 19, by a loop; the samples by falling iAUC."""
+    known = [k for k in range(40) if not np.isnan(several.values["iauc"][k])]
+    median = sorted(several.values["iauc"][k] for k in known)[len(known) // 2]  # of 39
+    found = []
+    for k in known:
+        row = several.rows[k]
+        sure, right = row["target_confidence"] > 0.9, row["correct"] is not False
+        if sure and right and several.values["pg"][k] < 0.5 and several.values["iauc"][k] > median:
+            found.append(k)
+    return sorted(found, key=lambda k: -several.values["iauc"][k])
+
+
+def test_a_clever_hans_is_confident_right_faithful_and_points_elsewhere(several):
+    expected = equation_19(several)
+    assert 3 < len(expected) < 15
+    images = Images(rule="clever hans", count=3)
+    assert chosen(images, several.run, ["pg", "iauc"], ["gradcam"]) == [f"s{k}" for k in expected[:3]]
+    lowest = [k for k in range(40) if several.values["pg"][k] == 0]
+    assert expected != lowest[: len(expected)]  # the pointing game alone chooses others
+    number = numbers._clever_hans(several.run, "gradcam", "pg", "iauc")
+    assert (number.value, number.n) == (pytest.approx(len(expected) / 39), 39)
+    assert number.low < number.value < number.high
+    with pytest.raises(UserError, match="two values"):
+        chosen(images, several.run, ["pg"], ["gradcam"])
+    with pytest.raises(numbers.NoNumberError):
+        numbers._clever_hans(several.run, "gradcam", "pg", "deletion")
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
+def test_a_false_positive_is_of_a_class_with_clever_hans_features_that_the_image_lacks(several, activation):
+    several.context.classifier.activation = activation
+    suspects = {several.rows[k]["label"] for k in equation_19(several)}
+    expected = {}
+    for number, row in enumerate(several.rows):
+        logits, absent = row["logits"], [c for c in range(CLASSES) if c not in row["labels"]]
+        worst = max(absent, key=lambda c: logits[c])
+        exponentials = [np.exp(logit) for logit in logits]
+        p = exponentials[worst] / sum(exponentials) if activation == "softmax" else 1 / (1 + np.exp(-logits[worst]))
+        if worst in suspects and p > 0.5 and number % 30 not in expected:
+            expected[number % 30] = (-p, f"s{number}")
+    assert len(expected) > 3
+    found = _false_positives(several.context, several.run, ["pg", "iauc"], "gradcam")
+    assert found == [name for _, name in sorted(expected.values())]
+    assert len({int(name[1:]) % 30 for name in found}) == len(found)  # an image once, though it has several rows
+    for name in found:
+        row = several.rows[int(name[1:])]
+        sample = SimpleNamespace(context=several.context, row=row)
+        several.context.question.groups = None
+        terms = _terms(sample, "false positive")
+        assert terms.plus[0] not in row["labels"]
 
 
 class White(nn.Module):

@@ -17,6 +17,7 @@ import pandas as pd
 from scipy.stats import kendalltau, spearmanr
 
 from saliency_bench.analysis.agreement import Answers
+from saliency_bench.analysis.clever_hans import found_by
 from saliency_bench.analysis.correlations import FEWEST, over_points, pearson
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
@@ -29,7 +30,7 @@ from saliency_bench.engine.suites.transforms import accuracies_of
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.clusters import effective_clusters
-from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error
+from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error, interval
 from saliency_bench.results.run_folder import RunData, read_run
 
 NOT_RUN = "not run"
@@ -76,7 +77,7 @@ class Results:
         value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
         try:  # a mean over fewer datasets or models would be another number, so one that is missing leaves no mean
             numbers = [self.number(table, place) for place in places]
-            if value.against:
+            if value.against and not value.clever_hans:
                 others = [self.number(table, place, "against") for place in places]
                 signs = [1 if text == CROWD or as_metric(fill(text, variant)).higher_is_better else -1
                          for text in (value.metric, value.against)]  # fmt: skip
@@ -115,6 +116,10 @@ class Results:
             number = crowd_number(self._answers(job, run), run, explainer, value.model_copy(update=filled))
         else:
             metric = metric_text(self.sized(fill(getattr(value, column), variant)))
+            if value.clever_hans:
+                faithfulness = metric_text(self.sized(fill(value.against, variant)))
+                number = _clever_hans(run, explainer, metric, faithfulness)
+                return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
             number = _score(run, explainer, metric, None if value.part is None else fill(value.part, variant))
         return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
 
@@ -189,6 +194,22 @@ def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Numbe
         raise NoNumberError(next(iter(cell.left_out), "no score"))
     number = replace(number_of(interval), cell=cell.cell_id)
     return number if part is not None else replace(number, best=cell.cell_id in run.best, samples=(run, cell))
+
+
+def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: str) -> Number:
+    """Return the share of samples that show a Clever Hans by two metrics; NoNumberError without both cells."""
+    cells = cells_by_metric(run, explainer)
+    if localisation not in cells or faithfulness not in cells:
+        raise NoNumberError(NOT_RUN)
+    hits = found_by(run, cells[localisation], cells[faithfulness]).hits
+    if not (scored := int(np.isfinite(hits).sum())):
+        raise NoNumberError("no sample with both scores")
+    return Number(*interval(hits, run.codes(), (0.0, 1.0)).known, scored)
+
+
+def cells_by_metric(run: RunData, explainer: str) -> dict[str, CellResult]:
+    """Return {metric: cell} of an explainer of a run, both named as cells name them."""
+    return {cell.metric_text: cell for cell in run.cells if cell.explainer_text == explainer}
 
 
 def part_of(cell: CellResult, part: str) -> Interval | None:

@@ -7,24 +7,28 @@ Axes are those of tables, and `image` and `view`; an axis that is in neither row
 """
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import nn
 
+from saliency_bench.analysis.clever_hans import found_by
 from saliency_bench.bound_explainer import Explainer
+from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.suites.drawing import mark_smoke
 from saliency_bench.engine.suites.jobs import Job
-from saliency_bench.engine.suites.numbers import Results, explainer_text, metric_text
+from saliency_bench.engine.suites.numbers import Results, cells_by_metric, explainer_text, metric_text
 from saliency_bench.engine.suites.samples import Sample, loaded, with_partners
 from saliency_bench.engine.suites.schema import Images, Picture, PictureAxis, View
 from saliency_bench.engine.suites.tables import SMOKE
@@ -75,7 +79,11 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     finished = results.finished(picture.runs)
     cells = {key: cell for job, run in finished for key, cell in _cells(results, picture, job, run)}
     if not cells:
-        return "", ["No run of this picture is there."]
+        if not finished:
+            return "", ["No run of this picture is there."]
+        figure, note = Figure(figsize=(4, 1)), f"No image of its runs meets the rule {picture.images.rule!r}."
+        figure.text(0.5, 0.5, note, ha="center", va="center", fontsize=7)
+        return save_figure(figure, folder, name), [note]
     axes = picture.axes
     placed = {tuple(key[AXES.index(axis)] for axis in axes): cell for key, cell in cells.items()}
     rows, columns = (_keys(placed, axes, wanted, picture) for wanted in (picture.rows, picture.columns))
@@ -116,7 +124,11 @@ def _cells(results: Results, picture: Picture, job: Job, run: RunData) -> Iterat
     if any(view.partner or view.kind in PASTED for view in picture.views.values()):
         context = with_partners(context)
     scores = {name: metric_text(text) for name, text in metrics.items()}
-    for image_id in chosen(picture.images, run, list(scores.values()), list(made)):
+    if picture.images.rule == "false positive":
+        ids = _false_positives(context, run, list(scores.values()), next(iter(made)))[: picture.images.count]
+    else:
+        ids = chosen(picture.images, run, list(scores.values()), list(made))
+    for image_id in ids:
         sample = Sample.at(context, context.data.samples.ids.index(image_id))
         for text, (view_name, view) in product(explainers, picture.views.items()):
             explainer = made[called[text]]
@@ -132,7 +144,8 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
     Args:
         images: How they are chosen.
         run: The run.
-        metrics: Those of the picture, as cells call them; "lowest", "highest" and "disputed" go by the first.
+        metrics: Those of the picture, as cells call them; "lowest", "highest" and "disputed" go by the first, "clever
+            hans" by the first two.
         explainers: Those of the picture, by whose scores these rules go.
 
     Raises:
@@ -147,6 +160,8 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
         return run.ids[: images.count]
     if images.rule == "per class":
         return _per_class(run, images.count)
+    if images.rule == "clever hans":
+        return [run.ids[position] for position in _clever_hans(run, metrics, explainers[0])[: images.count]]
     cells = [cell for cell in run.cells if cell.metric_text in metrics[:1] and cell.explainer_text in explainers]
     if not cells:
         raise UserError(f"the rule {images.rule!r} needs a value with a metric that the run has")
@@ -157,6 +172,57 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
         order = scores.mean(axis=0) * (1 if images.rule == "lowest" else -1)
     known = np.flatnonzero(np.isfinite(order))
     return [run.ids[position] for position in known[np.argsort(order[known], kind="stable")][: images.count]]
+
+
+def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[int]:
+    """Return the positions of the samples that eq. 19 of P1 finds for an explainer, highest faithfulness first.
+
+    Raises:
+        UserError: The run lacks one of the first two metrics, a localisation and a faithfulness.
+    """
+    cells = cells_by_metric(run, explainer)
+    if len(metrics) < 2 or not {*metrics[:2]} <= cells.keys():
+        raise UserError(
+            "the rules 'clever hans' and 'false positive' need two values, of localisation and faithfulness"
+        )
+    return found_by(run, cells[metrics[0]], cells[metrics[1]]).order
+
+
+def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
+    """Return a sample of each image with a false positive of a class with Clever Hans features, the surest first.
+
+    Raises:
+        UserError: As for `_clever_hans`.
+    """
+    columns = ["image_id", "label", "labels", "logits"]
+    table = pq.read_table(run.folder / "predictions.parquet", columns=columns)
+    rows = {row["image_id"]: row for row in table.to_pylist()}
+    found = [run.ids[position] for position in _clever_hans(run, metrics, explainer)]
+    suspects = {index for image_id in found for index in _classes_in(context, rows[image_id] | {"labels": None})}
+    images: dict[int, tuple[float, str]] = {}
+    for image_id, code in zip(run.ids, run.codes(), strict=True):
+        if (absent := _likeliest_absent(context, rows[image_id])) in suspects:
+            logits = torch.tensor([rows[image_id]["logits"]], dtype=torch.float64)
+            p = float(probabilities(logits, context.classifier.activation)[0, absent])
+            if p > 0.5:
+                images.setdefault(int(code), (-p, image_id))
+    return [image_id for _, image_id in sorted(images.values())]
+
+
+def _classes_in(context: RunContext, row: Mapping[str, Any]) -> set[int]:
+    """Return the classes of the model that the labels of an image stand for."""
+    labels = row["labels"] or ([] if row["label"] is None else [row["label"]])
+    members = context.question.members
+    return {index for label in labels for index in members[label]} if members is not None else set()
+
+
+def _likeliest_absent(context: RunContext, row: Mapping[str, Any]) -> int | None:
+    """Return the likeliest class that an image lacks; None where its classes or predictions are not known."""
+    present = _classes_in(context, row)
+    if not present or row["logits"] is None:
+        return None
+    order = np.argsort(-np.asarray(row["logits"]), kind="stable")
+    return next((int(index) for index in order if int(index) not in present), None)
 
 
 def _per_class(run: RunData, count: int) -> list[str]:
@@ -213,6 +279,8 @@ def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
             return Cell(None, (f"no {view.target}",))
         target = terms.row(sample.context.question.classes).to(images.device)
         line = terms.text(sample.context.classifier.labels)
+        if view.target == "false positive":
+            line = f"{line}, {_probability(sample.context.classifier, images, target)}"
     try:
         maps = explain(images, target)
     except ExplainerRaisedError as error:
@@ -270,6 +338,9 @@ def _terms(sample: Sample, rule: str) -> TargetTerms | None:
     logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]
+    if rule == "false positive":
+        absent = _likeliest_absent(sample.context, sample.row)
+        return None if absent is None else TargetTerms((absent,))
     if rule in ("most likely", "least likely"):
         return TargetTerms((ordered[0 if rule == "most likely" else -1],))
     group = () if groups is None else groups.group_of(first)

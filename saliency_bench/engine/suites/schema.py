@@ -116,6 +116,8 @@ class Value(Strict):
         part: Part of the metric instead of its score; with *, as in `0.05 training *`, the mean of all matching parts.
         against: A second metric, or `crowd`: the correlation of both over the axes in `over` is shown.
         correlation: Which correlation.
+        clever_hans: Instead of the correlation, the share of the samples that `analyse --what clever-hans` finds, with
+            `metric` for the localisation and `against` for the faithfulness.
         accuracy: Accuracy of the classifier instead of a metric.
         crowd: Area under the accuracy of people instead of a metric, from the answers that --answers gives.
         exposure: Accuracy of people at this exposure, instead of the area.
@@ -134,6 +136,7 @@ class Value(Strict):
     part: str | None = None
     against: str = ""
     correlation: Literal["pearson", "spearman", "kendall"] = "pearson"
+    clever_hans: bool = False
     accuracy: Literal["", "top1", "top5"] = ""
     crowd: bool = False
     exposure: str = ""
@@ -158,6 +161,8 @@ class Value(Strict):
             raise ValueError("exposure, judgements and count go with crowd")
         if bool(self.count) != bool(self.bin):
             raise ValueError('count and bin go together, as in count: image, bin: "0.1 0.2"')
+        if self.clever_hans and self.against in ("", CROWD):
+            raise ValueError("clever_hans needs two metrics: of localisation (metric) and of faithfulness (against)")
         if self.part and not self.metric:
             raise ValueError("part goes with metric")
         if self.transform and not self.accuracy:
@@ -277,7 +282,7 @@ class View(Strict):
         reference: What stands elsewhere, for top, rest and region.
         share: Share of the pixels of `top` and `rest`.
         target: What the map explains, instead of the run's target; a contrast is the likeliest class against the
-            runner-up of its group.
+            runner-up of its group, a false positive the likeliest class that the image lacks.
         other: Whether the run's other model is explained, for its own label.
         without: Whether the picture is that without the object, the column image_without_object.
         partner: Whether the image that is pasted in is shown instead, explained for its own class.
@@ -287,7 +292,9 @@ class View(Strict):
     kind: Literal["picture", "mask", "map", "top", "rest", "region", "pasted", "inverse"] = "map"
     reference: Literal["black", "blur", "mean"] = "black"
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    target: Literal["", "most likely", "least likely", "contrast", "class against group", "group"] = ""
+    target: Literal["", "most likely", "least likely", "contrast", "class against group", "group", "false positive"] = (
+        ""
+    )
     other: bool = False
     without: bool = False
     partner: bool = False
@@ -307,12 +314,15 @@ class Images(Strict):
         file: A file with an id per line, or a CSV file with the column image_id.
         rule: The `first` of each run; the first `per class`; by the mean score of its explainers in its first
             value the `lowest` or `highest`, the best being high; or the most `disputed`, with the widest spread of it.
+            `clever hans`: what `analyse --what clever-hans` finds for its first explainer by its first two values, a
+            localisation and a faithfulness. `false positive`: images without the class that the classifier takes to be
+            the likeliest of those they lack, with p > 0.5, where this is the class of a sample found as before.
         count: How many, of each class with `per class`.
     """
 
     ids: tuple[str, ...] = ()
     file: str = ""
-    rule: Literal["first", "per class", "lowest", "highest", "disputed"] = "first"
+    rule: Literal["first", "per class", "lowest", "highest", "disputed", "clever hans", "false positive"] = "first"
     count: Annotated[int, Field(ge=1)] = 3
 
 
