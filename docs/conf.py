@@ -10,7 +10,7 @@ from saliency_bench.publishing.metrics import card_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docstrings import google_style
-from pages import datasets, explainers, metrics
+from pages import datasets, explainers, metrics, papers
 
 project = "saliency-bench"
 author = "the saliency-bench authors"
@@ -65,6 +65,7 @@ def write_generated(app) -> None:
     models = GENERATED / "models" if app.tags.has("pictures") else None
     datasets.write(GENERATED)
     explainers.write(GENERATED, models)
+    papers.write(GENERATED)
     if models is not None:
         metrics.write(CARDS, models)
 
