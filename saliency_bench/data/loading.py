@@ -235,8 +235,8 @@ def find(
     """
     if not isinstance(name, str | Path):
         settings = builder_options | {"source": source, "revision": revision}
-        if given := [option for option, value in settings.items() if value is not None]:
-            raise UserError(f"a dataset in memory is used as it is; leave out {_listed(given)}")
+        if useless := [option for option, value in settings.items() if value is not None]:
+            raise UserError(f"a dataset in memory is used as it is; leave out {_listed(useless)}")
         return _in_memory(name)
     given = hub_name(str(name), revision)
     folder = None if given.forced else _folder(str(name))

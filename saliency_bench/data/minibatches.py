@@ -117,9 +117,10 @@ def torch_dataset(
         )
     foreground = " ".join(words_of(mask_values))
     found = find(dataset, **options)
-    is_split = isinstance(dataset, datasets.Dataset)
-    own_split = str(dataset.split or "train").partition("[")[0] if is_split else "train"
-    rows = found.load_usual(split or own_split)[0]
+    if split is None:
+        own_split = dataset.split if isinstance(dataset, datasets.Dataset) else None
+        split = "train" if own_split is None else str(own_split).partition("[")[0]
+    rows = found.load_usual(split)[0]
     return TorchDataset(_labelled(rows, label_column, found.text), transform, foreground)
 
 
