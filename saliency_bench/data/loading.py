@@ -62,7 +62,7 @@ def load_dataset(
     kept in the cache folder. Where `train` is the only split, as of a folder of pictures, it is used in the place of
     `test`, and a line says so. A dataset loaded from the Hub is compared with the fingerprint in its
     `build_report.json`, once. Nothing downloaded is executed, no archive is opened, and no file outside of the folder
-    or repository.
+    or repository. A `DataLoader` of torch takes what `torch_dataset` returns.
 
     Args:
         name: a folder (as `saliency-bench build` writes it, saved by `save_to_disk`, or of Parquet files or pictures),

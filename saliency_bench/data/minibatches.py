@@ -60,7 +60,7 @@ class TorchDataset(data.Dataset[Sample]):
         batch = prepared_batch([row], _pixels, Geometry(), "", torch.device("cpu"), foreground=self._foreground)
         reason = batch.left_out[0]
         if reason is not None and not is_expected(reason):
-            raise SampleError(name, reason.replace("--foreground", "mask_values="))
+            raise SampleError(name, reason)
         image, mask = batch.images[0], batch.masks[0]
         if self._transform is not None:
             image, mask = _transformed(self._transform, image, mask, name)
