@@ -76,23 +76,26 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
         UserError: An image that is named is not in the run.
     """
     picture = results.suite.pictures[name]
-    finished = results.finished(picture.runs)
+    runs = results.finished(picture.runs)
+    finished = [(job, run) for job, run in runs if picture.needs(dataset=job.dataset, model=job.model)]
     cells = {key: cell for job, run in finished for key, cell in _cells(results, picture, job, run)}
-    if not cells:
-        if not finished:
-            return "", ["No run of this picture is there."]
-        figure, note = Figure(figsize=(4, 1)), f"No image of its runs meets the rule {picture.images.rule!r}."
-        figure.text(0.5, 0.5, note, ha="center", va="center", fontsize=7)
-        return save_figure(figure, folder, name), [note]
-    axes = picture.axes
-    placed = {tuple(key[AXES.index(axis)] for axis in axes): cell for key, cell in cells.items()}
-    rows, columns = (_keys(placed, axes, wanted, picture) for wanted in (picture.rows, picture.columns))
+    if not finished:
+        return "", ["No run of this picture is there."]
+    note = f"No image of its runs meets the rule {picture.images.rule!r}."
     with rc_context(STYLE):
-        figure = _figure(placed, rows, columns, results.suite.names)
+        if cells:
+            axes = picture.axes
+            placed = {tuple(key[AXES.index(axis)] for axis in axes): cell for key, cell in cells.items()}
+            rows, columns = (_keys(placed, axes, wanted, picture) for wanted in (picture.rows, picture.columns))
+            figure = _figure(placed, rows, columns, results.suite.names)
+            note = f"Images: {', '.join(dict.fromkeys(key[2] for key in cells))}."
+        else:
+            figure = Figure(figsize=(4, 1))
+            figure.text(0.5, 0.5, note, ha="center", va="center", fontsize=7)
         if results.choice.smoke:
             mark_smoke(figure)
         svg = save_figure(figure, folder, name)
-    notes = [SMOKE] * results.choice.smoke + [f"Images: {', '.join(dict.fromkeys(key[2] for key in cells))}."]
+    notes = [SMOKE] * results.choice.smoke + [note]
     return svg, notes
 
 
