@@ -29,7 +29,8 @@ from scipy import special
 from scipy import stats as laws
 
 from saliency_bench.results.clusters import Matched, effective_clusters
-from saliency_bench.results.intervals import aggregate_interval, difference, intervals
+from saliency_bench.results import intervals as package
+from saliency_bench.results.intervals import TAIL, aggregate_interval, difference, intervals
 from saliency_bench.results.paired_test import FLIPS, adjusted_p
 
 GRID = (np.arange(20_000) + 0.5) / 20_000
@@ -95,7 +96,23 @@ APART = {
     "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
     "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
-PARTS = ("coverage", "family", "power", "cost")
+# Narrow scores {name: (law, mean and spread)}, a few of which fail (0).
+NARROW = {
+    "mean .5, spread .02": laws.norm(0.5, 0.02),
+    "mean .75, spread .02": laws.beta(300, 100),
+    "mean .5, spread .06": laws.beta(30, 30),
+    "mean .8, spread .09": laws.beta(15, 4),
+}
+# Scores whose intervals should stay as they are, beside `LAWS`.
+ORDINARY = {
+    "normal (.5, .15)": laws.truncnorm(-10 / 3, 10 / 3, 0.5, 0.15).ppf(GRID),
+    "uniform": GRID,
+    "beta 2, 2": laws.beta(2, 2).ppf(GRID),
+    "skewed (beta 2, 6)": laws.beta(2, 6).ppf(GRID),
+    "two peaks (beta 4, 16 and 16, 4)": np.sort(np.concatenate([laws.beta(4, 16).ppf(GRID[::2]),
+                                                                laws.beta(16, 4).ppf(GRID[1::2])])),
+}  # fmt: skip
+PARTS = ("coverage", "rare", "family", "power", "cost")
 
 
 def _log_normal(count: int) -> np.ndarray:
@@ -116,7 +133,7 @@ def at(law: str | np.ndarray, normal: np.ndarray) -> np.ndarray:
     return quantiles[np.minimum((special.ndtr(normal) * len(GRID)).astype(int), len(GRID) - 1)]
 
 
-def drawn(law: str, rng: np.random.Generator, design: str, sizes: np.ndarray, times: int) -> np.ndarray:
+def drawn(law: str | np.ndarray, rng: np.random.Generator, design: str, sizes: np.ndarray, times: int) -> np.ndarray:
     """Scores (n, times) whose rows of one cluster depend on each other (a Gaussian copula)."""
     correlation = DESIGNS[design][1]
     rows = rng.normal(0, 1, (sizes.sum(), times))
@@ -124,6 +141,41 @@ def drawn(law: str, rng: np.random.Generator, design: str, sizes: np.ndarray, ti
         clusters = np.repeat(rng.normal(0, 1, (len(sizes), times)), sizes, axis=0)
         rows = np.sqrt(correlation) * clusters + np.sqrt(1 - correlation) * rows
     return at(law, rows)
+
+
+def with_failures(law: laws.rv_continuous, share: float) -> np.ndarray:
+    """Quantiles of narrow scores of which this share is 0."""
+    return np.where(share > GRID, 0, law.ppf(np.clip((GRID - share) / (1 - share), 1e-9, 1 - 1e-9)))
+
+
+def both_intervals(
+    quantiles: np.ndarray, design: str, effective: int, times: int, tail: float = TAIL
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (intervals without the wider bounds for rare scores, with them, (times, 2) each; which are marked)."""
+    rng = np.random.default_rng([6, effective, times])
+    sizes = sizes_of(design, effective)
+    columns, codes = drawn(quantiles, rng, design, sizes, times), np.repeat(np.arange(len(sizes)), sizes)
+    found = intervals(columns, codes, UNIT, tail=tail)
+    wider, package.RARE_SHARE = package.RARE_SHARE, 0.0  # no share of other scores, so nothing to widen for
+    plain = intervals(columns, codes, UNIT, tail=tail)
+    package.RARE_SHARE = wider
+    ends = (np.array([[estimate.low, estimate.high] for estimate in estimates]) for estimates in (plain, found))
+    return *ends, np.array([estimate.rare for estimate in found])
+
+
+def rare_scores(quantiles: np.ndarray, design: str, effective: int, times: int) -> tuple[float, float, float]:
+    """Return (coverage without the wider bounds, with them, the ratio of the mean widths)."""
+    *both, _ = both_intervals(quantiles, design, effective, times)
+    true = quantiles.mean()
+    before, after = (float(np.mean((ends[:, 0] <= true) & (true <= ends[:, 1]))) for ends in both)
+    return before, after, float(np.diff(both[1]).mean() / np.diff(both[0]).mean())
+
+
+def met_by_mistake(quantiles: np.ndarray, n: int, requirements: int, times: int) -> tuple[float, float]:
+    """Return how often any of several requirements just above the true mean is called met, without and with them."""
+    *both, _ = both_intervals(quantiles, "single samples", n, times, TAIL / requirements)
+    before, after = (1 - (1 - float(np.mean(ends[:, 0] > quantiles.mean()))) ** requirements for ends in both)
+    return before, after
 
 
 def coverage(law: str, design: str, effective: int, times: int, seed: int = 0) -> float:
@@ -265,6 +317,33 @@ def show_coverage(times: int) -> None:
     show("Coverage of 95 % intervals of a harmonic aggregate (pseudo-F1), %: samples", counts, rows, ENOUGH)
 
 
+def show_rare(times: int) -> None:
+    counts, single = (20, 50, 100), "single samples"
+    heads = [f"{count}: {kind}" for count in counts for kind in ("before", "after")]
+    rows = []
+    for name, law in NARROW.items():
+        for share in (0.02, 0.03, 0.05, 0.08):
+            cells = [rare_scores(with_failures(law, share), single, count, times)[:2] for count in counts]
+            rows.append((f"{name}, {share:.0%} are 0", [value for pair in cells for value in pair]))
+    show("Coverage of 95 % intervals of narrow scores with rare failures, %: samples", heads, rows, 0.9)
+    rows = []
+    for many in (1, 20):
+        for share in (0.02, 0.05):
+            cells = [met_by_mistake(with_failures(NARROW["mean .75, spread .02"], share), n, many, times)
+                     for n in counts]  # fmt: skip
+            label = f"{many} requirement{'s' * (many > 1)}, {share:.0%} are 0"
+            rows.append((label, [value for pair in cells for value in pair]))
+    show("Requirements just above the mean (.75, spread .02, with failures) that are called met, %", heads, rows)
+    ordinary = ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}
+    designs = list(DESIGNS)[:3]
+    rows = [
+        (name, [rare_scores(quantiles, design, count, times // 4)[2] for design in designs for count in counts])
+        for name, quantiles in ordinary.items()
+    ]
+    heads = [f"{design}: {count}" for design in designs for count in counts]
+    show("Width with the wider bounds, % of the width without them: effective clusters", heads, rows)
+
+
 def show_family(times: int) -> None:
     counts = (50, 100, 200, 500)
     rows = (
@@ -299,6 +378,8 @@ def main() -> None:
     args = parser.parse_args()
     if "coverage" not in args.skip:
         show_coverage(max(int(2000 * args.share), 20))
+    if "rare" not in args.skip:
+        show_rare(max(int(2000 * args.share), 20))
     if "family" not in args.skip:
         show_family(max(int(1000 * args.share), 20))
     if "power" not in args.skip:

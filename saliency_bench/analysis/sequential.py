@@ -33,13 +33,11 @@ from math import inf, log
 
 import numpy as np
 
+from saliency_bench.results.betting import BETS, STEPS, WEIGHTS, log_wealth
 from saliency_bench.results.clusters import sums_by_cluster
 
 LEVEL = 0.05
-BETS = np.array([0.95, *(0.5**power for power in range(1, 8))])
-WEIGHTS = 0.5 ** np.arange(len(BETS)) / (0.5 ** np.arange(len(BETS))).sum()
 LEAST = 1e-9  # growth of log-wealth per cluster; less is none
-STEPS = 40  # of the bisection for the lower bound, which leaves 1e-12 of the span
 
 
 @dataclass(frozen=True)
@@ -76,12 +74,6 @@ class _Bets:
     def scaled(self, margin: float, span: float, largest: int) -> np.ndarray:
         """Return Y of every cluster."""
         return (self.losses - margin * self.counts) / (largest * (span + margin))
-
-
-def log_wealth(scaled: np.ndarray) -> float:
-    """Return log of the weighted sum over `BETS` of prod (1 + bet * Y), for Y (C,) between -1 and 1."""
-    logs = np.log1p(BETS[:, None] * scaled[None, :]).sum(axis=1)
-    return float(np.logaddexp.reduce(logs + np.log(WEIGHTS)))
 
 
 def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from saliency_bench import registry
 from saliency_bench.reasons import PEAKED
-from saliency_bench.results.cell import BEST_FROM, CellResult, best, explainer_names, metric_names
+from saliency_bench.results.cell import BEST_FROM, UNCOMPARED, CellResult, best, explainer_names, metric_names
 from saliency_bench.results.ranking import (
     NO_DIFFERENCE,
     NOT_TESTED,
@@ -26,6 +26,11 @@ MANY_SHAPES = (
     f"It may reach 12 % where more than {MANY} explainers with scores of different shapes (rare events beside smooth "
     f"scores) are compared on fewer than {FEW_FOR_MANY} independent samples."
 )
+BEST = {
+    True: "Best (none significantly better, and better than every baseline)",
+    False: f"Best (none significantly better; {UNCOMPARED})",
+}
+AT_CHANCE = "Not best, as a baseline may score as well"
 AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
 NOT_SHOWN = "these samples do not show that such a score takes a network"
 RANDOM = "random"
@@ -122,9 +127,10 @@ class Verdict:
 
     def _leading(self) -> list[str]:
         """Say who is best by each metric, and where a baseline may do as well."""
-        leaders: dict[str, list[str]] = {}
+        leaders: dict[tuple[bool, str], list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []
+        at_chance: list[str] = []
         alike: dict[str, list[str]] = {}
         for metric, name in self.metrics.items():
             ranked = [cell for key in self.order if (cell := self.cells.get((key, metric))) and cell.rank]
@@ -135,11 +141,18 @@ class Verdict:
                 blind.setdefault(baselines, []).append(name)
             methods = [cell for cell in ranked if cell.unbeaten and not cell.baseline]
             if marked := self._named(cell for cell in methods if cell.cell_id in self.marked):
-                leaders.setdefault(marked, []).append(name)
-            if unmarked := self._named(cell for cell in methods if cell.cell_id not in self.marked):
-                partial.append(f"{unmarked} on {name}")
-        clauses = [f"{names} on {all_or(metrics, len(self.metrics))}" for names, metrics in leaders.items()]
-        lines = [f"Best (none significantly better): {'; '.join(clauses)}."] if clauses else []
+                leaders.setdefault((any(cell.baseline for cell in ranked), marked), []).append(name)
+            unmarked = [cell for cell in methods if cell.cell_id not in self.marked]
+            if few := self._named(cell for cell in unmarked if cell.scored < BEST_FROM):
+                partial.append(f"{few} on {name}")
+            if not baselines and (chance := self._named(cell for cell in unmarked if cell.scored >= BEST_FROM)):
+                at_chance.append(f"{chance} on {name}")
+        lines = []
+        for compared, meaning in BEST.items():
+            clauses = [f"{names} on {all_or(metrics, len(self.metrics))}"
+                       for (beaten, names), metrics in leaders.items() if beaten == compared]  # fmt: skip
+            lines += [f"{meaning}: {'; '.join(clauses)}."] if clauses else []
+        lines += [f"{AT_CHANCE}: {'; '.join(at_chance)}."] if at_chance else []
         for names, metrics in alike.items():
             baselines = f", not even from {names}" if names else ""
             lines.append(f"No explainer stands out on {any_or(metrics, len(self.metrics))}{baselines}.")

@@ -15,7 +15,7 @@ import numpy as np
 from saliency_bench.leaderboard.checks import Checked, known_metric
 from saliency_bench.leaderboard.known import RUN
 from saliency_bench.leaderboard.row import Row
-from saliency_bench.results.cell import BEST_FROM, CellKey, CellResult, RankSet
+from saliency_bench.results.cell import CellKey, CellResult, RankSet, is_best
 from saliency_bench.results.identity import CellIds
 from saliency_bench.results.ranking import ALONE, UNRANKED, Standing, ranked_among
 from saliency_bench.utils.hashing import hash_of
@@ -72,7 +72,7 @@ class Place:
         rank: the official one.
         if_true: the rank if the scores of its submitter are true; None for official rows.
         why: why there is no official rank; else "".
-        best: whether it may be the first by official ranks.
+        best: whether it may be the first by official ranks, and beats every baseline that has one.
         beats: baselines that it beats, by the test that gives its rank.
         not_beaten: the other baselines that it was tested against.
     """
@@ -113,7 +113,7 @@ def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
     placed, against = {}, _against(signs, baselines)
     for entry in official:
         standing = standings[entry.key]
-        best = several and standing.rank is not None and standing.rank[0] == 1 and standing.scored >= BEST_FROM
+        best = several and is_best(standing.rank, standing.scored, standing.beats_baselines)
         why = "" if standing.rank else standing.unranked or ALONE
         placed[entry.key] = Place(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
     # Tests are adjusted for their number, so rows of others would widen a rank: each submitter's stand alone.

@@ -37,6 +37,7 @@ Cell = TypeVar("Cell", bound="CellResult")
 Count = Annotated[int, Field(ge=0, le=2**53)]  # whole numbers that JSON, floats and tables hold exactly
 Rank = Annotated[int, Field(ge=1)]
 BEST_FROM = 0.95  # of the samples must be scored
+UNCOMPARED = "not compared with a baseline"  # beside "best", in a run without baselines
 
 
 class StrictModel(BaseModel):
@@ -46,6 +47,7 @@ class StrictModel(BaseModel):
 
 
 FEWEST_TRAININGS = 5  # with fewer a score is marked, and its explainer is not ranked
+RARE = "rare failures possible"  # how an interval is marked that was widened for them
 FEW = 20  # effective clusters; with fewer an interval is marked
 
 
@@ -55,6 +57,7 @@ class Interval(StrictModel):
     Attributes:
         effective: clusters of equal size that would say as much; None: all of `clusters`. With fewer than 10 there is
             no interval.
+        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
     value: float | None
@@ -63,6 +66,7 @@ class Interval(StrictModel):
     n: Count
     clusters: Count
     effective: Annotated[float, Field(ge=0)] | None = None
+    rare: bool = False
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -80,7 +84,10 @@ class Interval(StrictModel):
         """Return it from an estimate, whose NaN become None."""
         value, low, high = estimate.known
         effective = None if estimate.effective == estimate.clusters else estimate.effective
-        return cls(value=value, low=low, high=high, n=estimate.n, clusters=estimate.clusters, effective=effective)
+        return cls(
+            value=value, low=low, high=high, n=estimate.n, clusters=estimate.clusters, effective=effective,
+            rare=estimate.rare,
+        )  # fmt: skip
 
     @property
     def independent(self) -> float:
@@ -188,6 +195,7 @@ class CellResult(Interval, CellKey):
         flat: scores of constant maps.
         marked: {reason: scores that stand but are counted for this reason of the metric's own}.
         trainings: of a score of networks that were trained anew, how many there were per exposure.
+        beats_baselines: whether it is significantly better than every ranked baseline of the run; None without one.
     """
 
     rank: Annotated[tuple[Rank, Rank], Strict(False)] | None
@@ -200,6 +208,7 @@ class CellResult(Interval, CellKey):
     marked: dict[str, Count]
     forward_passes: ForwardPasses
     trainings: Count | None = None
+    beats_baselines: bool | None = None
 
     @model_validator(mode="after")
     def _ranked(self) -> Self:
@@ -219,6 +228,11 @@ class CellResult(Interval, CellKey):
     def unbeaten(self) -> bool:
         """Return whether it is ranked and none is significantly better."""
         return self.rank is not None and self.rank[0] == 1
+
+    @property
+    def best_mark(self) -> str:
+        """Return how it is marked where it is best."""
+        return "best" if self.beats_baselines else f"best ({UNCOMPARED})"
 
     @property
     def oriented(self) -> float:
@@ -275,16 +289,25 @@ def of_samples(cells: Sequence[Cell]) -> list[Cell]:
 def best(cells: Iterable[CellResult]) -> frozenset[str]:
     """Return the ids of the cells to mark as best, by each metric for which any two explainers differ.
 
-    These are cells that none beats and of which nearly all samples are scored, so that no explainer is best by leaving
-    out what is hard. A baseline is never best: it does not look at the network.
+    Without a ranked baseline in the run, they are best among each other only (`CellResult.best_mark`).
     """
     return frozenset(
         cell.cell_id
         for group in by_metric(cells)
         if any(cell.rank and not cell.unbeaten for cell in group)
         for cell in group
-        if cell.unbeaten and not cell.baseline and cell.scored >= BEST_FROM
+        if not cell.baseline and is_best(cell.rank, cell.scored, cell.beats_baselines)
+        if cell.beats_baselines is not None or not any(other.baseline and other.rank for other in group)
     )
+
+
+def is_best(rank: RankSet, scored: float, beats_baselines: bool | None) -> bool:
+    """Return whether an explainer that looks at the network is best where any two explainers differ.
+
+    None is significantly better; it is significantly better than every baseline, since a map that ignores the network
+    would do otherwise; and nearly all samples are scored, so that no explainer is best by leaving out what is hard.
+    """
+    return rank is not None and rank[0] == 1 and scored >= BEST_FROM and beats_baselines is not False
 
 
 def explainer_names(cells: Iterable[CellKey]) -> dict[str, str]:

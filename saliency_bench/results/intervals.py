@@ -11,6 +11,10 @@ The methods were chosen by simulation (`benchmarks/statistics.py` prints their c
 Standard errors are those of the jackknife that leaves out one cluster at a time. Clusters of uneven size and rare
 scores make them vary more than C - 1 degrees of freedom say, so Student's t has Satterthwaite's (`cluster_error`).
 
+All of these trust the spread of the sample. Where up to 5 % of very different scores, of which the sample happens to
+show none, would move the mean out of the interval, it is widened to bounds that hold for scores of any shape
+(`outlasting_rare_scores`), and says so.
+
 Not included: the explainer's seed, the model's training, the choice of datasets.
 """
 
@@ -22,6 +26,7 @@ from scipy import special
 
 from saliency_bench.bound_metric import outside
 from saliency_bench.errors import UserError
+from saliency_bench.results.betting import lower_bound
 from saliency_bench.results.clusters import Matched, effective_clusters, summable, sums_by_cluster
 from saliency_bench.utils.seeds import random_bits, seed_of
 
@@ -30,6 +35,8 @@ DRAWS = 2000
 INTERVAL_FROM = 10  # effective clusters; with fewer a value stands alone
 APPROXIMATE_BELOW = 500  # clusters of an unbounded score
 TAIL = 0.025
+RARE_SHARE = 0.05  # of scores at the far end of the range, which few samples may not show; more of them seldom hide
+RARE_TAILS = 4  # that many tails is the chance to see none of these scores: one in ten for an interval of 95 %
 EQUAL = 1e-12  # of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
@@ -41,6 +48,7 @@ class Estimate(NamedTuple):
     Attributes:
         effective: clusters of equal size that would say as much (`clusters.effective_clusters`).
         freedom: degrees of freedom of the interval, NaN where it has none.
+        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
     value: float
@@ -50,6 +58,7 @@ class Estimate(NamedTuple):
     clusters: int
     effective: float
     freedom: float = NAN
+    rare: bool = False
 
     @classmethod
     def alone(cls, value: float, counts: np.ndarray) -> "Estimate":
@@ -173,7 +182,43 @@ def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], 
         if bool(((u == 0) | (u == 1)).all()):
             freedom = np.inf  # the variance of a 0/1 score follows from its mean
     bottom, top = (low + end * (high - low) for end in wilson(mean, size, t_quantile(freedom, tail)))
-    return estimate.between(bottom, top, freedom)
+    return outlasting_rare_scores(estimate.between(bottom, top, freedom), values, codes, limits, error * (high - low),
+                                  tail)  # fmt: skip
+
+
+def outlasting_rare_scores(
+    estimate: Estimate, values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], error: float,
+    tail: float = TAIL,
+) -> Estimate:  # fmt: skip
+    """Return an estimate whose interval also holds if the samples happen to show none of a few very different scores.
+
+    Let a share p of all scores lie at an end of the range. N independent samples show none of them with the chance
+    (1 - p)^N; p is where this is `RARE_TAILS` tails, and at most `RARE_SHARE`. If it moves the mean out of the
+    interval, the samples cannot rule it out, and the end of the interval is the betting bound (`betting.lower_bound`)
+    where that is further away. N is s^2 / se^2 for scores of variance s^2: n where samples are their own clusters, and
+    no less than the effective clusters. An end of the range that is infinite has no bound.
+
+    Args:
+        estimate: with its interval.
+        values: (n,) the scores.
+        codes: (n,) the cluster of each.
+        limits: (low, high) of a score; either may be infinite.
+        error: the standard error se of the mean.
+        tail: as of `interval`.
+    """
+    value, (low, high) = estimate.value, limits
+    independent = min(float(values.var(ddof=1)) / error**2, estimate.n) if error > 0 else 0.0
+    share = min(RARE_SHARE, 1 - (RARE_TAILS * tail) ** (1 / max(independent, estimate.effective)))
+    ends, counts = (estimate.low, estimate.high), np.bincount(codes)
+
+    def bound(above: np.ndarray) -> float:
+        return lower_bound(sums_by_cluster(np.maximum(above, 0), codes, len(counts)), counts, tail)
+
+    if np.isfinite(low) and value - share * (value - low) < estimate.low:
+        estimate = estimate._replace(low=min(estimate.low, low + bound(values - low)))
+    if np.isfinite(high) and value + share * (high - value) > estimate.high:
+        estimate = estimate._replace(high=max(estimate.high, high - bound(high - values)))
+    return estimate._replace(rare=(estimate.low, estimate.high) != ends)
 
 
 def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:
@@ -241,15 +286,16 @@ def bootstrap_t(
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
     errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
     columns_of_draws = zip(means, errors, sums.T, _studentised(residuals, counts, seed).T, strict=True)
-    for index, (mean, error, column, t) in enumerate(columns_of_draws):
+    for index, (mean, error, sums_of_column, t) in enumerate(columns_of_draws):
         if error == 0:
             continue
-        _, freedom = cluster_error(column, counts, mean)
+        _, freedom = cluster_error(sums_of_column, counts, mean)
         # The upper tail of t gives the lower end: a mean that is drawn too high must be corrected downwards.
         quantiles = np.nanpercentile(t, [100 * (1 - tail), 100 * tail])
         widened = error * t_quantile(freedom, tail) / t_quantile(np.inf, tail)
         low, high = np.clip(mean - quantiles * widened, *limits)
-        estimates[index] = estimates[index].between(low, high, freedom)
+        narrow = estimates[index].between(low, high, freedom)
+        estimates[index] = outlasting_rare_scores(narrow, columns[:, index], codes, limits, float(error), tail)
     return estimates
 
 

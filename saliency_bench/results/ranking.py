@@ -6,8 +6,8 @@ explainers and metrics as well, so that "beats random on ..." may list several. 
 the means of its parts has differences with intervals, and neither test nor rank.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from itertools import chain, combinations
 from typing import Annotated
 
@@ -89,15 +89,23 @@ def read_contrasts(content: object) -> list[Contrast]:
 
 @dataclass(frozen=True)
 class Standing:
-    """The rank set of a cell, or why it has none, and the share of samples that it has scored."""
+    """The rank set of a cell, or why it has none, and the share of samples that it has scored.
+
+    Attributes:
+        rank: as of `rank_sets`.
+        unranked: why there is none.
+        scored: share of the samples.
+        beats_baselines: as of `beat_baselines`.
+    """
 
     rank: tuple[int, int] | None
     unranked: str | None
     scored: float
+    beats_baselines: bool | None = None
 
     def as_dict(self) -> dict:
         """Return the fields that a `CellResult` takes over."""
-        return {"rank": self.rank, "unranked": self.unranked, "scored": self.scored}
+        return asdict(self)
 
 
 def compare(
@@ -354,9 +362,12 @@ def _standings(
     ]
     decided = [(first, second) if sign > 0 else (second, first) for (first, second), sign in signs.items() if sign]
     sets = rank_sets(in_ranks, decided)
+    beats = beat_baselines(in_ranks, {key.cell_id for key in group if key.baseline}, decided)
     reason = ALONE if len(group) == 1 else FEW_TRAININGS if has_few(group[0]) else TOO_FEW
     return {
-        key.cell_id: Standing(sets.get(key.cell_id), None if key.cell_id in sets else reason, share)
+        key.cell_id: Standing(
+            sets.get(key.cell_id), None if key.cell_id in sets else reason, share, beats.get(key.cell_id)
+        )
         for key, share in zip(group, shares, strict=True)
     }
 
@@ -369,6 +380,24 @@ def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
     """
     present = np.stack([mask if mask.dtype == bool else np.isfinite(mask) for mask in masks])
     return [float(count) for count in present.sum(axis=1) / max(int(present.any(axis=0).sum()), 1)]
+
+
+def beat_baselines(
+    names: Sequence[str], baselines: Set[str], decided: Iterable[tuple[str, str]]
+) -> dict[str, bool | None]:
+    """Return {name: whether it is significantly better than every baseline among these; None without a baseline}.
+
+    Args:
+        names: all that have ranks.
+        baselines: those that ignore the network; other names of this set do not matter.
+        decided: (the better, the worse) of each significant pair.
+    """
+    won, others = set(decided), [name for name in names if name in baselines]
+    return {
+        name: all((name, other) in won for other in others) if others else None
+        for name in names
+        if name not in baselines
+    }
 
 
 def rank_sets(names: Sequence[str], decided: Iterable[tuple[str, str]]) -> dict[str, tuple[int, int]]:

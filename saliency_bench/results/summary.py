@@ -16,6 +16,7 @@ from saliency_bench.reasons import CHANGES_NETWORK, DEPENDS_ON_BATCH, FLAT, FLAT
 from saliency_bench.results import WRITTEN, records
 from saliency_bench.results.accuracy import COLUMNS, quality
 from saliency_bench.results.cell import (
+    RARE,
     CellKey,
     CellResult,
     ForwardPasses,
@@ -40,6 +41,7 @@ from saliency_bench.utils.messages import counted
 
 FORMAT = 3
 SHOWN = 60  # characters of a reason in a table
+RARE_MEANS = "the interval is wider, as the samples do not rule out a few per cent of very different scores"
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,7 @@ def table_rows(cells: Sequence[CellResult], used: int) -> list[list[str]]:
 def legend(cells: Sequence[CellResult]) -> str:
     """Explain the signs of the table of these cells; "" where it has none."""
     parts = ["95 % intervals in brackets"] * any(cell.ends for cell in cells)
+    parts += [f"{RARE}: {RARE_MEANS}"] * any(cell.rare for cell in cells)
     parts += ["#: the ranks that a paired test leaves open"] * any(cell.rank for cell in cells)
     parts += notes(cells)
     return "; ".join(parts)
@@ -418,9 +421,9 @@ def _score(cell: CellResult | None, used: int, marked: Set[str]) -> str:
         text += f" median {cell.median:.3f}"
     if cell.rank:
         text += f" #{cell.ranks}"
-    notes = ["few samples"] * cell.few + ["approximate"] * cell.approximate
+    notes = ["few samples"] * cell.few + ["approximate"] * cell.approximate + [RARE] * cell.rare
     notes += [f"few trainings ({cell.trainings})"] * cell.few_trainings
-    notes += ["best"] * (cell.cell_id in marked)
+    notes += [cell.best_mark] * (cell.cell_id in marked)
     fewer = [f"n={cell.n}"] * (cell.n != used) + [f"C={cell.clusters}"] * (cell.clusters < cell.n)
     fewer += [f"({cell.independent:.0f} effective)"] * (round(cell.independent) < cell.clusters)
     return " ".join([text, *notes, *fewer])

@@ -179,7 +179,9 @@ def test_best_are_those_that_none_beats_where_any_two_differ(name, folder_of):
     for cell in run.cells:
         of_metric = {pair: sign for pair, sign in signs.items() if pair[2] == cell.metric}
         beaten = any(sign == 1 and other == cell.explainer for (_, other, _), sign in of_metric.items())
-        compared = any(sign is not None and first == cell.explainer for (first, *_), sign in of_metric.items())
+        against = [sign for (first, other, _), sign in of_metric.items()
+                   if first == cell.explainer and other in ("random", "centre")]  # fmt: skip
+        compared = all(sign == 1 for sign in against)
         baseline = cell.explainer in ("random", "centre")
         if 1 in of_metric.values() and compared and not beaten and not baseline and cell.scored >= 0.95:
             expected.add(cell.cell_id)

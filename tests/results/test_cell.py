@@ -18,7 +18,9 @@ LATER = {
     "note",
     "asked_for",
     "effective",
+    "rare",
     "trainings",
+    "beats_baselines",
 }  # results made before them are still read
 KEY = {
     "cell_id": "0123456789abcdef",
@@ -47,16 +49,19 @@ RESULT = KEY | {
     "n": 30,
     "clusters": 15,
     "effective": None,
+    "rare": False,
     "rank": [1, 2],
     "unranked": None,
     "scored": 0.9,
     "median": None,
-    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1, "effective": None}},
+    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1, "effective": None,
+                      "rare": False}},
     "left_out": {"no mask": 1},
     "flat": 0,
     "marked": {},
     "forward_passes": {"explain": 30, "metric": 0},
     "trainings": None,
+    "beats_baselines": None,
 }
 
 
@@ -216,9 +221,12 @@ def test_a_value_of_few_clusters_is_small(changes, small):
     [
         ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.95), "random": ([3, 3], 1.0)}, "ab"),
         ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.94), "random": ([3, 3], 1.0)}, "a"),  # too few are scored
+        ({"a": ([1, 2], 1.0, True), "b": ([1, 3], 1.0, False), "random": ([2, 3], 1.0)}, "a"),
+        ({"a": ([1, 2], 1.0, None), "b": ([2, 2], 1.0, None)}, "a"),  # without a baseline
+        ({"a": ([1, 2], 1.0, None), "random": ([2, 2], 1.0)}, ""),  # an older summary does not say
         ({"a": ([1, 3], 1.0), "b": ([1, 3], 1.0), "random": ([1, 3], 1.0)}, ""),  # no two differ
         ({"random": ([1, 1], 1.0), "a": ([2, 3], 1.0), "b": ([2, 3], 1.0)}, ""),  # a baseline beats them
-        ({"a": ([1, 2], 1.0), "random": ([1, 2], 1.0), "b": ([3, 3], 1.0)}, "a"),
+        ({"a": ([1, 2], 1.0, False), "random": ([1, 2], 1.0), "b": ([3, 3], 1.0)}, ""),  # not shown to be better
         ({"a": (None, 1.0), "random": (None, 1.0)}, ""),
     ],
 )
@@ -228,9 +236,15 @@ def test_best_are_methods_that_none_beats_where_any_two_differ(cells, marked):
         RESULT
         | {"cell_id": ids[name], "baseline": name == "random", "rank": rank, "scored": scored}
         | {"unranked": None if rank else "too few to rank"}
-        for name, (rank, scored) in cells.items()
+        | {"beats_baselines": None if name == "random" else beats[0] if beats else rank is not None}
+        for name, (rank, scored, *beats) in cells.items()
     ]
-    assert best(read_cells(results)) == {ids[name] for name in marked}
+    read = read_cells(results)
+    assert best(read) == {ids[name] for name in marked}
+    compared = any(cell.baseline for cell in read)
+    assert {cell.best_mark for cell in read if cell.cell_id in best(read)} <= {
+        "best" if compared else "best (not compared with a baseline)"
+    }
 
 
 def test_counts_that_no_table_holds_are_refused():

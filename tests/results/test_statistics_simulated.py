@@ -31,6 +31,23 @@ def test_means_of_bounded_scores_are_covered(simulation, law, design):
     assert min(covered) >= at_least(0.93, 200)
 
 
+@pytest.mark.parametrize(("name", "share"), [("mean .75, spread .02", 0.02), ("mean .5, spread .02", 0.03)])
+@pytest.mark.parametrize("n", [20, 50])
+def test_rare_failures_among_narrow_scores_are_covered(simulation, name, share, n):
+    """Without the wider bounds 34 to 77 % of these intervals hold the mean."""
+    quantiles = simulation.with_failures(simulation.NARROW[name], share)
+    before, after, _ = simulation.rare_scores(quantiles, "single samples", n, 300)
+    assert before < 0.9 < 0.97 < after
+    assert simulation.met_by_mistake(quantiles, n, 20, 300)[1] <= 1 - at_least(0.95, 300)
+
+
+@pytest.mark.parametrize("design", ["single samples", "clusters of 6, ICC .3"])
+def test_ordinary_scores_keep_their_intervals(simulation, design):
+    laws = [*simulation.ORDINARY.values(), *(simulation.LAWS[law] for law in ("0/1, share .05", "IoU (beta .7, 1.3)"))]
+    widths = [simulation.rare_scores(law, design, n, 60)[2] for law in laws for n in (20, 50)]
+    assert max(widths) <= 1.1
+
+
 def test_clusters_of_uneven_size_do_not_count_in_full(simulation):
     """With C - 1 degrees of freedom and cluster sums, 89.0 % of 1,500 intervals held the mean."""
     assert simulation.coverage("95 % zeros", "log-normal sizes, ICC .5", 20, times=400) >= at_least(0.93, 400)

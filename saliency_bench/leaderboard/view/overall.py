@@ -17,10 +17,11 @@ from itertools import combinations
 
 import numpy as np
 
+from saliency_bench.results.cell import is_best
 from saliency_bench.results.clusters import Matched, cluster_codes, effective_clusters
 from saliency_bench.results.intervals import Estimate, difference, t_quantile
 from saliency_bench.results.paired_test import Pair, adjusted_p
-from saliency_bench.results.ranking import ALONE, RANKED_FROM, TOO_FEW, rank_sets, sign_of
+from saliency_bench.results.ranking import ALONE, RANKED_FROM, TOO_FEW, beat_baselines, rank_sets, sign_of
 
 REFERENCE = "random"
 NEW_FROM = 6  # datasets
@@ -60,6 +61,7 @@ class Overall:
         by_dataset: {dataset: s m_d} for the datasets that it has.
         rank: its rank set.
         unranked: why it has none.
+        beats_baselines: as of `ranking.beat_baselines`.
     """
 
     name: str
@@ -71,11 +73,12 @@ class Overall:
     by_dataset: Mapping[str, float] = field(default_factory=dict)
     rank: tuple[int, int] | None = None
     unranked: str = ""
+    beats_baselines: bool | None = None
 
     @property
-    def unbeaten(self) -> bool:
-        """Return whether it may be the best."""
-        return self.rank is not None and self.rank[0] == 1
+    def best(self) -> bool:
+        """Return whether it is best where any two explainers differ."""
+        return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 
 def overall(
@@ -94,11 +97,14 @@ def overall(
         _without_rank(name, scored[name], reference, core, name in baselines, higher_is_better) for name in scored
     ]
     complete = {result.name: scored[result.name] for result in results if not result.unranked}
-    sets, reason = _ranked(complete, reference, core, higher_is_better) if complete else ({}, "")
+    decided, reason = _decided(complete, reference, core, higher_is_better) if complete else ([], "")
+    sets = {} if reason else rank_sets(list(complete), decided)
+    beats = beat_baselines(list(sets), baselines, decided)
     results = [
         result
         if result.unranked
-        else replace(result, rank=sets.get(result.name), unranked="" if result.name in sets else reason)
+        else replace(result, rank=sets.get(result.name), unranked="" if result.name in sets else reason,
+                     beats_baselines=beats.get(result.name))
         for result in results
     ]
     return sorted(
@@ -170,11 +176,11 @@ def _for_new(means: Sequence[float]) -> tuple[float, float] | None:
     return float(np.mean(means)) - half, float(np.mean(means)) + half
 
 
-def _ranked(
+def _decided(
     scored: Mapping[str, Mapping[str, Scored]], reference: Mapping[str, Scored], core: Sequence[str],
     higher_is_better: bool,
-) -> tuple[dict[str, tuple[int, int]], str]:  # fmt: skip
-    """Return ({explainer: its rank set}, why there are none)."""
+) -> tuple[list[tuple[str, str]], str]:  # fmt: skip
+    """Return ([(the better, the worse) of each significant pair], why there are no ranks)."""
     names = list(scored)
     columns: list[list[np.ndarray]] = [[] for _ in names]
     codes, clusters = [], 0
@@ -188,9 +194,9 @@ def _ranked(
         codes.append(dataset_codes + clusters)
         clusters += int(dataset_codes.max(initial=-1)) + 1
         if effective_clusters(np.bincount(dataset_codes)) < RANKED_FROM:
-            return {}, TOO_FEW
+            return [], TOO_FEW
     if len(names) < 2:
-        return {}, ALONE
+        return [], ALONE
     matched = Matched([np.concatenate(column) for column in columns], np.concatenate(codes))
     pairs: list[Pair] = list(combinations(range(len(names)), 2))
     differences = {pair: _sum_of_differences(matched, pair) for pair in pairs}
@@ -200,7 +206,7 @@ def _ranked(
         if sign := sign_of(differences[pair], p, higher_is_better):
             first, second = (names[index] for index in pair)
             decided.append((first, second) if sign > 0 else (second, first))
-    return rank_sets(names, decided), ""
+    return decided, ""
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:

@@ -32,6 +32,7 @@ class ShownRow:
         family: of the metric, one of FAMILIES.
         few: whether the interval rests on few samples.
         approximate: whether the interval is that of an unbounded score over too few clusters to be exact.
+        rare: whether the interval was widened because its samples do not rule out rare failures.
         passes: images put through the network to explain one image; None if the submission does not say.
         seconds: to explain one image on `device`, as the submitter says; None if the submission does not say.
         recomputed: how many samples the board has computed again.
@@ -55,6 +56,7 @@ class ShownRow:
     clusters: int
     few: bool
     approximate: bool
+    rare: bool
     rank: RankSet
     rank_if_true: RankSet
     unranked: str
@@ -101,7 +103,7 @@ def shown(row: "Row") -> ShownRow:
         key=key_of(row), question=row.question, asks=_asks(row), dataset=row.dataset, model=row.model,
         explainer=cell.explainer_text, metric=cell.metric_text, family=family_of(cell.metric),
         higher_is_better=cell.higher_is_better, value=cell.value, low=cell.low, high=cell.high, n=cell.n,
-        clusters=cell.clusters, few=cell.few, approximate=cell.approximate, rank=row.rank,
+        clusters=cell.clusters, few=cell.few, approximate=cell.approximate, rare=cell.rare, rank=row.rank,
         rank_if_true=row.rank_if_true, unranked=row.unranked, best=row.best, baseline=cell.baseline,
         own_method=row.own_method, status=row.status, why=row.why,
         recomputed=row.recomputed.samples if row.recomputed else 0, attempts=row.attempts,

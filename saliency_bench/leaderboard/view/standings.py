@@ -106,9 +106,9 @@ def best_sets(tables: list[OverallTable]) -> dict[str, tuple[int, int]]:
     """Return {explainer: (metrics on which it is in the best set, metrics that rank it)}."""
     counts: dict[str, tuple[int, int]] = {}
     for table in tables:
-        several = any(result.rank and not result.unbeaten for result in table.rows)
+        several = any(result.rank and result.rank[0] > 1 for result in table.rows)
         for result in table.rows:
             if result.rank and not result.baseline:
                 best, ranked = counts.get(result.name, (0, 0))
-                counts[result.name] = best + (several and result.unbeaten), ranked + 1
+                counts[result.name] = best + (several and result.best), ranked + 1
     return counts
