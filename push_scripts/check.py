@@ -3,13 +3,15 @@ r"""Check a run against requirements, as a gate for continuous integration.
 example:
   saliency-bench check runs/new --against runs/old \
       --require 'gradcam:saliency_miou>=0.3' 'gradcam:saliency_deletion<=0.2' \
-      'rise:masks=100:saliency_miou:threshold=0.3>=0.2'
+      'rise:masks=100:saliency_miou:threshold=0.3>=0.2' 'gradcam:saliency_miou>random'
 
 Prints a line per requirement, with the interval it was judged by. The exit code is 1 if an interval lies on the wrong
 side of its bound, or if the paired test finds an explainer worse than in the run of --against on the same samples; 0 if
-none does; 2 for anything else. All requirements of one command are judged together (Holm): however many they are, true
-ones fail in about 2.5 % of the runs, with --against in 5 %. An interval that contains the bound decides nothing, and
-passes; the line says about how many samples would decide. Quote a requirement: > means something to the shell.
+none does; 2 for anything else. With another explainer in the place of the number, the difference of the two on the same
+samples is judged. All requirements of one command are judged together (Holm): however many they are, true ones fail in
+about 2.5 % of the runs, with --against in 5 %. An interval that contains the bound decides nothing, and passes unless
+--strict is given; the line says about how many samples would decide, and which violation so many samples would find.
+Quote a requirement: > means something to the shell.
 """
 
 import json
@@ -26,9 +28,11 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument(
         "--require", nargs="+", action="extend", required=True, metavar="RULE",
-        help="EXPLAINER:METRIC>=NUMBER or <=, with options as in rise:masks=100:saliency_miou:threshold=0.3>=0.2",
+        help="EXPLAINER:METRIC>=NUMBER or <=, with options as in rise:masks=100:saliency_miou:threshold=0.3>=0.2; or "
+             "EXPLAINER:METRIC>EXPLAINER or <",
     )  # fmt: skip
     parser.add_argument("--against", metavar="OLD_RUN", help="an earlier run, in which no explainer may be better")
+    parser.add_argument("--strict", action="store_true", help="fail what is undecided, too")
     _shared.output(parser)
 
 
@@ -42,10 +46,11 @@ def main(args: Namespace) -> int:
     requirements = [Requirement.read(text) for text in args.require]
     run, against = read_run(Path(args.run)), read_run(Path(args.against)) if args.against else None
     checked = check(run, requirements, against)
-    passed = all(requirement.passed for requirement in checked)
+    passed = all(requirement.passes(args.strict) for requirement in checked)
     differing = [] if against is None else differing_question(against, run)
     if args.json:
-        content = {"run": args.run, "against": args.against, "passed": passed, "differing_settings": differing}
+        content = {"run": args.run, "against": args.against, "strict": args.strict, "passed": passed}
+        content |= {"differing_settings": differing}
         print(json.dumps(content | {"requirements": [requirement.as_dict() for requirement in checked]}, indent=2))
         return 0 if passed else 1
     if differing:

@@ -1,8 +1,12 @@
 """Requirements of a run, as a gate for continuous integration asks them: "gradcam:saliency_miou>=0.3".
 
+A requirement may also compare two explainers of the run, "gradcam:saliency_miou>random": then the interval is that of
+the difference on the samples that both have, and the bound is 0.
+
 A requirement fails only where the samples speak against it: the whole interval lies on the wrong side of the bound, or
 the paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing,
-and the requirement passes.
+and the requirement passes, unless undecided ones are to fail (`passes`). "Met" rests on an interval that outlasts rare
+failures (`intervals.outlasting_rare_scores`), as long as the range of the metric has an end on that side.
 
 Intervals are those of Holm's method (1979) over the requirements of one call: all m are judged by intervals of level
 1 - .05 / m; those that are decided are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
@@ -14,7 +18,7 @@ have exact intervals here, which keep this for every share; others keep it as fa
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 
 import numpy as np
 from pydantic import JsonValue
@@ -22,36 +26,60 @@ from pydantic import JsonValue
 from saliency_bench.analysis.differences import Pair, compared, why_not
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import parse
-from saliency_bench.results.cell import CellResult, Interval, explainer_names, metric_names
-from saliency_bench.results.intervals import INTERVAL_FROM, TAIL, Estimate, clopper_pearson, interval
-from saliency_bench.results.ranking import aggregated
+from saliency_bench.results.cell import RARE, CellResult, Interval, explainer_names, metric_names
+from saliency_bench.results.clusters import effective_clusters
+from saliency_bench.results.intervals import (
+    INTERVAL_FROM,
+    TAIL,
+    Estimate,
+    aggregate_difference,
+    clopper_pearson,
+    interval,
+    paired_difference,
+    t_quantile,
+)
+from saliency_bench.results.ranking import aggregate_of, aggregated
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.results.trainings import areas_by_training, crossed
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # no 0_1, which Python reads as 1
 LEVEL = 1 - 2 * TAIL
 MET, UNDECIDED, FAILED = "met", "undecided", "failed"
-FORM = "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3'"
+FORM = (
+    "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3', or EXPLAINER:METRIC>EXPLAINER or "
+    "<, for example 'gradcam:saliency_miou>random'"
+)
+POWER = 0.8  # with which the smallest violation in a line is found
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A bound on the mean of a cell.
+    """A bound on the mean of a cell, or on its difference to that of another explainer of the run.
 
     Attributes:
         names: explainer and metric with their options, joined by a colon.
-        at_least: whether it says >=, not <=.
-        bound: the number.
+        at_least: whether it says >= or >, not <= or <.
+        bound: the number; 0 of a difference.
+        other: the other explainer; "" without one.
     """
 
     names: str
     at_least: bool
     bound: float
+    other: str = ""
 
     @classmethod
     def read(cls, text: str) -> "Requirement":
-        """Read "EXPLAINER:METRIC>=NUMBER". Raise UserError for a text that is no requirement."""
+        """Read "EXPLAINER:METRIC>=NUMBER" or "EXPLAINER:METRIC>EXPLAINER".
+
+        Raises:
+            UserError: The text is no requirement.
+        """
         match = re.fullmatch(r"\s*(.+?)\s*(>=|<=)\s*([^<>=]+?)\s*", text)
+        if match is None and (compared := re.fullmatch(r"\s*(.+?:[^<>]+?)\s*([<>])\s*([^<>=\s][^<>]*?)\s*", text)):
+            if NUMBER.fullmatch(compared[3]):
+                raise UserError(f"'{text}' is not a requirement: write {compared[2]}= before a number")
+            return cls(compared[1], compared[2] == ">", 0.0, compared[3])
         if match is None or ":" not in match[1]:
             raise UserError(f"'{text}' is not a requirement; {FORM}")
         bound = float(match[3]) if NUMBER.fullmatch(match[3]) else float("nan")
@@ -60,7 +88,8 @@ class Requirement:
         return cls(match[1], match[2] == ">=", bound)
 
     def __str__(self) -> str:
-        return f"{self.names} {'>=' if self.at_least else '<='} {self.bound:g}"
+        sign = ">" if self.at_least else "<"
+        return f"{self.names} {sign} {self.other}" if self.other else f"{self.names} {sign}= {self.bound:g}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +99,7 @@ class Checked:
     Attributes:
         requirement: what was asked for.
         cell: the cell it is about.
-        interval: by which it was judged.
+        interval: by which it was judged; of the difference, where another explainer is named.
         level: of the interval.
         pair: the cell in an earlier run, first, and in this one.
     """
@@ -99,26 +128,55 @@ class Checked:
     @property
     def needed(self) -> int | None:
         """Return about how many samples would decide, if the mean stayed; None where it is decided or on the bound."""
-        value, ends = self.cell.value or 0.0, self.interval.ends
+        value, ends = self.interval.value or 0.0, self.interval.ends
         if self.verdict != UNDECIDED or ends is None or value == self.requirement.bound:
             return None
         half = ends[1] - value if self.requirement.bound > value else value - ends[0]
         # The width of an interval falls with the root of n.
-        return ceil(self.cell.n * (half / (self.requirement.bound - value)) ** 2)
+        return ceil(self.interval.n * (half / (self.requirement.bound - value)) ** 2)
+
+    @property
+    def smallest_violation(self) -> float | None:
+        """Return by how much the mean must miss the bound for so many samples to fail it with 80 %; None: never.
+
+        The interval must lie on the wrong side of the bound. Its half h on that side is z(1 - tail) standard errors,
+        and the mean of the samples is below its expectation with z(.8) to spare: h (1 + z(.8) / z(1 - tail)).
+        """
+        if (ends := self.interval.ends) is None:
+            return None
+        value, limits = self.interval.value or 0.0, self.cell.limits
+        if self.requirement.other:
+            limits = limits[0] - limits[1], limits[1] - limits[0]
+        half = ends[1] - value if self.requirement.at_least else value - ends[0]
+        violation = half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, (1 - self.level) / 2))
+        room = self.requirement.bound - limits[0] if self.requirement.at_least else limits[1] - self.requirement.bound
+        return violation if violation <= room else None
+
+    def passes(self, strict: bool = False) -> bool:
+        """Return whether nothing speaks against the requirement; with `strict`, whether it is met."""
+        return self.verdict == MET if strict else self.passed
 
     def line(self, against: str) -> str:
         """Return the outcome as a line of text; `against` is the name of the earlier run."""
-        value, ends = _number(self.cell.value), self.interval.ends
-        interval = f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else ""
-        text = f"{self.verdict:<9}  {self.requirement}: {value}{interval}, n = {self.cell.n}"
-        text += f" in {self.cell.clusters} clusters" * (self.cell.clusters < self.cell.n)
-        text += ", few samples" * self.cell.few
+        show = _signed if self.requirement.other else _number
+        value, ends = show(self.interval.value), self.interval.ends
+        interval = f" [{show(ends[0])}, {show(ends[1])}]" if ends else ""
+        text = f"{self.verdict:<9}  {self.requirement}: {value}{interval}, n = {self.interval.n}"
+        text += f" in {self.interval.clusters} clusters" * (self.interval.clusters < self.interval.n)
+        text += ", few samples" * self.interval.few
+        text += f", {RARE}" * self.interval.rare
         text += f", interval of {100 * self.level:.4g} %" if ends and self.level > LEVEL else ""
         if self.verdict == UNDECIDED:
             about = f"; about {self.needed:,} would decide" if self.needed else ""
             text += f", the interval contains the bound: too few samples to pass or fail{about}"
         if not ends:
             text += ", no interval: all scores are equal"
+        elif (violation := self.smallest_violation) is not None:
+            text += f"; a violation by {_number(violation)} would fail in {100 * POWER:.0f} %"
+        else:
+            text += "; no violation would surely fail with so few samples"
+        if self.verdict == MET and not isfinite(self.cell.limits[not self.requirement.at_least]):
+            text += f"; the range of {self.cell.metric_text} has no end, so rare failures are not ruled out"
         if self.pair is None:
             return text
         ends_of_pair = f" [{self.pair.low:+.3f}, {self.pair.high:+.3f}]" if isfinite(self.pair.low) else ""
@@ -139,6 +197,9 @@ class Checked:
             "bound": self.requirement.bound,
             **{name: getattr(self.interval, name) for name in ("value", "low", "high", "n", "clusters")},
             "level": self.level,
+            "other": self.requirement.other or None,
+            "rare_failures": self.interval.rare,
+            "smallest_violation": self.smallest_violation,
             "verdict": self.verdict,
             "needed": self.needed,
             "against": earlier,
@@ -169,8 +230,9 @@ def check(run: RunData, requirements: Sequence[Requirement], against: RunData | 
         UserError: for a requirement without a cell, a cell without interval, or runs that cannot be compared.
     """
     cells = [_cell(requirement, run) for requirement in requirements]
+    others = [_other(requirement, cell, run) for requirement, cell in zip(requirements, cells, strict=True)]
     pairs = {} if against is None else _pairs(against, run, {cell.cell_id: cell for cell in cells})
-    judged = _holm(run, requirements, cells)
+    judged = _holm(run, requirements, list(zip(cells, others, strict=True)))
     return [
         Checked(requirement, cell, *by, pairs.get(cell.cell_id))
         for requirement, cell, by in zip(requirements, cells, judged, strict=True)
@@ -178,7 +240,7 @@ def check(run: RunData, requirements: Sequence[Requirement], against: RunData | 
 
 
 def _holm(
-    run: RunData, requirements: Sequence[Requirement], cells: Sequence[CellResult]
+    run: RunData, requirements: Sequence[Requirement], cells: Sequence[tuple[CellResult, CellResult | None]]
 ) -> list[tuple[Interval, float]]:
     """Return (the interval that each requirement is judged by, its level)."""
     codes = run.codes()
@@ -187,7 +249,7 @@ def _holm(
     while undecided:
         tail = TAIL / len(undecided)
         judged |= {
-            index: (Interval.from_estimate(_estimate(run, cells[index], codes, tail)), 1 - 2 * tail)
+            index: (Interval.from_estimate(_estimate(run, *cells[index], codes, tail)), 1 - 2 * tail)
             for index in undecided
         }
         left = [index for index in undecided if verdict(requirements[index], judged[index][0]) == UNDECIDED]
@@ -197,8 +259,10 @@ def _holm(
     return [judged[index] for index in range(len(cells))]
 
 
-def _estimate(run: RunData, cell: CellResult, codes: np.ndarray, tail: float) -> Estimate:
-    """Return the value of a cell with the interval that leaves `tail` on each side."""
+def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: np.ndarray, tail: float) -> Estimate:
+    """Return the value of a cell, or its difference to another, with the interval that leaves `tail` on each side."""
+    if other is not None:
+        return _difference(run, cell, other, codes, tail)
     if cell.aggregate:
         return aggregated(cell, run.parts[cell.cell_id], codes, run.summary["seed"], tail)
     if cell.trainings:
@@ -214,11 +278,38 @@ def _estimate(run: RunData, cell: CellResult, codes: np.ndarray, tail: float) ->
     return estimate
 
 
+def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.ndarray, tail: float) -> Estimate:
+    """Return a cell minus another one of its metric on their common samples."""
+    if not cell.aggregate:
+        return paired_difference(run.values[cell.cell_id], run.values[other.cell_id], codes, cell.limits, tail)
+    if (aggregate := aggregate_of(cell)) is None:
+        raise UserError(f"this version has no {cell.metric_text} of version {cell.metric_version}; make the run again")
+    first, second = run.parts[cell.cell_id], run.parts[other.cell_id]
+    return aggregate_difference(aggregate, first, second, codes, run.summary["seed"], tail)
+
+
+def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResult | None:
+    """Return the cell that a requirement compares with. Raise UserError if there is none or too few common samples."""
+    if not requirement.other:
+        return None
+    other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
+    if other.cell_id == cell.cell_id:
+        raise UserError(f"{requirement}: both are the same explainer; name another one")
+    common = run.takes_part(cell) & run.takes_part(other)
+    count = effective_clusters(np.bincount(run.codes()[common]))
+    if count < INTERVAL_FROM:
+        raise UserError(
+            f"{requirement}: both have scores for {int(count)} independent samples of {run.folder}, too few to pass or "
+            f"fail; an interval needs {INTERVAL_FROM}, raise --limit of the run"
+        )
+    return other
+
+
 def _cell(requirement: Requirement, run: RunData) -> CellResult:
     """Return the cell of a requirement. Raise UserError if there is none or it cannot be checked."""
     cell = find_cell(requirement.names, run)
     low, high = cell.limits
-    if not low <= requirement.bound <= high:
+    if not requirement.other and not low <= requirement.bound <= high:
         raise UserError(
             f"{requirement}: scores of {cell.metric_text} are from {low:g} to {high:g}; choose a bound between"
         )
@@ -306,6 +397,11 @@ def _counterpart(cell: CellResult, before: RunData) -> CellResult:
             f"in the other run, so that their scores cannot be compared; make {before.folder} again"
         )
     return earlier
+
+
+def _signed(value: float | None) -> str:
+    """Return a difference with its sign."""
+    return f"{value or 0.0:+.3f}"
 
 
 def _number(value: float | None) -> str:

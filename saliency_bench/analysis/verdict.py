@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from saliency_bench import registry
 from saliency_bench.reasons import PEAKED
@@ -20,11 +21,12 @@ NO_CHANCE = "This run has no random baseline, so it does not show what an uninfo
 CONTROLLED = (
     "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
 )
-# By simulation (docs/numbers.md); of up to ten explainers, or from 200 clusters on, it stays at 7 %.
-MANY, FEW_FOR_MANY = 10, 200
+# By simulation (docs/numbers.md): of up to ten explainers it stays near 7 %, of up to forty from 200 clusters on, and
+# of a hundred from 500 on.
+FEW_FOR_MANY = {10: 200, 40: 500}  # {more explainers than: fewer independent samples than}
 MANY_SHAPES = (
-    f"It may reach 12 % where more than {MANY} explainers with scores of different shapes (rare events beside smooth "
-    f"scores) are compared on fewer than {FEW_FOR_MANY} independent samples."
+    "It may reach 12 % where more than {many} explainers with scores of different shapes (rare events beside smooth "
+    "scores) are compared on fewer than {few} independent samples."
 )
 BEST = {
     True: "Best (none significantly better, and better than every baseline)",
@@ -122,8 +124,8 @@ class Verdict:
         leading = [*self._leading(), *self._signed_at_chance()]
         if not against and not leading:
             return lines
-        uncertain = len(self.order) > MANY and any(cell.independent < FEW_FOR_MANY for cell in ranked if cell.rank)
-        return [*lines, *leading, CONTROLLED, *[MANY_SHAPES] * uncertain]
+        samples = min((cell.independent for cell in ranked if cell.rank), default=inf)
+        return [*lines, *leading, CONTROLLED, *many_shapes(len(self.order), samples)]
 
     def _leading(self) -> list[str]:
         """Say who is best by each metric, and where a baseline may do as well."""
@@ -236,6 +238,15 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
         if metrics := [metric for metric, sign_of_metric in signs.items() if sign_of_metric == unclear]:
             clauses.append(f"{text} on {any_or(metrics, len(signs))}")
     return f"{subject} {'; '.join(clauses)}."
+
+
+def many_shapes(explainers: int, samples: float) -> list[str]:
+    """Return the warning that so many explainers on so few independent samples may share a higher error rate, or []."""
+    return [
+        MANY_SHAPES.format(many=many, few=few)
+        for many, few in FEW_FOR_MANY.items()
+        if explainers > many and samples < few
+    ][-1:]
 
 
 def listed(names: Iterable[str]) -> str:

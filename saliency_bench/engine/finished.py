@@ -99,9 +99,38 @@ class Run:
         rows = differences(self.folder, other.folder if isinstance(other, Run) else other)
         return pd.DataFrame(rows).drop(columns=["cell_ids", "largest"], errors="ignore")
 
+    def check(
+        self, *requirements: str, against: "Run | str | Path | None" = None, strict: bool = False
+    ) -> "pd.DataFrame":
+        """Return a row per requirement, as `saliency-bench check` judges them, all together.
+
+            run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
+
+        Args:
+            *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
+            against: an earlier run, in which no explainer of these may be better.
+            strict: whether an undecided requirement fails.
+
+        Raises:
+            UserError: A text is no requirement, there is no such score, it rests on too few samples, or the runs cannot
+                be compared.
+        """
+        import pandas as pd
+
+        from saliency_bench.analysis.requirements import Requirement, check
+
+        earlier = against.folder if isinstance(against, Run) else against
+        before = None if earlier is None else read_run(Path(earlier))
+        checked = check(read_run(self.folder), [Requirement.read(text) for text in requirements], before)
+        return pd.DataFrame(
+            [row.as_dict() | {"passed": row.passes(strict), "line": row.line(str(earlier))} for row in checked]
+        )
+
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
 
+        `best` is as in the printed table: `beats_baselines` is None where the run has no baseline to compare with.
+        `rare_failures` says that the interval is wider because the samples do not rule out rare failures.
         A number that is not known is NaN: no value where no sample has a score, no rank for a baseline or few samples.
         Your own function has one row per version, as text in `explainer_version` or `metric_version`; `cell_id` is that
         of the records.
@@ -124,6 +153,8 @@ class Run:
             "rank_low": [None if cell.rank is None else cell.rank[0] for cell in cells],
             "rank_high": [None if cell.rank is None else cell.rank[1] for cell in cells],
             "best": [cell.cell_id in marked for cell in cells],
+            "beats_baselines": pd.Series([cell.beats_baselines for cell in cells], dtype=object),
+            "rare_failures": [cell.rare for cell in cells],
             "baseline": [cell.baseline for cell in cells],
         }
         kinds = dict.fromkeys(("value", "low", "high", "rank_low", "rank_high"), float)

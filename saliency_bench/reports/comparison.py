@@ -11,7 +11,7 @@ from saliency_bench.analysis.differences import Pair, same
 from saliency_bench.analysis.names import names_of
 from saliency_bench.reports import words
 from saliency_bench.reports.plots import difference_histogram, difference_plot
-from saliency_bench.results.cell import CellResult
+from saliency_bench.results.cell import UNCOMPARED, CellResult
 from saliency_bench.results.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.results.run_folder import RunData
 
@@ -159,8 +159,10 @@ def _tagged(rows: list[TableRow], comparison: Comparison) -> list[dict]:
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
         """Return a cell with its tags."""
+        is_best = cell.cell_id in comparison.merged[index].data.best
         tags = {
-            "best explainer": cell.cell_id in comparison.merged[index].data.best,
+            "best explainer": is_best,
+            UNCOMPARED: is_best and cell.beats_baselines is None,
             "conflict": cell.cell_id in conflicting,
         }
         repeated = (

@@ -1,4 +1,4 @@
-r"""Bounds of a mean that hold for scores of any shape: bets against every lower mean, by Waudby-Smith and Ramdas (2024).
+r"""Bounds of a mean that hold for scores of any shape, by bets on every lower mean (Waudby-Smith and Ramdas, 2024).
 
 Scores v >= 0 come in clusters, with sums S_c and n_c samples, of which N is the greatest. Against the claim that their
 mean is m, a bet b wins

@@ -246,10 +246,10 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
     return float(np.sqrt((clusters - 1) / clusters * total)), freedom
 
 
-def difference(matched: Matched, first: int, second: int) -> Estimate:
+def difference(matched: Matched, first: int, second: int, tail: float = TAIL) -> Estimate:
     """Return the mean of first minus second on their common samples, +- t se, as `cluster_error` has them.
 
-    It is not corrected for multiple comparisons.
+    It is not corrected for multiple comparisons, and trusts the spread of the differences, unlike `paired_difference`.
     """
     left, right, counts = matched.pair(first, second)
     sums = matched.columns[left] - matched.columns[right]
@@ -260,8 +260,28 @@ def difference(matched: Matched, first: int, second: int) -> Estimate:
     if estimate.effective < INTERVAL_FROM:
         return estimate
     error, freedom = cluster_error(sums, counts, mean)
-    half = t_quantile(freedom) * error
+    half = t_quantile(freedom, tail) * error
     return estimate.between(mean - half, mean + half, freedom)
+
+
+def paired_difference(
+    first: np.ndarray, second: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL
+) -> Estimate:
+    """Return `difference` of scores (n,) within `limits`, whose interval outlasts rare scores of either.
+
+    The differences lie within the range's width on either side of 0. Samples that either misses do not count.
+    """
+    differences = first - second
+    rows = np.isfinite(differences)
+    differences, codes = differences[rows], np.unique(codes[rows], return_inverse=True)[1]
+    matched = Matched([differences, np.zeros(len(differences))], codes)
+    estimate = difference(matched, 0, 1, tail)
+    if np.isnan(estimate.low):
+        return estimate
+    counts = np.bincount(codes)
+    error, _ = cluster_error(sums_by_cluster(differences, codes, len(counts)), counts, estimate.value)
+    width = limits[1] - limits[0]
+    return outlasting_rare_scores(estimate, differences, codes, (-width, width), error, tail)
 
 
 def bootstrap_t(
@@ -403,7 +423,7 @@ def aggregate_interval(
 
 
 def aggregate_difference(
-    aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0
+    aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
 ) -> Estimate:
     """Return an aggregate of columns (n, P) minus that of others, on common samples, resampled by cluster."""
     both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
@@ -412,4 +432,4 @@ def aggregate_difference(
     def minus(means: np.ndarray) -> np.ndarray:
         return aggregate(means[:, :parts]) - aggregate(means[:, parts:])
 
-    return aggregate_interval(minus, columns, codes[both], seed)
+    return aggregate_interval(minus, columns, codes[both], seed, tail)

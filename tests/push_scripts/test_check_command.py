@@ -14,6 +14,7 @@ from test_reporting import _key, _result, make_run
 
 from saliency_bench.analysis.requirements import Checked, Requirement, check, find_cell
 from saliency_bench.cli import main
+from saliency_bench.engine.finished import load_run
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.paired_test import FLIPS
@@ -212,7 +213,7 @@ def test_true_requirements_of_rare_scores_fail_no_more_often():
 def test_clusters_and_few_samples_are_named(run):
     cell = find_cell("gradcam:saliency_miou", read_run(run)).model_copy(update={"n": 60, "clusters": 15})
     line = Checked(Requirement.read("gradcam:saliency_miou>=0.01"), cell, cell, 0.95).line("")
-    assert line.endswith("n = 60 in 15 clusters, few samples")
+    assert "n = 60 in 15 clusters, few samples; no violation would surely fail" in line
 
 
 def test_each_requirement_says_by_which_interval_it_was_judged():
@@ -234,6 +235,89 @@ def test_each_requirement_says_by_which_interval_it_was_judged():
     assert lone.level == 0.95
     # The bound is .02 above the mean, the end of the interval further: n grows with the square of their ratio.
     assert lone.needed == math.ceil(400 * ((lone.interval.high - means[0]) / 0.02) ** 2)
+
+
+def scored_run(columns, samples):
+    """A run with these scores {explainer: (n,)} of mIoU."""
+    cells, values = [], {}
+    for number, (name, scores) in enumerate(columns.items()):
+        key = _key(name, "saliency_miou", number)
+        values[key.cell_id] = np.asarray(scores, float)
+        cells.append(_result(key, int(np.isfinite(scores).sum()), float(np.nanmean(scores)), 0.0, 1.0))
+    ids = [f"i{number:04d}" for number in range(samples)]
+    return RunData(Path("run"), cells, ids, [None] * samples, values, {"seed": 0})
+
+
+@pytest.mark.parametrize(
+    ("lead", "sign", "verdict"),
+    [(0.1, ">", "met"), (0.0, ">", "undecided"), (-0.1, ">", "failed"), (-0.1, "<", "met"), (0.1, "<", "failed")],
+)
+def test_a_requirement_compares_two_explainers_on_the_same_samples(lead, sign, verdict):
+    rng = np.random.default_rng(3)
+    first = rng.uniform(0.3, 0.7, 80)
+    second = first - rng.normal(0, 0.2, 80)
+    second += (first - second)[20:].mean() - lead
+    second[:20] = np.nan
+    (checked,) = check(scored_run({"gradcam": first, "random": second}, 80),
+                       [Requirement.read(f"gradcam:saliency_miou{sign}random")])  # fmt: skip
+    gaps = (first - second)[20:]
+    theirs = stats.ttest_1samp(gaps, 0).confidence_interval()
+    assert checked.verdict == verdict
+    assert checked.interval.value == pytest.approx(lead, abs=1e-9)
+    assert checked.interval.ends == pytest.approx((theirs.low, theirs.high), abs=5e-3)
+    assert f"{lead:+.3f} [" in checked.line("")
+    assert "n = 60" in checked.line("")
+    assert checked.passes() == (verdict != "failed")
+    assert checked.passes(strict=True) == (verdict == "met")
+
+
+def test_met_does_not_rest_on_failures_that_no_sample_shows():
+    """Scores of .75 +- .01 in 50 samples: one in twenty may still be 0."""
+    narrow = np.random.default_rng(0).normal(0.75, 0.01, 50)
+    run = scored_run({"gradcam": narrow, "random": narrow - 0.03}, 50)
+    undecided, met = (check(run, [Requirement("gradcam:saliency_miou", True, bound)])[0] for bound in (0.74, 0.6))
+    assert (undecided.verdict, met.verdict) == ("undecided", "met")
+    assert "rare failures possible" in undecided.line("")
+    (ahead,) = check(run, [Requirement.read("gradcam:saliency_miou>random")])
+    assert ahead.verdict == "undecided"  # one failure in thirty would undo a lead of .03
+
+
+@pytest.mark.parametrize("requirements", [1, 5])
+@pytest.mark.parametrize("law", ["0/1", "uniform"])
+def test_the_smallest_violation_in_a_line_is_found_with_eighty_percent(law, requirements):
+    def scores(rng, mean):
+        return (rng.random(100) < mean) * 1.0 if law == "0/1" else rng.uniform(mean - 0.3, mean + 0.3, 100)
+
+    rng = np.random.default_rng(4)
+    rules = [Requirement(f"method{number}:saliency_miou", True, 0.6) for number in range(requirements)]
+
+    def judged(mean):
+        """The others are at their bound, so that Holm leaves the level as it is."""
+        means = {f"method{number}": 0.6 if number else mean for number in range(requirements)}
+        return check(scored_run({name: scores(rng, of_name) for name, of_name in means.items()}, 100), rules)[0]
+
+    size = np.mean([judged(0.6).smallest_violation for _ in range(40)])
+    tail = stats.norm.ppf(1 - 0.025 / requirements)
+    spread = math.sqrt(0.24) if law == "0/1" else 0.6 / math.sqrt(12)
+    assert size == pytest.approx((tail + stats.norm.ppf(0.8)) * spread / 10, rel=0.1)
+    found = [judged(0.6 - size).verdict == "failed" for _ in range(120)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.12)
+
+
+def test_undecided_fails_where_it_is_strict(run, capsys):
+    _, value, _ = ends(run)
+    words = ["check", str(run), "--require", f"gradcam:saliency_miou>={value!r}"]
+    assert (main(words), main([*words, "--strict"])) == (0, 1)
+    assert main(["check", str(run), "--require", "gradcam:saliency_miou>random", "--strict"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["undecided", "undecided", "met"]
+    assert all("would fail in 80 %" in line for line in lines)
+    main([*words, "--strict", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["strict"], found["passed"]) == (True, False)
+    table = load_run(run).check(words[-1], "gradcam:saliency_miou>random", strict=True)
+    assert table["passed"].tolist() == [False, True]
+    assert load_run(run).check(words[-1])["passed"].all()
 
 
 def test_an_edited_summary_is_not_believed(run, tmp_path, capsys):
@@ -282,7 +366,10 @@ def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (["gradcam:saliency_miou>0.3"], "is not a requirement"),
+        (["gradcam:saliency_miou>0.3"], "write >= before a number"),
+        (["gradcam:saliency_miou>gradcam"], "both are the same explainer"),
+        (["gradcam:saliency_miou>rando"], "did you mean"),
+        (["gradcam>random"], "is not a requirement"),
         (["saliency_miou>=0.3"], "EXPLAINER:METRIC"),
         (["gradcam:saliency_miou>=many"], "'many'"),
         (["gradcam:saliency_miou>=nan"], "'nan'"),

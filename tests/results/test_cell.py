@@ -54,8 +54,9 @@ RESULT = KEY | {
     "unranked": None,
     "scored": 0.9,
     "median": None,
-    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1, "effective": None,
-                      "rare": False}},
+    "parts": {
+        "0.1": {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1, "effective": None, "rare": False}
+    },
     "left_out": {"no mask": 1},
     "flat": 0,
     "marked": {},

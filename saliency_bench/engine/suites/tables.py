@@ -119,7 +119,10 @@ class SuiteTable:
         if len(least):
             notes.append(f"Numbers rest on {_range(least.min(), least.max())} images of each run.")
         if self.numbers["best"].any():
-            notes.append(f"{BEST}: among the best of its run by this metric, and better than every baseline of it, by the paired test.")
+            notes.append(
+                f"{BEST}: among the best of its run by this metric, and better than every baseline it has, by the "
+                "paired test."
+            )
         if any(map(rests_on_few, self.records)):
             notes.append(f"{FEW}: rests on fewer than {INTERVAL_FROM} images of a run, which have no interval.")
         return [SMOKE] * self.smoke + [*notes, *self.about]

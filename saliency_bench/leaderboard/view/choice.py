@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from saliency_bench.analysis.verdict import many_shapes
 from saliency_bench.leaderboard.known import STATUSES
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow
 from saliency_bench.leaderboard.view.state import FILTERS, View
@@ -21,11 +22,13 @@ class Group:
     Attributes:
         baselines: all that can be compared with them, whether they are shown or not.
         more: whether the previous page has the first rows of this heading.
+        warning: that so many explainers on so few samples may share a higher error rate; else "".
     """
 
     rows: list[ShownRow]
     baselines: list[ShownRow]
     more: bool = False
+    warning: str = ""
 
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
@@ -100,7 +103,10 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
         before: the last row of the previous part of the table.
     """
     baselines: dict[str, list[ShownRow]] = {}
+    ranked: dict[str, list[ShownRow]] = {}
     for row in everything:
+        if row.rank:
+            ranked.setdefault(row.question, []).append(row)
         if row.baseline:
             baselines.setdefault(row.question, []).append(row)
     groups: list[Group] = []
@@ -108,7 +114,9 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
         if not groups or _heading(groups[-1].rows[0]) != _heading(row):
             shown = sorted(baselines.get(row.question, []), key=lambda baseline: _by_score(baseline, False))
             is_more = before is not None and _heading(before) == _heading(row) and not groups
-            groups.append(Group([], shown, is_more))
+            rivals = ranked.get(row.question, [])
+            warning = many_shapes(len(rivals), min((rival.clusters for rival in rivals), default=0))
+            groups.append(Group([], shown, is_more, " ".join(warning)))
         groups[-1].rows.append(row)
     return groups
 

@@ -103,8 +103,12 @@ def overall(
     results = [
         result
         if result.unranked
-        else replace(result, rank=sets.get(result.name), unranked="" if result.name in sets else reason,
-                     beats_baselines=beats.get(result.name))
+        else replace(
+            result,
+            rank=sets.get(result.name),
+            unranked="" if result.name in sets else reason,
+            beats_baselines=beats.get(result.name),
+        )
         for result in results
     ]
     return sorted(

@@ -56,7 +56,6 @@ class ShownRow:
     clusters: int
     few: bool
     approximate: bool
-    rare: bool
     rank: RankSet
     rank_if_true: RankSet
     unranked: str
@@ -75,6 +74,7 @@ class ShownRow:
     device: str
     submitters: tuple[str, ...]
     text: str = ""
+    rare: bool = False
     beats_if_true: tuple[str, ...] = ()
     not_beaten_if_true: tuple[str, ...] = ()
     same_as: tuple[str, ...] = ()
