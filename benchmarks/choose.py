@@ -283,8 +283,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=200, metavar="N", help="simulations per case (default: 200)")
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")
     parser.add_argument("--run", metavar="RUN", help="a finished run in the place of drawn scores")
-    parser.add_argument("--images", type=int, metavar="N", help="with --run: draw a dataset of N images from its own")
+    parser.add_argument("--images", type=int, metavar="N", help="may decide; with --run: are drawn from its own")
     args = parser.parse_args()
+    global IMAGES
+    IMAGES = args.images or IMAGES
     if args.run:
         print("| metric | best | candidates | best dropped | right | equal budget | one left | deciding | all passes |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")

@@ -23,11 +23,17 @@ The bets are those of Waudby-Smith & Ramdas, "Estimating means of bounded random
 For how far a candidate is behind the best: all margins m at once, `behind` is the greatest m for which the wealth with
 margin m reaches K / level. All these bounds hold together with probability 1 - level.
 
+Whether a method is better than the baselines, maps that ignore the network, is a question of its own: a baseline may
+have been dropped against another leader. So each method j also bets against each baseline k, on all clusters of which
+both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). "j beats every baseline" is said where each of
+these wealths reaches J / level for J methods: by the same argument it is wrong with a chance of at most `level`,
+whichever method the data have chosen, and also for clusters that come after the race (`Race.beats`).
+
 Scores without bounds have no `span`: they are replaced by which of two is better, the sign of the difference (span 1),
 so that "ahead" then means: better on more samples than it is worse.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from math import inf, log
 
@@ -107,6 +113,7 @@ class Race:
         self.dropped: dict[str, Dropped] = {}
         self.excluded: set[str] = set()
         self._bets = {name: _Bets() for name in names}
+        self._duels: dict[tuple[str, str], _Bets] = {}
 
     @property
     def left(self) -> list[str]:
@@ -142,6 +149,33 @@ class Race:
             losses = sums_by_cluster(np.where(common, differences, 0.0), codes, clusters)
             self._bets[name].add(losses, sums_by_cluster(common.astype(float), codes, clusters))
         return self._drop(leader, second, seen)
+
+    def duel(self, scores: Mapping[str, np.ndarray], codes: np.ndarray, baselines: Set[str]) -> None:
+        """Let each method bet against each baseline on samples that both have and none of their bets has seen.
+
+        Args:
+            scores: as of `look`.
+            codes: as of `look`.
+            baselines: those of the candidates that ignore the network.
+        """
+        clusters = int(codes.max(initial=-1)) + 1
+        for method in scores.keys() - baselines:
+            for baseline in scores.keys() & baselines:
+                differences = self.differences(scores[method], scores[baseline])
+                common = np.isfinite(differences)
+                leads = sums_by_cluster(np.where(common, differences, 0.0), codes, clusters)
+                bets = self._duels.setdefault((method, baseline), _Bets())
+                bets.add(leads, sums_by_cluster(common.astype(float), codes, clusters))
+
+    def beats(self, method: str, baselines: Set[str]) -> bool:
+        """Return whether a method is shown to be better than every one of these baselines."""
+        methods = sum(name not in baselines for name in self.names)
+        nothing = _Bets()
+        wealth = (
+            log_wealth(self._duels.get((method, baseline), nothing).scaled(0.0, self.span, self.largest))
+            for baseline in baselines
+        )
+        return all(evidence >= log(methods / self.level) for evidence in wealth)
 
     def differences(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Return first minus second (n,), or its sign for scores without bounds."""

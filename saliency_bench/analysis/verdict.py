@@ -21,13 +21,9 @@ NO_CHANCE = "This run has no random baseline, so it does not show what an uninfo
 CONTROLLED = (
     "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
 )
-# By simulation (docs/numbers.md): of up to ten explainers it stays near 7 %, of up to forty from 200 clusters on, and
-# of a hundred from 500 on.
-FEW_FOR_MANY = {10: 200, 40: 500}  # {more explainers than: fewer independent samples than}
-MANY_SHAPES = (
-    "It may reach 12 % where more than {many} explainers with scores of different shapes (rare events beside smooth "
-    "scores) are compared on fewer than {few} independent samples."
-)
+# By simulation (docs/numbers.md): (more explainers than, fewer independent samples than, % of false differences). Others
+# stay near 7 % for scores of any shapes.
+MANY_SHAPES = ((40, 500, 12), (10, 200, 12), (40, inf, 8))
 BEST = {
     True: "Best (none significantly better, and better than every baseline)",
     False: f"Best (none significantly better; {UNCOMPARED})",
@@ -242,11 +238,13 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 
 def many_shapes(explainers: int, samples: float) -> list[str]:
     """Return the warning that so many explainers on so few independent samples may share a higher error rate, or []."""
-    return [
-        MANY_SHAPES.format(many=many, few=few)
-        for many, few in FEW_FOR_MANY.items()
+    lines = [
+        f"It may reach {percent} % where more than {many} explainers with scores of different shapes (rare events beside "
+        f"smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."
+        for many, few, percent in MANY_SHAPES
         if explainers > many and samples < few
-    ][-1:]
+    ]
+    return lines[:1]
 
 
 def listed(names: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from saliency_bench.reports.words import (
     signed,
     signed_interval,
 )
+from saliency_bench.results.cell import RARE
 from saliency_bench.results.run_folder import RunData
 
 SHOWN = 0.005  # a lead below it is not worth a number
@@ -57,6 +58,8 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
     if name := question["recommended"]:
         return f"For {about}: {name} ({_passes(name, content)}){_alike(question, content)}."
     outcomes = {answer["outcome"] for answer in answers}
+    if name := question["not_shown"]:
+        return f"For {about} nothing is recommended: {name} leads, but is not itself shown to beat every baseline."
     if "method" in outcomes:
         leaders = [f"{answer['left'][0]} by {_metric(answer)}" for answer in answers if answer["outcome"] == "method"]
         return (
@@ -68,9 +71,9 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
         beats = "is shown to beat" if any(set(answer["left"]) - _baselines(content) for answer in answers) else "beats"
         return f"For {about}: no method {beats} {best} here, so this dataset cannot tell you which to take."
     seen = f"For {about} nothing can be said from {count(max(answer['images'] for answer in answers))} images"
-    needed = [answer["images_needed"] or answer["images_at_least"] for answer in answers]
+    needed = [answer["images_at_least"] for answer in answers]
     known = [images for images in needed if images and content["dataset"]["images"] < images <= MOST_IMAGES]
-    return f"{seen}: a dataset of about {count(min(known))} is needed at least." if known else f"{seen}."
+    return f"{seen}: a dataset of at least about {rounded(min(known))} is needed." if known else f"{seen}."
 
 
 def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> str:
@@ -90,6 +93,8 @@ def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[
         )
     name = question["recommended"] if question["recommended"] in answer["left"] else leader
     text = f"{by}: {name}{_later(answer, name)}{_behind(answer)}."
+    if name not in answer["beat_baselines"]:
+        text += " It is not itself shown to beat every baseline."
     if others := [other for other in answer["left"] if other != name]:
         apart = _needed(answer, content) if answer["ended"] != "those left are alike" else (
             f" No difference among them exceeds {content['margin']:g}."
@@ -104,6 +109,7 @@ def _later(answer: dict[str, Any], name: str) -> str:
         return ""
     result = answer["later"][name]
     ends = "" if result["low"] is None else f" [{number(result['low'])}, {number(result['high'])}]"
+    ends += f" ({RARE})" * result["rare"]
     lower = "" if answer["higher_is_better"] else ", lower is better"
     others = [f"{other} {number(answer['later'][other]['value'])}" for other in ("random", "centre")
               if other in answer["later"] and other != name]  # fmt: skip
@@ -129,11 +135,26 @@ def _needed(answer: dict[str, Any], content: dict[str, Any]) -> str:
     if needed is None or needed > MOST_IMAGES:
         least = answer["images_at_least"]
         if least is not None and there < least <= MOST_IMAGES:
-            return f" It would take {count(least)} images at the very least to tell; there are {count(there)}."
+            return f" It would take {rounded(least)} images at the very least to tell; there are {count(there)}."
         return " The images so far show no difference that more of them would confirm."
     if needed <= there:
-        return f" About {count(needed)} images would tell, of {count(there)}: give it more time (--within)."
-    return f" About {count(needed)} images would be needed to tell; there are {count(there)}."
+        more = f"would tell, of {count(there)}: give it more time (--within)."
+    else:
+        more = f"would be needed to tell; there are {count(there)}."
+    return f" About {rounded(needed)} images{_between(answer)} {more}"
+
+
+def _between(answer: dict[str, Any]) -> str:
+    """Return how few and how many images it may be, if the differences so far are two standard errors off."""
+    least, most = answer["images_at_least"], answer["images_at_most"]
+    low = rounded(least) if least is not None else "fewer"
+    high = rounded(most) if most is not None and most <= MOST_IMAGES else "any number"
+    return f" (from {low} to {high}, as far as is known)"
+
+
+def rounded(images: int) -> str:
+    """Return a number of images with two digits, which is more than is known of it."""
+    return count(int(float(f"{images:.2g}")))
 
 
 def _alike(question: dict[str, Any], content: dict[str, Any]) -> str:
@@ -235,6 +256,7 @@ def _cell(result: dict[str, Any] | None) -> dict[str, str]:
     if result is None:
         return {"value": number(None), "interval": "", "ahead": ""}
     ends = "" if result["low"] is None else f"[{number(result['low'])}, {number(result['high'])}]"
+    ends += f" {RARE}" * result["rare"]
     lead = result.get("winner_ahead")
     ahead = ""
     if lead is not None:

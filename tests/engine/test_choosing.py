@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import saliency_bench as sb
+from saliency_bench.analysis.sequential import Race
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
 from saliency_bench.engine.choosing.choose import _affordable
@@ -25,7 +26,7 @@ from saliency_bench.engine.choosing.rounds import (
     Scores,
 )
 from saliency_bench.errors import UserError
-from saliency_bench.reports.choice import sentences
+from saliency_bench.reports.choice import rounded, sentences
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.durations import seconds_of
 
@@ -161,7 +162,9 @@ def test_words_follow_from_the_numbers():
     content = content_of(narrowing, laboratory)
     (headline, by_metric, silent) = sentences(content)
     assert headline == "For pointing at the object: good (one pass an image)."
-    assert by_metric.startswith("By saliency_average_precision: good with 0.898 [0.895, 0.900] on")
+    later = content["metrics"][0]["later"]["good"]
+    assert later["rare"]  # scores between .85 and .95, of which one in a hundred may still be 0
+    assert by_metric.startswith(f"By saliency_average_precision: good with 0.898 [{later['low']:.3f}, 0.900] (rare")
     behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
     assert f"2 others are behind the best by at least {behind:.2g}." in by_metric
     assert "images that did not decide" in by_metric
@@ -181,19 +184,73 @@ def test_a_baseline_that_leads_and_a_lead_that_is_not_shown_are_no_recommendatio
     assert lines[0] == "For pointing at the object nothing can be said from 24 images."
     needed = content["metrics"][0]["images_needed"]
     assert needed > 48
-    assert f"About {needed:,} images" in lines[1]
+    least, most = (content["metrics"][0][f"images_at_{end}"] for end in ("least", "most"))
+    assert least < needed
+    assert most is None or needed < most
+    assert f"About {rounded(needed)} images (from {rounded(least)} to " in lines[1]
+    assert [rounded(images) for images in (7, 48, 1_234, 98_765)] == ["7", "48", "1,200", "99,000"]
 
 
 def test_metrics_that_disagree_recommend_nothing_together():
     answers = [
-        {"metric": "one", "outcome": "method", "left": ["a"], "unbeaten_baselines": []},
-        {"metric": "two", "outcome": "method", "left": ["b"], "unbeaten_baselines": []},
+        {"metric": "one", "outcome": "method", "left": ["a"], "unbeaten_baselines": [], "beat_baselines": ["a"]},
+        {"metric": "two", "outcome": "method", "left": ["b"], "unbeaten_baselines": [], "beat_baselines": ["b", "a"]},
     ]
     question = QUESTIONS["faithfulness"]
     assert question_answer(question, answers, [question])["recommended"] is None
     answers[1]["left"] = ["b", "a"]
     together = question_answer(question, answers, [question])
-    assert together["recommended"] == "a"
+    assert (together["recommended"], together["not_shown"]) == ("a", None)
+    answers[1]["beat_baselines"] = ["b"]
+    together = question_answer(question, answers, [question])
+    assert (together["recommended"], together["not_shown"]) == (None, "a")
+
+
+def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended():
+    """`even` scores like the baseline, with noise; `good` drops the baseline, and is then found not to explain."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = {
+            "good": rng.uniform(0.7, 0.9, 60), "even": (rng.random(60) < 0.5) * 1.0, "random": np.full(60, 0.5),
+        }  # fmt: skip
+        race, baselines = Race(list(scores), 1.0, 0.02), {"random"}
+        for start in range(0, 60, 20):
+            look = {name: values[start : start + 20] for name, values in scores.items() if name in race.left}
+            race.duel(look, np.arange(20), baselines)
+            if start:
+                race.look(look, np.arange(20), "good", race.left[-1], start + 20)
+        assert race.beats("good", baselines)
+        assert not race.beats("even", baselines)
+        fresh = scores | {"even": np.full(60, 0.9)}
+        race.duel(fresh, np.arange(60), baselines)  # also images that did not decide count
+        assert race.beats("even", baselines)
+
+
+def test_a_method_beats_a_baseline_by_bets_on_all_images_of_both():
+    rng = np.random.default_rng(0)
+    first, second = rng.uniform(0, 1, 30), rng.uniform(0, 0.6, 30)
+    first[3] = np.nan
+    for methods in (1, 2, 60):
+        race = Race([*(f"method{number}" for number in range(methods)), "centre"], 1.0)
+        for rows in (slice(0, 8), slice(8, 30)):
+            race.duel({"method0": first[rows], "centre": second[rows]}, np.arange(30)[rows] - rows.start, {"centre"})
+        wealth = 0.0
+        for bet, weight in zip([0.95, *(0.5**power for power in range(1, 8))], 0.5 ** np.arange(8), strict=True):
+            gains = [1 + bet * (a - b) for a, b in zip(first, second, strict=True) if np.isfinite(a)]
+            wealth += weight / sum(0.5 ** np.arange(8)) * np.prod(gains)
+        assert race.beats("method0", {"centre"}) == (wealth >= methods / 0.05)
+
+
+def test_a_method_that_ties_with_the_baseline_is_seldom_shown_to_beat_it():
+    """Ten methods of the baseline's mean: whichever looks best is said to beat it in at most 5 % of the cases."""
+    wrong = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        scores = {f"m{number}": rng.uniform(0, 1, 120) for number in range(10)} | {"random": rng.uniform(0, 1, 120)}
+        race = Race(list(scores), 1.0, 0.02)
+        race.duel(scores, np.arange(120), {"random"})
+        wrong += any(race.beats(name, {"random"}) for name in scores if name != "random")
+    assert wrong <= 200 * 0.05
 
 
 def test_questions_fit_the_dataset():

@@ -27,6 +27,9 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None)
     race = contest.race
     left = ranking(contest, contest.scores)
     unbeaten = [name for name in left if name in baselines]
+    if later is not None:
+        on_later = {name: values for (name, metric), values in later.values.items() if metric == contest.metric}
+        race.duel({name: on_later[name] for name in race.names if name in on_later}, later.codes, baselines)
     rivals = unbeaten if unbeaten and left[0] not in baselines else left[1:2]
     return {
         "metric": contest.metric,
@@ -34,6 +37,7 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None)
         "outcome": _outcome(left, unbeaten, baselines),
         "left": left,
         "unbeaten_baselines": unbeaten,
+        "beat_baselines": [name for name in left if name not in baselines and race.beats(name, baselines)],
         "dropped": [asdict(dropped) for dropped in race.dropped.values()],
         "images": contest.images,
         "clusters": contest.clusters,
@@ -41,6 +45,7 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None)
         "by_sign": race.by_sign,
         "images_needed": _needed(contest, rivals, 0.0),
         "images_at_least": _needed(contest, rivals, HOPE),
+        "images_at_most": _needed(contest, rivals, -HOPE),
         "later": {} if later is None else _later(contest, left[0] if left else "", later),
     }
 
@@ -50,6 +55,8 @@ def question_answer(
 ) -> dict[str, Any]:
     """Return what the metrics of a question say together: the methods that none of them beats, never an average.
 
+    Only a method is recommended that is itself shown to beat every baseline by each metric that has dropped them.
+
     Args:
         question: that is answered.
         answers: of its metrics.
@@ -57,9 +64,10 @@ def question_answer(
     """
     methods = [answer for answer in answers if answer["outcome"] == METHOD]
     speaking = [answer for answer in answers if answer["outcome"] in (METHOD, OPEN)]
-    pool: list[str] = []
+    unbeaten: list[str] = []
     if methods:
-        pool = [name for name in methods[0]["left"] if all(name in answer["left"] for answer in speaking)]
+        unbeaten = [name for name in methods[0]["left"] if all(name in answer["left"] for answer in speaking)]
+    pool = [name for name in unbeaten if all(name in answer["beat_baselines"] for answer in methods)]
     return {
         "name": question.name,
         "about": question.about,
@@ -67,6 +75,7 @@ def question_answer(
         "metrics": [str(as_metric(metric)) for metric in question.metrics],
         "recommended": pool[0] if pool else None,
         "as_good": pool[1:],
+        "not_shown": unbeaten[0] if unbeaten and not pool else None,
     }
 
 
@@ -117,4 +126,5 @@ def _later(contest: Contest, winner: str, later: Scores) -> dict[str, dict[str, 
 def _numbers(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as plain data, None for what is not known."""
     value, low, high = estimate.known
-    return {"value": value, "low": low, "high": high, "n": estimate.n, "clusters": estimate.clusters}
+    numbers = {"value": value, "low": low, "high": high, "n": estimate.n, "clusters": estimate.clusters}
+    return numbers | {"rare": estimate.rare}

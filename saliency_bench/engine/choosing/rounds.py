@@ -258,9 +258,11 @@ class Narrowing:
                 race.exclude(name)
         contest, dropped = self.contests[metric], []
         of_metric = {name: scores.values[name, metric] for name in contest.race.left}
+        fresh = {name: values[seen:] for name, values in of_metric.items()}
+        codes = scores.since(seen).codes
+        contest.race.duel(fresh, codes, self.baselines)
         if contest.leader and len(of_metric) > 1:
-            new = {name: values[seen:] for name, values in of_metric.items()}
-            dropped = contest.race.look(new, scores.since(seen).codes, contest.leader, contest.second, scores.clusters)
+            dropped = contest.race.look(fresh, codes, contest.leader, contest.second, scores.clusters)
         contest.images, contest.clusters, contest.scores = len(scores.ids), scores.clusters, scores
         self._lead(contest, scores)
         contest.ended = self._end(contest, scores)
