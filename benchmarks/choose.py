@@ -26,7 +26,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from saliency_bench.engine.choosing.rounds import ONE_LEFT, Budget, Narrowing, Scores
+from saliency_bench.analysis.sequential import Race
+from saliency_bench.engine.choosing.rounds import HOPE, ONE_LEFT, Budget, Narrowing, Scores
 from saliency_bench.results.clusters import cluster_names
 from saliency_bench.results.intervals import wilson
 from saliency_bench.results.run_folder import read_run
@@ -205,6 +206,28 @@ def plain_drops(columns: np.ndarray, limits: Iterable[int]) -> set[str]:
     return dropped
 
 
+def needed(lead: float, spread: float, images: int, times: int) -> list[str]:
+    """Return a row on "about N images would be needed": N and its range, and how often the range holds the true N."""
+    found = []
+    for seed in range(times):
+        rng = np.random.default_rng([seed, images])
+        race = Race(["first", "second"], 1.0, MARGIN)
+        scores = {
+            name: np.clip(rng.normal(0.5 + lead * (name == "first"), spread, images), 0, 1) for name in race.names
+        }
+        race.look(scores, np.arange(images), "first", "first", images)
+        found.append([race.needed("second", errors) or inf for errors in (0.0, HOPE, -HOPE)])
+    rng = np.random.default_rng(images)
+    many = Race(list(means), 1.0, MARGIN)
+    scores = {name: np.clip(rng.normal(mean, spread, 200_000), 0, 1) for name, mean in means.items()}
+    many.look(scores, np.arange(200_000), "first", "first", 1)
+    true = many.needed("second") or inf
+    about, least, most = np.array(found).T
+    ends = (f"{np.quantile(about, share, method='nearest'):,.0f}" for share in (0.5, 0.1, 0.9))
+    return [f"{lead:g}", f"{spread:g}", str(images), f"{true:,.0f}", *ends,
+            f"{np.mean((least <= true) & (true <= most)):.0%}", f"{np.mean(np.isinf(most)):.0%}"]  # fmt: skip
+
+
 def rows(candidates: int, times: int) -> Iterator[list[str]]:
     """Yield a row per case."""
     for name, case in CASES.items():
@@ -284,7 +307,14 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")
     parser.add_argument("--run", metavar="RUN", help="a finished run in the place of drawn scores")
     parser.add_argument("--images", type=int, metavar="N", help="may decide; with --run: are drawn from its own")
+    parser.add_argument("--needed", action="store_true", help="how sure the number of images is that would be needed")
     args = parser.parse_args()
+    if args.needed:
+        print("| lead | spread | images that decided | needed | median of N | 10 % | 90 % | range holds it | no end |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        for lead, spread, images in ((0.06, 0.15, 40), (0.06, 0.15, 100), (0.1, 0.2, 40), (0.1, 0.2, 100)):
+            print(f"| {' | '.join(needed(lead, spread, images, args.times))} |", flush=True)
+        return
     global IMAGES
     IMAGES = args.images or IMAGES
     if args.run:

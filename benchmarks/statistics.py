@@ -29,6 +29,7 @@ import numpy as np
 from scipy import special
 from scipy import stats as laws
 
+from saliency_bench.analysis.requirements import found_violation
 from saliency_bench.results import intervals as package
 from saliency_bench.results.clusters import Matched, effective_clusters
 from saliency_bench.results.intervals import TAIL, aggregate_interval, difference, intervals
@@ -117,6 +118,12 @@ ORDINARY = {
     "two peaks (beta 4, 16 and 16, 4)": np.sort(np.concatenate([laws.beta(4, 16).ppf(GRID[::2]),
                                                                 laws.beta(16, 4).ppf(GRID[1::2])])),
 }  # fmt: skip
+# Scores of mean .6, which a gate asks for.
+GATED = {
+    "0/1": (GRID > 0.4) * 1.0,
+    "uniform": 0.3 + 0.6 * GRID,
+    "beta 4.8, 3.2": laws.beta(4.8, 3.2).ppf(GRID),
+}
 PARTS = ("coverage", "rare", "family", "power", "cost")
 
 
@@ -181,6 +188,21 @@ def met_by_mistake(quantiles: np.ndarray, n: int, requirements: int, times: int)
     *both, _ = both_intervals(quantiles, "single samples", n, times, TAIL / requirements)
     before, after = (1 - (1 - float(np.mean(ends[:, 0] > quantiles.mean()))) ** requirements for ends in both)
     return before, after
+
+
+def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
+    """Return how often a mean above a bound by what `check` calls the smallest violation is found to be above it."""
+    rng, hits = np.random.default_rng([7, n]), bool(np.isin(quantiles, (0, 1)).all())
+
+    def judged(shift: float, count: int) -> list[package.Estimate]:
+        share = np.mean(quantiles) - shift
+        shifted = (1 - share < GRID) * 1.0 if hits else quantiles - shift
+        estimates = intervals(drawn(shifted, rng, "single samples", np.ones(n, int), count), np.arange(n), UNIT)
+        return [package.clopper_pearson(estimate) for estimate in estimates] if hits else estimates
+
+    halves = [estimate.high - estimate.value for estimate in judged(0.0, times // 4)]
+    violation = found_violation(float(np.mean(halves)), TAIL)
+    return float(np.mean([estimate.high < quantiles.mean() for estimate in judged(violation, times)]))
 
 
 def coverage(law: str, design: str, effective: int, times: int, seed: int = 0) -> float:
@@ -347,6 +369,9 @@ def show_rare(times: int) -> None:
     ]
     heads = [f"{design}: {count}" for design in designs for count in counts]
     show("Width with the wider bounds, % of the width without them: effective clusters", heads, rows)
+
+    rows = [(name, [violations_found(GATED[name], n, times) for n in (50, 100, 400)]) for name in GATED]
+    show("Violations by the amount that `check` names that fail, %: samples", (50, 100, 400), rows)
 
 
 def show_family(times: int) -> None:

@@ -137,18 +137,14 @@ class Checked:
 
     @property
     def smallest_violation(self) -> float | None:
-        """Return by how much the mean must miss the bound for so many samples to fail it with 80 %; None: never.
-
-        The interval must lie on the wrong side of the bound. Its half h on that side is z(1 - tail) standard errors,
-        and the mean of the samples is below its expectation with z(.8) to spare: h (1 + z(.8) / z(1 - tail)).
-        """
+        """Return by how much the mean must miss the bound for so many samples to fail it with 80 %; None: never."""
         if (ends := self.interval.ends) is None:
             return None
         value, limits = self.interval.value or 0.0, self.cell.limits
         if self.requirement.other:
             limits = limits[0] - limits[1], limits[1] - limits[0]
         half = ends[1] - value if self.requirement.at_least else value - ends[0]
-        violation = half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, (1 - self.level) / 2))
+        violation = found_violation(half, (1 - self.level) / 2)
         room = self.requirement.bound - limits[0] if self.requirement.at_least else limits[1] - self.requirement.bound
         return violation if violation <= room else None
 
@@ -204,6 +200,15 @@ class Checked:
             "needed": self.needed,
             "against": earlier,
         }
+
+
+def found_violation(half: float, tail: float) -> float:
+    """Return by how much the mean must miss a bound so that `POWER` of the intervals lie beyond it.
+
+    The half of the interval on the side of the bound is z(1 - tail) standard errors. The mean of the samples is another
+    z(.8) of them further from the bound: half (1 + z(.8) / z(1 - tail)).
+    """
+    return half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, tail))
 
 
 def verdict(requirement: Requirement, interval: Interval) -> str:

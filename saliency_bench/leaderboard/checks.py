@@ -218,8 +218,12 @@ def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
 def _check_numbers(
     names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
 ) -> None:
-    """Raise UserError if numbers of a cell or part differ from those derived by more than their last digits."""
-    for name in names:
+    """Raise UserError if numbers of a cell or part differ from those derived by more than their last digits.
+
+    Submissions made before intervals outlasted rare failures have narrower ones there; the board shows its own.
+    """
+    widened = ("low", "high") if derived.rare and not stated.rare else ()
+    for name in (name for name in names if name not in widened):
         computed, claimed = getattr(derived, name), getattr(stated, name)
         if not same(*(np.nan if number is None else number for number in (computed, claimed))):
             raise UserError(f"{path}: {name} of {where} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")

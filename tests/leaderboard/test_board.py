@@ -71,6 +71,39 @@ def test_checked_rows_are_ranked_as_if_they_were_true_and_rows_run_by_the_board_
     assert (row.dataset, row.model, row.named) == ("saliency-bench/pets", "folder:net", {"dataset"})
 
 
+def test_a_submission_with_intervals_from_before_rare_failures_counted_has_the_wider_ones(tmp_path):
+    folder = write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    content = json.loads((folder / "result.json").read_text())
+    low, high = GOOD.mean() - 0.0074, GOOD.mean() + 0.0073
+    for change in ({"low": low, "high": high, "rare": False}, {"value": 0.9}):
+        content["cells"][0] |= change
+        (folder / "result.json").write_text(json.dumps(content))
+        board = sb.load_results(tmp_path)
+        if "value" in change:
+            assert board.refused  # all other numbers are as strict as before
+            return
+        row = rows_of(board)["gradcam", "ada"]
+        assert row.cell.rare
+        assert (row.low, row.high) == pytest.approx(interval(GOOD, np.arange(60), (0.0, 1.0))[1:3])
+        assert row.low < low
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ({"gradcam": GOOD, "gradient": BAD, "random": BAD}, {"gradcam"}),
+        ({"gradcam": GOOD, "gradient": BAD, "random": GOOD - 0.001 * RANDOM.normal(0, 1, 60)}, set()),
+        ({"gradcam": GOOD, "gradient": BAD}, {"gradcam"}),  # marked as not compared with a baseline
+    ],
+)
+def test_best_on_a_board_beats_every_baseline(tmp_path, scores, best):
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, scores))
+    rows = sb.load_results(tmp_path).rows
+    assert {row.cell.explainer_text for row in rows if row.best} == best
+    assert {row.cell.explainer_text for row in rows if row.rank and row.rank[0] == 1} >= {"gradcam"}
+
+
 def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best(tmp_path):
     """Masks handed in as maps score 1, whoever computes the score."""
     know(tmp_path)
