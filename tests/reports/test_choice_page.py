@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.reports.choice import page_text
+from saliency_bench.reports.choice import page_text, sentences
 from saliency_bench.reports.plots import distribution_plot
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.run_folder import RunData
@@ -29,7 +29,7 @@ def run_of(values):
 
 
 def result(value, lead=None):
-    numbers = {"value": value, "low": value - 0.05, "high": value + 0.05, "n": 60, "clusters": 60}
+    numbers = {"value": value, "low": value - 0.05, "high": value + 0.05, "n": 60, "clusters": 60, "rare": False}
     ahead = {} if lead is None else {"winner_ahead": numbers | {"value": lead, "low": lead - 0.01, "high": lead + 0.01}}
     return numbers | ahead
 
@@ -48,10 +48,10 @@ CONTENT = {
     "not_tried": {"attention": "this network has none"}, "twins": {"gradcam:layer=layer4": "gradcam"},
     "too_slow": ["scorecam"], "within_for_all": 5400,
     "questions": [{"name": "alignment", "about": "pointing at the object", "silent": "whether it is faithful",
-                   "metrics": [METRIC], "recommended": "gradcam", "as_good": []}],
+                   "metrics": [METRIC], "recommended": "gradcam", "as_good": [], "not_shown": None}],
     "metrics": [{
         "metric": METRIC, "higher_is_better": True, "outcome": "method", "left": ["gradcam"], "by_sign": False,
-        "unbeaten_baselines": [], "images": 24, "clusters": 24, "ended": "one is left", "images_needed": None,
+        "unbeaten_baselines": [], "beat_baselines": ["gradcam"], "images": 24, "clusters": 24, "ended": "one is left", "images_needed": None,
         "dropped": [{"name": "random", "clusters": 16, "wealth": 9.0, "behind": 0.31, "leader": "gradcam"},
                     {"name": "lime", "clusters": 24, "wealth": 5.0, "behind": 0.12, "leader": "gradcam"}],
         "later": {"gradcam": result(0.9), "random": result(0.4, 0.5)},
@@ -62,6 +62,16 @@ CONTENT = {
     "checks": {"gradcam": {"verdict": "depends", "similarity": 0.1, "low": 0.0, "high": 0.2, "n": 16,
                            "class_sensitivity": -0.4}},
 }  # fmt: skip
+
+
+def test_a_method_that_is_not_itself_shown_to_beat_the_baselines_is_not_recommended():
+    question = CONTENT["questions"][0] | {"recommended": None, "not_shown": "gradcam"}
+    content = CONTENT | {"questions": [question], "metrics": [CONTENT["metrics"][0] | {"beat_baselines": []}]}
+    first, second, *_ = sentences(content)
+    assert first == (
+        "For pointing at the object nothing is recommended: gradcam leads, but is not itself shown to beat every baseline."
+    )
+    assert second.endswith("It is not itself shown to beat every baseline.")
 
 
 def test_the_page_holds_recommendation_evidence_and_settings():
