@@ -171,7 +171,9 @@ class Checked:
             text += f"; a violation by {_number(violation)} would fail in {100 * POWER:.0f} %"
         else:
             text += "; no violation would surely fail with so few samples"
-        if self.verdict == MET and not isfinite(self.cell.limits[not self.requirement.at_least]):
+        limits = self.cell.limits
+        needed = limits if self.requirement.other else limits[:1] if self.requirement.at_least else limits[1:]
+        if self.verdict == MET and not all(map(isfinite, needed)):
             text += f"; the range of {self.cell.metric_text} has no end, so rare failures are not ruled out"
         if self.pair is None:
             return text

@@ -188,7 +188,7 @@ def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], 
 
 def outlasting_rare_scores(
     estimate: Estimate, values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], error: float,
-    tail: float = TAIL,
+    tail: float = TAIL, reach: tuple[float, float] | None = None,
 ) -> Estimate:  # fmt: skip
     """Return an estimate whose interval also holds if the samples happen to show none of a few very different scores.
 
@@ -205,8 +205,9 @@ def outlasting_rare_scores(
         limits: (low, high) of a score; either may be infinite.
         error: the standard error se of the mean.
         tail: as of `interval`.
+        reach: where the share p is assumed to lie instead, within `limits`.
     """
-    value, (low, high) = estimate.value, limits
+    value, (low, high), (far_low, far_high) = estimate.value, limits, reach or limits
     independent = min(float(values.var(ddof=1)) / error**2, estimate.n) if error > 0 else 0.0
     share = min(RARE_SHARE, 1 - (RARE_TAILS * tail) ** (1 / max(independent, estimate.effective)))
     ends, counts = (estimate.low, estimate.high), np.bincount(codes)
@@ -214,9 +215,9 @@ def outlasting_rare_scores(
     def bound(above: np.ndarray) -> float:
         return lower_bound(sums_by_cluster(np.maximum(above, 0), codes, len(counts)), counts, tail)
 
-    if np.isfinite(low) and value - share * (value - low) < estimate.low:
+    if np.isfinite(low) and value - share * (value - far_low) < estimate.low:
         estimate = estimate._replace(low=min(estimate.low, low + bound(values - low)))
-    if np.isfinite(high) and value + share * (high - value) > estimate.high:
+    if np.isfinite(high) and value + share * (far_high - value) > estimate.high:
         estimate = estimate._replace(high=max(estimate.high, high - bound(high - values)))
     return estimate._replace(rare=(estimate.low, estimate.high) != ends)
 
@@ -269,7 +270,9 @@ def paired_difference(
 ) -> Estimate:
     """Return `difference` of scores (n,) within `limits`, whose interval outlasts rare scores of either.
 
-    The differences lie within the range's width on either side of 0. Samples that either misses do not count.
+    A rare failure is a sample on which one of the two scores an end of the range, and the other as it does on average;
+    it decides whether the interval is widened. The bound then is that of differences anywhere within the range's width
+    on either side of 0. Samples that either misses do not count.
     """
     differences = first - second
     rows = np.isfinite(differences)
@@ -280,8 +283,12 @@ def paired_difference(
         return estimate
     counts = np.bincount(codes)
     error, _ = cluster_error(sums_by_cluster(differences, codes, len(counts)), counts, estimate.value)
-    width = limits[1] - limits[0]
-    return outlasting_rare_scores(estimate, differences, codes, (-width, width), error, tail)
+    (low, high), width = limits, limits[1] - limits[0]
+    if not is_bounded(limits):
+        return estimate
+    left, right = float(first[rows].mean()), float(second[rows].mean())
+    reach = min(low - right, left - high), max(high - right, left - low)
+    return outlasting_rare_scores(estimate, differences, codes, (-width, width), error, tail, reach)
 
 
 def bootstrap_t(

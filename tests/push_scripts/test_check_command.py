@@ -282,6 +282,15 @@ def test_met_does_not_rest_on_failures_that_no_sample_shows():
     assert ahead.verdict == "undecided"  # one failure in thirty would undo a lead of .03
 
 
+def test_a_range_without_an_end_is_named_where_a_requirement_is_met(run):
+    cell = find_cell("gradcam:saliency_miou", read_run(run)).model_copy(update={"range": (0.0, None)})
+    for text, told in ((">=0.1", False), ("<=0.9", True), (">random", True)):
+        requirement = Requirement.read(f"gradcam:saliency_miou{text}")
+        line = Checked(requirement, cell, cell, 0.95).line("")
+        assert line.startswith("met")
+        assert ("has no end, so rare failures are not ruled out" in line) == told
+
+
 @pytest.mark.parametrize("requirements", [1, 5])
 @pytest.mark.parametrize("law", ["0/1", "uniform"])
 def test_the_smallest_violation_in_a_line_is_found_with_eighty_percent(law, requirements):
