@@ -127,7 +127,8 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
 
 def mark_smoke(figure: Figure) -> None:
     """Write below a figure that it shows drawn pictures and small networks."""
-    figure.supxlabel("smoke size: drawn pictures and small networks, no result", color="#b00020", fontsize=8)
+    text = "smoke size: drawn pictures and small networks, no result"
+    figure.text(0.5, -0.02, text, ha="center", va="top", color="#b00020", fontsize=8)
 
 
 def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
