@@ -13,6 +13,8 @@ import numpy as np
 from saliency_bench.utils.mask_values import in_words, unclear
 from saliency_bench.utils.seeds import random_bits, seed_of
 
+TIED_SHARE = 0.1  # of the pixels, above which the score of a map that goes by their order is marked
+
 
 def read_maps(maps: Any) -> np.ndarray:
     """Return arrays, lists or tensors of maps as float32 (B, H, W); a single map (H, W) becomes a batch of one.
@@ -133,6 +135,11 @@ def tied_share(maps: np.ndarray) -> np.ndarray:
     """
     ordered = np.sort(maps.reshape(len(maps), -1), axis=1)
     return (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1) / ordered.shape[1]
+
+
+def is_tied(maps: np.ndarray) -> np.ndarray:
+    """Return Bool (B,): of which maps more than `TIED_SHARE` of the pixels tie; a constant map is flat instead."""
+    return (tied_share(maps) > TIED_SHARE) & ~is_flat(maps)
 
 
 def descending(maps: np.ndarray) -> np.ndarray:
