@@ -72,10 +72,9 @@ class Run:
     @property
     def lines(self) -> list[str]:
         """Return the lines below the table, of which the last names the page of the run."""
-        reliability = reliability_line(self.summary, self.cells)
+        about = [maps_line(self.summary, self.cells), reliability_line(self.summary, self.cells)]
         short = in_short(self.summary, self.cells)
-        maps = maps_line(self.summary, self.cells)
-        return [*self.verdict, *misfits(self.summary), maps, *filter(None, [reliability]), short, f"report: {self.report}"]
+        return [*self.verdict, *misfits(self.summary), *filter(None, about), short, f"report: {self.report}"]
 
     @property
     def doubt(self) -> str:
