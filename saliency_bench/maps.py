@@ -183,11 +183,11 @@ def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
     centred = [values - values.mean(axis=1, keepdims=True) for values in rows]
     # Tiny or huge values would lose their squares.
     sizes = [np.abs(values).max(axis=1, keepdims=True) for values in centred]
-    one, two = (values / np.where(size > 0, size, 1) for values, size in zip(centred, sizes, strict=True))
-    lengths = np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1))
+    first, second = (values / np.where(size > 0, size, 1) for values, size in zip(centred, sizes, strict=True))
+    lengths = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     constant = is_flat(even) | is_flat(odd)
     with np.errstate(invalid="ignore"):  # of maps that are not finite
-        r = np.clip((one * two).sum(axis=1) / np.where(constant, 1, lengths), 0, 1)
+        r = np.clip((first * second).sum(axis=1) / np.where(constant, 1, lengths), 0, 1)
     return np.where(constant, np.nan, 2 * r / (1 + r))
 
 

@@ -27,14 +27,14 @@ def by_correctness(run: RunData) -> Table:
     right = [correct.get(image_id) for image_id in run.ids]
     if all(known is None for known in right):
         raise UserError(f"of no image of {run.folder} it is known whether it is classified rightly")
-    found: list[tuple] = []
+    cells: list[tuple] = []
     for row in run.rows:
         for column in run.columns:
             if (cell := run.cell(row, column)) is None or cell.aggregate:
                 continue
             for known, name in GROUPS.items():
-                chosen = np.array([one is known for one in right])
+                chosen = np.array([answer is known for answer in right])
                 values = np.where(chosen, run.values[cell.cell_id], np.nan)
                 (estimate,) = intervals(values[:, None], run.codes(), cell.limits, run.summary["seed"])
-                found.append((row.name, column.name, name, *estimate.known, estimate.n))
-    return Table(HEADER, found)
+                cells.append((row.name, column.name, name, *estimate.known, estimate.n))
+    return Table(HEADER, cells)

@@ -146,8 +146,8 @@ class Run:
         """
         import pandas as pd
 
-        found = by_correctness(read_run(self.folder))
-        return pd.DataFrame(found.rows, columns=list(found.header)).astype(
+        means = by_correctness(read_run(self.folder))
+        return pd.DataFrame(means.rows, columns=list(means.header)).astype(
             dict.fromkeys(("value", "low", "high"), float)
         )
 

@@ -72,8 +72,8 @@ def reliabilities(folder: Path) -> dict[str, Reliability]:
         if value is not None:
             rows.setdefault(explainer_id, []).append((value, draws))
     return {
-        key: Reliability(median=float(np.median([value for value, _ in found])), n=len(found), draws=found[0][1])
-        for key, found in rows.items()
+        key: Reliability(median=float(np.median([value for value, _ in pairs])), n=len(pairs), draws=pairs[0][1])
+        for key, pairs in rows.items()
     }
 
 
