@@ -210,7 +210,8 @@ def scores(context, explainer: int, index: int, chunks: range):
         pa.array(np.repeat(values, width), mask=np.repeat(gone, width)),
         pa.array(["no mask"]).take(pa.array(np.zeros(len(positions) * width, int), mask=~np.repeat(gone, width))),
     ]
-    return pa.table(columns, schema=STORED)
+    nothing = (pa.nulls(len(columns[0]), field.type) for field in STORED[len(columns) :])
+    return pa.table([*columns, *nothing], schema=STORED)
 
 
 def merge(chosen: dict) -> None:

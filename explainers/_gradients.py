@@ -59,9 +59,18 @@ def gradient_at(classifier: Classifier, points: Images, target: Target, on: str)
 
 
 def summed_gradients(
-    classifier: Classifier, images: Images, target: Target, on: str, steps: int, batch_size: int | None, points: Points
-) -> Tensor:
+    classifier: Classifier,
+    images: Images,
+    target: Target,
+    on: str,
+    steps: int,
+    batch_size: int | None,
+    points: Points,
+    halves: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return for each image the sum over its steps of factor * gradient at the step's point, (B, 3, H, W).
+
+    The second sum is that of one half of the steps alone.
 
     Args:
         classifier: the network.
@@ -72,17 +81,22 @@ def summed_gradients(
         batch_size: points in one pass; None: `pictures_per_pass`.
         points: takes the numbers of images and steps, as in `passes.Pass`, and gives the points (n, 3, H, W) and their
             factors.
+        halves: Bool (B, steps), the steps of the second sum; None: those with even numbers.
     """
+    if halves is None:
+        halves = (torch.arange(steps, device=images.device) % 2 == 0).expand(len(images), -1)
 
-    def work(passes: Iterator[Pass]) -> Tensor:
+    def work(passes: Iterator[Pass]) -> tuple[Tensor, Tensor]:
         """Return the sums of all passes."""
-        total = torch.zeros_like(images)
+        total, half = torch.zeros_like(images), torch.zeros_like(images)
         for batch in passes:
             at, factors = points(batch.samples, batch.pictures)
             gradient = factors * gradient_at(classifier, at, target[batch.samples], on)
             of_images = gradient[: batch.count].view(len(batch.images), -1, *images.shape[1:])
+            chosen = halves[batch.samples, batch.pictures][: batch.count].view(*of_images.shape[:2], 1, 1, 1)
             total[batch.images.start : batch.images.stop] += of_images.sum(dim=1)
-        return total
+            half[batch.images.start : batch.images.stop] += torch.where(chosen, of_images, 0).sum(dim=1)
+        return total, half
 
     return in_passes(classifier, images, steps, batch_size, work)
 

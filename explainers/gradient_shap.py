@@ -20,7 +20,7 @@ from saliency_bench.declarations import explainer
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._fills import filled
 from saliency_bench.explainers._gradients import summed_gradients
-from saliency_bench.types import Images, Maps, On, Target
+from saliency_bench.types import Averaged, Images, On, Target
 from saliency_bench.utils.seeds import normal, random_bits, seed_of, uniform
 
 
@@ -51,7 +51,7 @@ def gradient_shap(
     seed: int | None = None,
     on: On = "logit",
     batch_size: int | None = None,
-) -> Maps:
+) -> Averaged:
     """Return integrated gradients with random baselines and path points.
 
     Args:
@@ -68,7 +68,8 @@ def gradient_shap(
         batch_size: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), signed.
+        Maps (B, H, W), signed, of all draws, and of two halves: the baselines with even and with odd numbers where
+        there is a bank, else the draws.
 
     Raises:
         UserError: samples, baselines or batch_size is below 1.
@@ -87,7 +88,11 @@ def gradient_shap(
         way = images[image] - start
         return start + places[image, step].view(-1, 1, 1, 1) * way, way / samples
 
-    return summed_gradients(classifier, images, target, on, samples, batch_size, on_path).sum(dim=1)
+    # Halves with baselines of their own: another run has another bank, which draws of one bank cannot tell.
+    halves = picked % 2 == 0 if is_bank else None
+    total, even = summed_gradients(classifier, images, target, on, samples, batch_size, on_path, halves)
+    maps, of_even, of_odd = (gradient.sum(dim=1) for gradient in (total, even, total - even))
+    return Averaged(maps, of_even, of_odd, samples)
 
 
 def bank(classifier: Classifier, baselines: int, seed: int, images: Images) -> Images:

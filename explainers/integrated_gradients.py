@@ -75,5 +75,5 @@ def integrated_gradients(
         """Return the points on the paths and the weights of their gradients."""
         return start[image] + places[step] * way[image], factors[step]
 
-    mean_gradient = summed_gradients(classifier, images, target, on, steps, batch_size, on_path)
+    mean_gradient, _ = summed_gradients(classifier, images, target, on, steps, batch_size, on_path)
     return (way * mean_gradient).sum(dim=1)

@@ -8,6 +8,8 @@ each with probability one half, all of them in the first; the others have their 
 of z_i to the whole image (1 where nothing is shown). The authors' package has the same defaults, but for smaller
 superpixels in images below 224 pixels here, and the same kernel, written as the square root of exp(-d^2 / width^2). All
 samples are solved together, in float64. On probabilities by default. Passes per sample: `samples`.
+
+The map of a half of the draws is a regression on half of the pictures, with half the penalty: as much for each picture.
 """
 
 import numpy as np
@@ -20,7 +22,7 @@ from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.registry import install_hint
-from saliency_bench.types import Images, Maps, On, Target
+from saliency_bench.types import Averaged, Images, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -48,7 +50,7 @@ def lime(
     ridge: float = 1.0,
     on: On = "probability",
     batch_size: int | None = None,
-) -> Maps:
+) -> Averaged:
     """Return the coefficients of a linear model of the score in terms of the superpixels shown.
 
     Args:
@@ -67,7 +69,7 @@ def lime(
         batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), signed, constant on each superpixel.
+        Maps (B, H, W), signed, constant on each superpixel, of all pictures, of the even and of the odd ones.
 
     Raises:
         UserError: scikit-image is not installed.
@@ -89,8 +91,14 @@ def lime(
     scores = scores_of(classifier, images, target, samples, switched, on, batch_size)
     distance = 1 - (shown.sum(dim=2) / counts[:, None]).double().sqrt()  # (B, samples)
     weights = torch.exp(-(distance**2) / (2 * width**2))
-    coefficients = fitted(shown.double(), scores.double(), weights, ridge)  # (B, S)
-    return coefficients.gather(1, segments.flatten(1)).view(len(images), *images.shape[2:])
+
+    def fit(start: int, step: int) -> Tensor:
+        """Return the map of every step-th picture."""
+        which = slice(start, None, step)
+        coefficients = fitted(shown[:, which].double(), scores[:, which].double(), weights[:, which], ridge / step)
+        return coefficients.gather(1, segments.flatten(1)).view(len(images), *images.shape[2:])
+
+    return Averaged(fit(0, 1), fit(0, 2), fit(1, 2), draws=samples)
 
 
 def superpixels(images: Images, kernel_size: float | None, max_dist: float, ratio: float) -> Tensor:
@@ -135,7 +143,7 @@ def fitted(shown: Tensor, scores: Tensor, weights: Tensor, ridge: float) -> Tens
 
     The intercept disappears by subtracting the weighted means. A column of zeros gets the coefficient 0.
     """
-    total = weights.sum(dim=1)
+    total = weights.sum(dim=1).clamp_min(torch.finfo(weights.dtype).tiny)
     centred = shown - torch.einsum("bn,bns->bs", weights, shown)[:, None] / total[:, None, None]
     residual = scores - (weights * scores).sum(dim=1, keepdim=True) / total[:, None]
     weighted = centred * weights[:, :, None]

@@ -3,12 +3,15 @@
     map = 1 / (N p) * sum_i score(x * M_i) M_i
 
 M_i is a grid of cells x cells zeros and ones (one with probability p), enlarged bilinearly to (cells + 1) cells' size
-and cropped to the image at a random shift below one cell. Where a mask is 0 the image becomes zero after normalisation,
+and cropped to the image at a random shift below one cell. Beyond the centres of its outer cells the grid goes on with
+their values; in the authors' code it is mirrored there (`border=reflect`), which changes 7 % of the pixels of masks of
+7 x 7 cells. Where a mask is 0 the image becomes zero after normalisation,
 as in the authors' code. The same N masks serve every image (one bank per run seed); they are made again pass by pass
 from their cells and shifts, on the device, so memory does not grow with N. On probabilities by default.
 """
 
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,8 +23,10 @@ from saliency_bench.classifiers.passes import pictures_per_pass, scores_of
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.types import Images, Maps, On, Target
+from saliency_bench.types import Averaged, Images, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
+
+Border = Literal["replicate", "reflect"]
 
 
 def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **others: object) -> None:
@@ -40,10 +45,11 @@ def rise(
     masks: int = 4000,
     cells: int = 7,
     p: float = 0.5,
+    border: Border = "replicate",
     on: On = "probability",
     seed: int | None = None,
     batch_size: int | None = None,
-) -> Maps:
+) -> Averaged:
     """Return the mean of random masks, each weighted by the score of the image seen through it.
 
     Args:
@@ -53,12 +59,13 @@ def rise(
         masks: N, the number of masks.
         cells: cells along each side of a mask's grid.
         p: probability that a cell shows the image.
+        border: how a grid goes on beyond the centres of its outer cells: "replicate", or "reflect" as its authors do.
         on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
         seed: seed of the mask bank; None: the run's, else 0.
         batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), non-negative where the scores are.
+        Maps (B, H, W), non-negative where the scores are, of all masks, of the even and of the odd ones.
 
     Raises:
         UserError: masks, cells or batch_size is below 1, or p is not in (0, 1].
@@ -70,19 +77,21 @@ def rise(
 
     def masks_of(numbers: Tensor) -> Tensor:
         """Return masks by number, (n, 1, H, W)."""
-        return enlarge(grids[numbers], rows[numbers], columns[numbers], height, width)  # (n, 1, H, W)
+        return enlarge(grids[numbers], rows[numbers], columns[numbers], height, width, border)  # (n, 1, H, W)
 
     def seen(samples: Tensor, numbers: Tensor) -> Images:
         """Return images seen through masks."""
         return background + masks_of(numbers) * (images[samples] - background)
 
     scores = scores_of(classifier, images, target, masks, seen, on, batch_size)  # (B, N)
-    total = images.new_zeros(len(images), height * width)
+    total, even = (images.new_zeros(len(images), height * width) for _ in range(2))
     for numbers in torch.arange(masks, device=images.device).split(pictures_per_pass(images, batch_size)):
         mask = masks_of(numbers).flatten(1)
         for index in range(len(images)):  # one by one: a product of matrices would depend on how many there are
             total[index] += scores[index, numbers] @ mask
-    return (total / (masks * p)).view(-1, height, width)
+            even[index] += (scores[index, numbers] * (numbers % 2 == 0)) @ mask
+    maps, of_even, of_odd = (sums.view(-1, height, width) for sums in (total / (masks * p), even, total - even))
+    return Averaged(maps, of_even, of_odd, masks)
 
 
 @lru_cache(maxsize=2)
@@ -102,18 +111,26 @@ def bank(
     return on_device[0], on_device[1], on_device[2]
 
 
-def enlarge(grids: Tensor, rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
+def enlarge(
+    grids: Tensor, rows: Tensor, columns: Tensor, height: int, width: int, border: Border = "replicate"
+) -> Tensor:
     """Return masks (n, 1, H, W) in [0, 1] as two small matrix products: bilinear enlargement is linear in the grid."""
     cells, device = grids.shape[1], grids.device
     # (n, H, cells) and (n, W, cells)
-    down = _interpolation(cells, height, device)[rows[:, None] + torch.arange(height, device=device)]
-    across = _interpolation(cells, width, device)[columns[:, None] + torch.arange(width, device=device)]
+    down = _interpolation(cells, height, border, device)[rows[:, None] + torch.arange(height, device=device)]
+    across = _interpolation(cells, width, border, device)[columns[:, None] + torch.arange(width, device=device)]
     return (down @ grids @ across.transpose(1, 2)).unsqueeze(1)
 
 
 @lru_cache(maxsize=4)
-def _interpolation(cells: int, length: int, device: torch.device) -> Tensor:
+def _interpolation(cells: int, length: int, border: Border, device: torch.device) -> Tensor:
     """Return the weights with which the cells make up each position, ((cells + 1) * size, cells)."""
     size = -(-length // cells)
     table = F.interpolate(torch.eye(cells)[None], size=(cells + 1) * size, mode="linear", align_corners=False)[0].T
+    if border == "reflect" and cells > 1:
+        places = (torch.arange((cells + 1) * size) + 0.5) * cells / ((cells + 1) * size) - 0.5  # in units of cells
+        for beyond, outer, inner in ((-places, 0, 1), (places - (cells - 1), -1, -2)):
+            weight = beyond.clamp(min=0)
+            table[:, outer] -= weight
+            table[:, inner] += weight
     return table.to(device)

@@ -16,7 +16,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._gradients import Reduction, over_channels, summed_gradients
 from saliency_bench.map_sources.composing import noisy_copies
-from saliency_bench.types import Images, Maps, On, Target
+from saliency_bench.types import Averaged, Images, On, Target
 
 
 def check(*, samples: int, sigma: float, batch_size: int | None, **others: object) -> None:
@@ -46,7 +46,7 @@ def smoothgrad(
     reduction: Reduction = "max",
     on: On = "logit",
     batch_size: int | None = None,
-) -> Maps:
+) -> Averaged:
     """Return the gradient averaged over noisy copies of the image.
 
     Args:
@@ -61,7 +61,7 @@ def smoothgrad(
         batch_size: noisy images per pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W): non-negative for reduction "max", signed for "sum".
+        Maps (B, H, W), non-negative for reduction "max", signed for "sum": of all copies, of the even and of the odd.
 
     Raises:
         UserError: samples or batch_size is below 1, or sigma is negative.
@@ -73,4 +73,6 @@ def smoothgrad(
         """Return noisy copies and the factor of their gradients."""
         return copies(image, step), 1 / samples
 
-    return over_channels(summed_gradients(classifier, images, target, on, samples, batch_size, noisy), reduction)
+    total, even = summed_gradients(classifier, images, target, on, samples, batch_size, noisy)
+    maps, of_even, of_odd = (over_channels(gradient, reduction) for gradient in (total, even, total - even))
+    return Averaged(maps, of_even, of_odd, samples)

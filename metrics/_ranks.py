@@ -1,27 +1,31 @@
-"""Rank correlation of rows of numbers, of which those that differ by rounding alone tie."""
+"""Rank correlation of rows of numbers. Ranks are exact: only numbers that differ by no more than rounding tie."""
 
 import numpy as np
 from scipy.stats import rankdata
 
-LEVELS = 2**15  # steps of a row's range; within one, numbers tie
-ROUNDING = 1e-6  # of the largest, below which numbers do not differ
+ROUNDING = 1e-6  # of the numbers that a number was computed from: what float32 leaves uncertain
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return Spearman correlations, Float64 (B,), of rows (B, n); 0 where one of them is constant."""
-    ranks = [rankdata(_steps(rows), axis=1) - (rows.shape[1] + 1) / 2 for rows in (first, second)]
+    ranks = [rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2 for rows in (first, second)]
     lengths = np.sqrt((ranks[0] ** 2).sum(axis=1) * (ranks[1] ** 2).sum(axis=1))
     return np.divide((ranks[0] * ranks[1]).sum(axis=1), lengths, out=np.zeros(len(first)), where=lengths > 0)
 
 
-def constant_rows(rows: np.ndarray) -> np.ndarray:
-    """Return which rows are constant but for rounding, Bool (B,)."""
-    return _steps(rows).max(axis=1) == 0
+def levels(rows: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
+    """Return whole numbers (B, n) in the order of the rows; neighbours in that order that rounding separates are equal.
 
-
-def _steps(rows: np.ndarray) -> np.ndarray:
-    """Return rows in steps of 1/32768 of their range, from 0; zeros for numbers that differ only by rounding."""
-    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
-    spread = high - low
-    constant = ~(spread > ROUNDING * np.maximum(np.abs(low), np.abs(high)))
-    return np.rint((rows - low) / np.where(constant, 1, spread) * LEVELS) * ~constant
+    Args:
+        rows: (B, n).
+        scales: (B, n), the size of what each number was computed from, of which `ROUNDING` is uncertain; None: the
+            largest magnitude of its row.
+    """
+    if scales is None:
+        scales = np.broadcast_to(np.abs(rows).max(axis=1, keepdims=True), rows.shape)
+    order = np.argsort(rows, axis=1, kind="stable")
+    values, uncertain = (np.take_along_axis(numbers, order, axis=1) for numbers in (rows, ROUNDING * scales))
+    is_above = np.diff(values, axis=1) > np.maximum(uncertain[:, 1:], uncertain[:, :-1])
+    steps = np.zeros(rows.shape, int)
+    np.put_along_axis(steps, order[:, 1:], np.cumsum(is_above, axis=1), axis=1)
+    return steps

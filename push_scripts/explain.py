@@ -67,7 +67,8 @@ def main(args: Namespace) -> None:
         return
     print(f"{without_controls(seen[0].prediction)} ({seen[0].probability:.1%})")
     for explanation in seen:
-        print(f"  {explanation.explainer} of {without_controls(explanation.target)}")
+        reliable = "" if explanation.reliability is None else f", reliability {explanation.reliability:.2f}"
+        print(f"  {explanation.explainer} of {without_controls(explanation.target)}{reliable}")
     print(f"picture: {out}")
 
 
@@ -104,7 +105,12 @@ def _result(args: Namespace, seen: list) -> dict:
     """Return the explanations as JSON holds them."""
     first = seen[0]
     maps = [
-        {"explainer": explanation.explainer, "target": explanation.target, "why": explanation.why}
+        {
+            "explainer": explanation.explainer,
+            "target": explanation.target,
+            "why": explanation.why,
+            "reliability": explanation.reliability,
+        }
         for explanation in seen
     ]
     about = {"picture": args.picture, "model": args.model, "out": args.out}

@@ -26,13 +26,17 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--out", metavar="FILE", help="page to write (default, for one run: report.html in its folder)")
     parser.add_argument("--pairs", action="store_true", help="also print the difference of every two explainers")
+    text = "also print the scores of rightly and of wrongly classified images"
+    parser.add_argument("--by-correct", action="store_true", help=text)
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
     """Write the report and print its tables."""
     from saliency_bench.analysis.comparison import compare_runs, lines
+    from saliency_bench.analysis.correctness import by_correctness
     from saliency_bench.analysis.pairs import explainer_pairs
+    from saliency_bench.analysis.tables import dicts
     from saliency_bench.analysis.verdict import Verdict
     from saliency_bench.reports.page import distinct, page_path, write_page
     from saliency_bench.results.run_folder import read_run
@@ -54,6 +58,9 @@ def main(args: Namespace) -> None:
                 [pair.as_dict() for _, pairs in explainer_pairs(merged.data) for pair in pairs]
                 for merged in comparison.merged
             ]
+        if args.by_correct:
+            tables = [by_correctness(merged.data) for merged in comparison.merged]
+            content["by_correct"] = [dicts(table.header, table.rows) for table in tables]
         print(json.dumps(content, indent=2))
         return
     for merged in comparison.merged:
@@ -66,6 +73,9 @@ def main(args: Namespace) -> None:
         print()
         if args.pairs:
             _shared.show_pairs(merged.data)
+        if args.by_correct:
+            _shared.show_rows(by_correctness(merged.data).texts())
+            print()
     for line in lines(comparison, names):
         print(line)
     print(f"report: {page}")

@@ -42,6 +42,7 @@ _HOMES = {
     "Explainer": "bound_explainer",
     "Metric": "bound_metric",
     "Classifier": "classifiers.classifier",
+    "Averaged": "types",
     "Images": "types",
     "Maps": "types",
     "Masks": "types",
@@ -52,6 +53,7 @@ _HOMES = {
     "list_suites": "engine.suites.schema",
 }
 __all__ = [
+    "Averaged",
     "Choice",
     "Classifier",
     "Explainer",
@@ -118,7 +120,7 @@ if TYPE_CHECKING:
     from saliency_bench.reports.page import report
     from saliency_bench.results.run_folder import load_maps
     from saliency_bench.settings import RunSettings
-    from saliency_bench.types import Images, Maps, Masks, Scores, Target
+    from saliency_bench.types import Averaged, Images, Maps, Masks, Scores, Target
 
 else:  # to type checkers, which would otherwise believe that there is every name
 

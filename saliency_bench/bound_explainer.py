@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import isfinite
 
 import torch
 from torch import nn
@@ -21,8 +22,9 @@ from torch import nn
 from saliency_bench import displays, options, own_files, registry
 from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration, check_call, declaration_of
 from saliency_bench.errors import UserError, no_exit
+from saliency_bench.maps import noted_sizes, reliability
 from saliency_bench.target_weights import expand
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Averaged, Images, Maps, Target
 from saliency_bench.utils.backward_hooks import refuse_changed_gradients
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
@@ -33,12 +35,30 @@ PEERS = {"captum": "captum", "pytorch_grad_cam": "grad_cam", "quantus": "quantus
 
 
 @dataclass(frozen=True)
+class MadeMaps:
+    """The maps of a batch.
+
+    Attributes:
+        maps: Float (B, H, W).
+        reliability: of each map that averages random draws (`maps.reliability`), None where it is not defined.
+        draws: how many each of them averages; None for maps that average none.
+        cells: (height, width) of the small maps that they were enlarged from; None of maps made pixel by pixel.
+    """
+
+    maps: Maps
+    reliability: list[float | None]
+    draws: int | None = None
+    cells: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class Explainer:
     """A function that makes saliency maps, with its options: explainer(classifier, images, target, seeds=None) -> maps.
 
     Attributes:
         name: name of the function.
-        function: takes classifier, images and target, seeds and options by name; returns Float (B, H, W).
+        function: takes classifier, images and target, seeds and options by name; returns Float (B, H, W), or
+            `types.Averaged` where it averages random draws.
         options: (name, value) of all options, sorted.
         version: as declared, or a hash of your own function.
         declaration: what is declared of it.
@@ -46,7 +66,7 @@ class Explainer:
     """
 
     name: str
-    function: Callable[..., Maps]
+    function: Callable[..., Maps | Averaged]
     options: tuple[tuple[str, object], ...] = ()
     version: int | str = 1
     declaration: ExplainerDeclaration = field(default_factory=ExplainerDeclaration)
@@ -55,11 +75,17 @@ class Explainer:
     def __hash__(self) -> int:  # an option may be a list
         return hash(self.identity)
 
-    @handlers_end_work()
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> Maps:
-        """Return the maps of a batch, Float (B, H, W).
+        """Return the maps of a batch, Float (B, H, W), see `made`."""
+        return self.made(classifier, images, target, seeds=seeds).maps
+
+    @handlers_end_work()
+    def made(
+        self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
+    ) -> MadeMaps:
+        """Return the maps of a batch, and how reliable they are if they average random draws.
 
         Args:
             classifier: the network; it is as before afterwards.
@@ -80,8 +106,10 @@ class Explainer:
                 refuse_changed_gradients(classifier, getattr(classifier, "id", "the network"), images)
             # Copies: what the function does to them is its own. One made outside of inference mode takes gradients.
             given = images.clone(memory_format=torch.contiguous_format).detach(), expand(target, images).clone()
-            with no_exit():
-                maps = self.function(classifier, *given, **extra, **dict(self.options))
+            with no_exit(), noted_sizes() as sizes:
+                returned = self.function(classifier, *given, **extra, **dict(self.options))
+            averaged = returned if isinstance(returned, Averaged) else None
+            maps = returned.maps if isinstance(returned, Averaged) else returned
             if maps is None:
                 raise UserError(f"{self.name} returned None instead of maps; end it with `return` and the maps")
             maps = torch.as_tensor(maps, device=images.device).detach()
@@ -89,7 +117,10 @@ class Explainer:
                 raise UserError(f"{self.name} returned complex maps; return real ones, such as their absolute values")
             # A copy too: the function may go on writing to what it returned.
             maps = maps.to(torch.float32, copy=True)
-        return self._contract(maps, images)
+            draws, cells = averaged.draws if averaged else None, max(sizes, default=None)
+            made = MadeMaps(maps, _reliability(averaged, len(images)), draws, cells)
+        self._check(made, images)
+        return made
 
     def seeded(self, seed: int) -> "Explainer":
         """Return the explainer with the run's seed for what is drawn once for all samples (RISE's masks).
@@ -101,8 +132,9 @@ class Explainer:
             return self
         return replace(self, options=tuple(sorted((given | {"seed": seed}).items())))
 
-    def _contract(self, maps: Maps, images: Images) -> Maps:
-        """Return the maps if they have the right shape and are finite; raise UserError if not."""
+    def _check(self, made: MadeMaps, images: Images) -> None:
+        """Raise UserError for maps that have another shape or are not finite."""
+        maps = made.maps
         shape = (len(images), *images.shape[2:])
         if maps.shape != shape:
             raise UserError(f"{self.name} returned maps of shape {tuple(maps.shape)}, not {shape}")
@@ -110,9 +142,8 @@ class Explainer:
         if not finite.all():
             where = (~finite).nonzero().flatten().tolist()
             raise NotFiniteError(
-                f"{self.name} returned a map with NaN or infinite values for image {where[0]} of the batch", maps, where
+                f"{self.name} returned a map with NaN or infinite values for image {where[0]} of the batch", made, where
             )
-        return maps
 
     def __str__(self) -> str:
         return self._text
@@ -153,13 +184,28 @@ class NotFiniteError(UserError):
     """An explainer returned maps that are not finite.
 
     Attributes:
-        maps: as the explainer returned them.
+        made: as the explainer returned them.
         where: positions in the batch whose map is not finite.
     """
 
-    def __init__(self, message: str, maps: Maps, where: list[int]):
+    def __init__(self, message: str, made: MadeMaps, where: list[int]):
         super().__init__(message)
-        self.maps, self.where = maps, where
+        self.made, self.where = made, where
+
+
+def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
+    """Return how reliable each map is; None of one that averages no draws, or where that is not defined.
+
+    Raises:
+        UserError: The maps of the halves have another shape than the maps of all draws.
+    """
+    if averaged is None:
+        return [None] * images
+    maps, *halves = (torch.as_tensor(half).detach().cpu().numpy() for half in averaged[:3])
+    if any(half.shape != maps.shape for half in halves):
+        shapes = f"{maps.shape}, {halves[0].shape} and {halves[1].shape}"
+        raise UserError(f"the maps of all draws, of the even and of the odd ones have shapes {shapes}, not the same")
+    return [value if isfinite(value) else None for value in reliability(*halves).tolist()]
 
 
 def list_explainers() -> list[str]:

@@ -4,7 +4,9 @@ Pixels are ordered by their exact values; of equal ones a fixed permutation deci
 pixels that are equal in theory: what enlarges a small map sees to that (`classifiers/geometry.py`: `enlarge`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +14,28 @@ import numpy as np
 
 from saliency_bench.utils.mask_values import in_words, unclear
 from saliency_bench.utils.seeds import random_bits, seed_of
+
+TIED_SHARE = 0.1  # of the pixels, above which the score of a map that goes by their order is marked
+
+# (height, width) of the small maps that are enlarged meanwhile; None where nobody asks
+_small: ContextVar[list[tuple[int, int]] | None] = ContextVar("small", default=None)
+
+
+@contextmanager
+def noted_sizes() -> Iterator[list[tuple[int, int]]]:
+    """Give a list that takes the size of each small map that is enlarged meanwhile."""
+    sizes: list[tuple[int, int]] = []
+    token = _small.set(sizes)
+    try:
+        yield sizes
+    finally:
+        _small.reset(token)
+
+
+def note_size(height: int, width: int) -> None:
+    """Note that maps of this size are enlarged."""
+    if (sizes := _small.get()) is not None:
+        sizes.append((height, width))
 
 
 def read_maps(maps: Any) -> np.ndarray:
@@ -133,6 +157,38 @@ def tied_share(maps: np.ndarray) -> np.ndarray:
     """
     ordered = np.sort(maps.reshape(len(maps), -1), axis=1)
     return (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1) / ordered.shape[1]
+
+
+def is_tied(maps: np.ndarray) -> np.ndarray:
+    """Return Bool (B,): of which maps more than `TIED_SHARE` of the pixels tie; a constant map is flat instead."""
+    return (tied_share(maps) > TIED_SHARE) & ~is_flat(maps)
+
+
+def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
+    """Return Float64 (B,): how reliable maps are that average random draws, from the maps of two halves of the draws.
+
+        reliability = 2 r / (1 + r),    r = Pearson correlation of the two halves, over pixels
+
+    Spearman and Brown (1910). It is the correlation that the map of all draws is expected to have with the map of as
+    many other draws, the share of its variance that is not noise.
+
+    Args:
+        even: (B, H, W), the maps of one half.
+        odd: (B, H, W), of the other.
+
+    Returns:
+        A number in [0, 1] for each map: 0 where the halves correlate negatively, NaN where one of them is constant.
+    """
+    rows = [maps.reshape(len(maps), -1).astype(np.float64) for maps in (even, odd)]
+    centred = [values - values.mean(axis=1, keepdims=True) for values in rows]
+    # Tiny or huge values would lose their squares.
+    sizes = [np.abs(values).max(axis=1, keepdims=True) for values in centred]
+    first, second = (values / np.where(size > 0, size, 1) for values, size in zip(centred, sizes, strict=True))
+    lengths = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+    constant = is_flat(even) | is_flat(odd)
+    with np.errstate(invalid="ignore"):  # of maps that are not finite
+        r = np.clip((first * second).sum(axis=1) / np.where(constant, 1, lengths), 0, 1)
+    return np.where(constant, np.nan, 2 * r / (1 + r))
 
 
 def descending(maps: np.ndarray) -> np.ndarray:

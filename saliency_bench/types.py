@@ -11,7 +11,7 @@ OnWeighted  the same, or "weighted": the weighted contrast of Wang and Wang (202
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,22 @@ Masks = Tensor
 Scores = np.ndarray
 On = Literal["logit", "probability"]
 OnWeighted = Literal["logit", "probability", "weighted"]
+
+
+class Averaged(NamedTuple):
+    """What an explainer may return that averages random draws: from its halves follows how reliable its maps are.
+
+    Attributes:
+        maps: (B, H, W), of all draws.
+        even: (B, H, W), the same of the draws with even numbers alone, but for a factor.
+        odd: (B, H, W), of those with odd numbers.
+        draws: how many there are.
+    """
+
+    maps: Maps
+    even: Maps
+    odd: Maps
+    draws: int
 
 
 @dataclass(frozen=True)

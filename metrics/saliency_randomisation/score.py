@@ -15,9 +15,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.map_sources.composing import noisy_copies
 from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.map_sources.randomised import cascade, layer_names
-from saliency_bench.maps import is_flat, normalise
+from saliency_bench.maps import is_flat, is_tied, normalise
 from saliency_bench.metrics._papers import ADEBAYO_2018
 from saliency_bench.metrics._ranks import spearman
+from saliency_bench.reasons import TIED
 from saliency_bench.types import Images, Target
 
 BINS = 100  # of the histogram of a map
@@ -42,6 +43,11 @@ def parts(options: dict, classifier: nn.Module) -> list[str]:
     return [names[(stage * len(names)) // count - 1] for stage in range(1, count + 1)]
 
 
+def marked(maps: np.ndarray, *, form: str, **others: object) -> np.ndarray:
+    """Return of which maps more than a tenth of the absolute values tie, Bool (B,), where ranks are compared."""
+    return is_tied(np.abs(maps)) & (form == "spearman")
+
+
 def check(*, smooth: int, layers: int, **others: object) -> None:
     """Raise UserError if an option is out of range."""
     if smooth < 0 or layers < 0:
@@ -49,11 +55,13 @@ def check(*, smooth: int, layers: int, **others: object) -> None:
 
 
 @metric(
-    version=1,
+    version=2,
     higher_is_better=higher_is_better,
     range=limits,
     paper=ADEBAYO_2018,
     undefined="the map is constant",
+    mark=TIED,
+    marked=marked,
     parts=parts,
     check=check,
     also_called=("model parameter randomisation test", "MPRT", "sMPRT", "eMPRT", "sanity check"),
@@ -89,9 +97,10 @@ def saliency_randomisation(
         run_seed: seed of the new weights.
         form: "ssim": structural similarity of the absolute maps, min-max to [0, 1] (windows of 7 x 7 pixels; smaller
             ones where the image is smaller; variances within a window have ddof 1, as in scikit-image). "spearman":
-            rank correlation of the absolute maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative rise of the
-            entropy of the map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)) in 100
-            bins between its minimum and maximum; higher is better.
+            rank correlation of the absolute maps, equal values sharing the mean of their ranks; a map of which more
+            than a tenth tie, as in most enlarged maps, is counted. "complexity" (eMPRT, Hedstroem et al., 2024):
+            relative rise of the entropy of the map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) /
+            H(E(x; f)) in 100 bins between its minimum and maximum; higher is better.
         smooth: number of noisy copies of the image that each map is averaged over, with normal noise of 0.1 times the
             range of the normalised image (sMPRT, Hedstroem et al., 2024, who take 50); 0: no noise. Signed maps are
             averaged before the absolute value is taken, as in Quantus, whose last copy has no noise; here all have.

@@ -7,7 +7,7 @@ from torch import Tensor
 from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.metrics._papers import HESSE_2024
-from saliency_bench.metrics._ranks import constant_rows, spearman
+from saliency_bench.metrics._ranks import levels, spearman
 from saliency_bench.scoring.perturbation import Curves, Reference
 from saliency_bench.types import Images
 
@@ -15,7 +15,8 @@ from saliency_bench.types import Images
 def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
     """Return whether all patches have equal sums or equal drops, Bool (B,)."""
     patches = _patches(curves, grid)
-    return constant_rows(_sums(curves, patches, grid)) | constant_rows(_without(curves, patches, grid, reference))
+    sums, without = _sums(curves, patches, grid), levels(_without(curves, patches, grid, reference))
+    return (sums.max(axis=1) == 0) | (without.max(axis=1) == 0)
 
 
 def check(*, grid: int, **others: object) -> None:
@@ -25,7 +26,7 @@ def check(*, grid: int, **others: object) -> None:
 
 
 @metric(
-    version=1,
+    version=2,
     higher_is_better=True,
     range=(-1, 1),
     paper=HESSE_2024,
@@ -44,7 +45,8 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
     removed alone, so pictures stay close to what the classifier knows. The map is taken as it is: its negative values
     count.
 
-    Ranks are 1 to grid^2; patches whose sums, or drops, agree to 1/32768 of their range share the mean of their ranks.
+    Ranks are 1 to grid^2. Patches share the mean of their ranks where rounding alone separates them: where their sums
+    differ by no more than 1e-6 of the sum of their magnitudes, or their logits by no more than 1e-6 of the largest.
 
     The authors first fine-tune their classifiers on images without patches, so that deletions stay in their domain;
     scores of a classifier that was not fine-tuned answer another question.
@@ -85,8 +87,10 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
         [0.8]
     """
     patches = _patches(curves, grid)
-    drops = -_without(curves, patches, grid, reference)  # of the whole image's logit, which changes no rank
-    return np.where(np.isnan(drops).any(axis=1), np.nan, spearman(_sums(curves, patches, grid), drops))
+    without = _without(curves, patches, grid, reference)
+    # The whole image's logit, which the drops start from, changes no rank.
+    scores = spearman(_sums(curves, patches, grid), -levels(without))
+    return np.where(np.isnan(without).any(axis=1), np.nan, scores)
 
 
 def _patches(curves: Curves, grid: int) -> np.ndarray:
@@ -99,10 +103,13 @@ def _patches(curves: Curves, grid: int) -> np.ndarray:
 
 
 def _sums(curves: Curves, patches: np.ndarray, grid: int) -> np.ndarray:
-    """Return the sum of each map over each patch, Float64 (B, grid^2)."""
-    return np.stack(
-        [np.bincount(patches.ravel(), values.ravel().astype(np.float64), grid**2) for values in curves.maps]
+    """Return the `levels` of the sums of each map over each patch, Int (B, grid^2)."""
+    maps = curves.maps.reshape(len(curves.maps), -1).astype(np.float64)
+    sums, sizes = (
+        np.stack([np.bincount(patches.ravel(), values, grid**2) for values in numbers])
+        for numbers in (maps, np.abs(maps))
     )
+    return levels(sums, sizes)
 
 
 def _without(curves: Curves, patches: np.ndarray, grid: int, reference: Reference) -> np.ndarray:

@@ -246,6 +246,8 @@ def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
     return {
         "command": one_after_the_other(run.summary["command"] for run in runs),
         "faults": faults_of(cells),
+        "maps": {key: about for run in runs for key, about in run.summary.get("maps", {}).items()},
+        "reliability": {key: about for run in runs for key, about in run.summary.get("reliability", {}).items()},
         "halved_chunks": sum(run.summary["halved_chunks"] for run in runs),
     }
 

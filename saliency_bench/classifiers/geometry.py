@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.maps import note_size
 from saliency_bench.types import Images, Maps
 
 CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # of a small map's range; of one of these steps, in what it is enlarged to
@@ -126,6 +127,7 @@ def enlarge(small: Tensor, images: Images) -> Maps:
     height, width = images.shape[2:]
     if small.shape[1:] == (height, width):  # nothing is enlarged, and no pixels are equal in theory
         return small.float().contiguous()
+    note_size(*small.shape[1:])
     cells = small.double()
     step = (cells.amax(dim=(1, 2), keepdim=True) - cells.amin(dim=(1, 2), keepdim=True)) / CELL_STEPS
     step = torch.where(step > 0, step, cells.abs().amax(dim=(1, 2), keepdim=True).clamp(min=TINY))  # a constant map

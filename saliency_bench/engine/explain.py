@@ -38,12 +38,29 @@ class Explained:
         faults: {index in the batch: what is wrong with its map}.
         passes: images that went through the classifier.
         halved: how often a batch was halved because it did not fit in memory.
+        reliability: of each map, as `MadeMaps` has it.
+        draws: that each map averages.
+        cells: that they were enlarged from, as `MadeMaps` has it.
     """
 
     maps: Maps | None = None
     faults: dict[int, str] = field(default_factory=dict)
     passes: int = 0
     halved: int = 0
+    reliability: list[float | None] = field(default_factory=list)
+    draws: int | None = None
+    cells: tuple[int, int] | None = None
+
+    @property
+    def about(self) -> dict[str, object]:
+        """Return what part files say of the maps: what they were enlarged from, and whether a value is negative."""
+        if self.maps is None:
+            return {}
+        return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
+
+    def reliability_of(self, index: int | None) -> float | None:
+        """Return how reliable the map of a sample of the batch is; None where there is no map or that is not known."""
+        return None if index is None or self.maps is None or index in self.faults else self.reliability[index]
 
 
 def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Target) -> Explained:
@@ -55,7 +72,7 @@ def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Tar
     seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids]
     before = context.classifier.passes
     try:
-        maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
+        made, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
     except UserError as error:
         raise UserError(f"{explainer}: {error}") from error
     except Exception as error:
@@ -63,12 +80,14 @@ def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Tar
         if context.spec.strict:
             raise UserError(f"{explainer}, {images_text(batch)}: {reason}") from error
         return Explained(None, dict.fromkeys(range(len(batch)), reason), context.classifier.passes - before)
+    maps = made.maps
     bad = not_finite(maps)
     reason = getattr(explainer.function, "not_finite", NOT_FINITE)
     if bad and context.spec.strict:
         raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
     maps = maps.nan_to_num(0, 0, 0) if bad else maps
-    return Explained(maps, dict.fromkeys(bad, reason), context.classifier.passes - before, halved)
+    passes, faults = context.classifier.passes - before, dict.fromkeys(bad, reason)
+    return Explained(maps, faults, passes, halved, made.reliability, made.draws, made.cells)
 
 
 def depends_on_batch(

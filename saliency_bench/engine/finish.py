@@ -21,6 +21,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.registry import owner_of
 from saliency_bench.results import WRITTEN
 from saliency_bench.results.cell import read_cells
+from saliency_bench.results.reliability import FILE as RELIABILITY
 from saliency_bench.results.summary import summarise
 from saliency_bench.utils.devices import peak_memory
 from saliency_bench.utils.files import read_json, write_json
@@ -28,7 +29,7 @@ from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.provenance import provenance
 
 FORMAT = 2  # of the note; another one writes everything anew
-TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet")
+TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet", RELIABILITY)
 FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
 

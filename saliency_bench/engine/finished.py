@@ -8,6 +8,7 @@ import datasets
 import pyarrow.parquet as pq
 
 from saliency_bench import displays
+from saliency_bench.analysis.correctness import by_correctness
 from saliency_bench.analysis.differences import differences
 from saliency_bench.analysis.tables import Table
 from saliency_bench.analysis.verdict import Verdict
@@ -15,8 +16,9 @@ from saliency_bench.map_sources.stored_maps import StoredMaps
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, best, read_cells
 from saliency_bench.results.ranking import read_contrasts
+from saliency_bench.results.reliability import read_reliability, reliability_line
 from saliency_bench.results.run_folder import load_maps, read_run
-from saliency_bench.results.summary import covered, in_short, lines_below, misfits, table, table_rows
+from saliency_bench.results.summary import covered, in_short, lines_below, maps_line, misfits, table, table_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +72,9 @@ class Run:
     @property
     def lines(self) -> list[str]:
         """Return the lines below the table, of which the last names the page of the run."""
-        return [*self.verdict, *misfits(self.summary), in_short(self.summary, self.cells), f"report: {self.report}"]
+        about = [maps_line(self.summary, self.cells), reliability_line(self.summary, self.cells)]
+        short = in_short(self.summary, self.cells)
+        return [*self.verdict, *misfits(self.summary), *filter(None, about), short, f"report: {self.report}"]
 
     @property
     def doubt(self) -> str:
@@ -133,11 +137,12 @@ class Run:
         `rare_failures` says that the interval is wider because the samples do not rule out rare failures.
         A number that is not known is NaN: no value where no sample has a score, no rank for a baseline or few samples.
         Your own function has one row per version, as text in `explainer_version` or `metric_version`; `cell_id` is that
-        of the records.
+        of the records. `reliability` is the median over the maps of an explainer that averages random draws.
         """
         import pandas as pd
 
         cells, marked = self.cells, best(self.cells)
+        known = read_reliability(self.summary)
         columns = {
             "explainer": [cell.explainer_text for cell in cells],
             "metric": [cell.metric_text for cell in cells],
@@ -156,9 +161,26 @@ class Run:
             "beats_baselines": pd.Series([cell.beats_baselines for cell in cells], dtype=object),
             "rare_failures": [cell.rare for cell in cells],
             "baseline": [cell.baseline for cell in cells],
+            "reliability": [known[key].median if (key := cell.explainer_id) in known else None for cell in cells],
         }
-        kinds = dict.fromkeys(("value", "low", "high", "rank_low", "rank_high"), float)
+        kinds = dict.fromkeys(("value", "low", "high", "rank_low", "rank_high", "reliability"), float)
         return pd.DataFrame(columns).astype(kinds)
+
+    def by_correct(self) -> "pd.DataFrame":
+        """Return the means over the images that the classifier gets `right`, and over those that it gets `wrong`.
+
+        Returns:
+            A row per explainer, metric and group of `images`: `value`, its 95 % interval `low` to `high`, and `n`.
+
+        Raises:
+            UserError: No image has a known label.
+        """
+        import pandas as pd
+
+        means = by_correctness(read_run(self.folder))
+        return pd.DataFrame(means.rows, columns=list(means.header)).astype(
+            dict.fromkeys(("value", "low", "high"), float)
+        )
 
     def to_markdown(self) -> str:
         """Return the table that `print` shows, in Markdown."""

@@ -7,6 +7,7 @@ from itertools import chain, groupby
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from saliency_bench import options
 from saliency_bench.engine.context import RunContext
@@ -24,6 +25,7 @@ from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.parts import POSITION, Part, in_order, stored_samples
+from saliency_bench.results.reliability import FILE as RELIABILITY
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
@@ -87,8 +89,47 @@ def merge(context: RunContext, parts: Parts) -> None:
     for run, predictions in zip(context.of_both, parts.predictions, strict=True):
         _write_predictions(run, predictions)
     samples = _samples(context, parts.predictions[0])
-    cells = (_cell(context, key, rows, parts.shown, samples) for key, rows in _rows_of_cells(parts.scores, parts.cells))
-    records.concat(cells, context.out / "records.parquet", records.SCHEMA)
+    of_maps: dict[str, pa.Table] = {}
+
+    def cells() -> Iterator[pa.Table]:
+        """Yield the records of each cell, and keep what its rows say of the maps."""
+        for key, rows in _rows_of_cells(parts.scores, parts.cells):
+            shown = _shown(context, key, rows, parts.shown)
+            _keep_reliability(of_maps, key, shown, samples["image_id"])
+            yield _cell(context, key, shown, samples)
+
+    records.concat(cells(), context.out / "records.parquet", records.SCHEMA)
+    if of_maps:
+        tables = (of_maps[explainer_id] for explainer_id in sorted(of_maps))
+        records.concat(tables, context.out / RELIABILITY, records.RELIABILITY)
+    else:
+        (context.out / RELIABILITY).unlink(missing_ok=True)
+
+
+def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
+    """Keep what the rows of a cell say of its explainer's maps, if they know more than other cells of it.
+
+    Cells that an earlier version has computed know nothing of their maps.
+
+    Args:
+        of_maps: {explainer id: rows of `records.RELIABILITY`}; it is changed.
+        key: the cell.
+        rows: of its samples.
+        ids: of the images of the run.
+    """
+    rows = rows.filter(pc.is_valid(rows["draws"]))
+    before = of_maps.get(key.explainer_id)
+    if len(rows) == 0 or (before is not None and len(before) >= len(rows)):
+        return
+    of_explainer = {
+        "explainer_id": key.explainer_id,
+        "explainer": key.explainer,
+        "explainer_options": options.text(tuple(key.explainer_options.items())),
+    }
+    columns = {name: pa.repeat(pa.scalar(value, pa.string()), len(rows)) for name, value in of_explainer.items()}
+    columns |= {"image_id": ids.take(rows[POSITION].combine_chunks())}
+    columns |= {column.name: rows[column.name] for column in records.OF_MAP}
+    of_maps[key.explainer_id] = pa.table(columns, schema=records.RELIABILITY)
 
 
 def _write_predictions(context: RunContext, predictions: StoredPredictions) -> None:
@@ -117,7 +158,7 @@ def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[t
                 for cell_id, rows in part.read(explainer_id).items():
                     if cell_id in tables:
                         # A copy, or else the rows of all other cells stay in memory as well.
-                        tables[cell_id].append(pa.concat_tables([rows]).combine_chunks())
+                        tables[cell_id].append(records.stored(pa.concat_tables([rows]).combine_chunks()))
             for key in cells[first : first + at_once]:
                 yield key, in_order(tables.pop(key.cell_id))
 
@@ -129,23 +170,22 @@ def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
         rows -= min(rows, len(table))
 
 
-def _cell(
-    context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray, samples: dict[str, pa.Array]
-) -> pa.Table:
-    """Return the records of a cell.
+def _shown(context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray) -> pa.Table:
+    """Return the rows of a cell in the part files whose samples have records, which `shown` says of each of the run.
 
-    Args:
-        context: what the run works on.
-        key: the cell.
-        table: its rows in the part files.
-        shown: Bool, which samples of the run have records.
-        samples: as `_samples` returns them.
+    Raises:
+        UserError: A sample has no rows.
     """
     positions = table[POSITION].to_numpy()
     # An earlier start may have had a wider limit.
     table = table.filter((positions < len(shown)) & shown[np.minimum(positions, len(shown) - 1)])
     if table["part"].null_count != shown.sum():
         raise _lost(context, f"{key.explainer_text} by {key.metric_text}")
+    return table
+
+
+def _cell(context: RunContext, key: CellKey, table: pa.Table, samples: dict[str, pa.Array]) -> pa.Table:
+    """Return the records of a cell of its rows in the part files; `samples` are as `_samples` returns them."""
     positions = table[POSITION]
     of_cell = {
         "cell_id": key.cell_id,

@@ -147,7 +147,12 @@ def _lacking(context: RunContext, row: dict, labelled: bool) -> str | None:
 
 
 def rows_of(
-    context: RunContext, cell: Cell, samples: PredictedChunk, terms: Sequence[TargetTerms], scores: ScoredBatch | None
+    context: RunContext,
+    cell: Cell,
+    samples: PredictedChunk,
+    terms: Sequence[TargetTerms],
+    scores: ScoredBatch | None,
+    explained: Explained,
 ) -> Iterator[dict]:
     """Yield a row per sample of the chunk, also of those that could not be read, each followed by rows of its parts.
 
@@ -157,6 +162,7 @@ def rows_of(
         samples: of the chunk.
         terms: the target of each sample that could be read.
         scores: of those that could be read; None if there are none.
+        explained: the maps, of which each row of a score says how reliable they are.
     """
     classes, chunk = context.classifier.labels, samples.chunk
     index_of = {position: index for index, position in enumerate(chunk.readable)}
@@ -170,7 +176,8 @@ def rows_of(
             unread: dict[str, object] = {"value": None, "reason": chunk.faults[position]}
             yield from (of_sample | {"part": part} | unread for part in (None, *parts))
             continue
-        yield of_sample | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}
+        of_map = {"reliability": explained.reliability_of(index), "draws": explained.draws}
+        yield of_sample | of_map | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}
         for part in parts:
             value, reason = scores.parts[part][index], scores.part_reasons[part][index]
             yield of_sample | {"part": part, "value": value, "reason": reason}

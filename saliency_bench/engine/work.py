@@ -97,8 +97,9 @@ def work(
     if halved:
         _mark(scores, HALVED)
     rows = {
-        cell.id: list(rows_of(context, cell, samples, terms, scores[cell.id][0] if cell.id in scores else None))
+        cell.id: list(rows_of(context, cell, samples, terms, scored, explained))
         for cell in cells
+        for scored in [scores[cell.id][0] if cell.id in scores else None]
     }
     kept = {output.id: _kept(explained, samples) for output in outputs if isinstance(output, KeptMaps)}
     return ChunkResult(
@@ -106,7 +107,8 @@ def work(
         number=samples.number,
         positions=None if samples.is_whole else samples.positions,
         scores={key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()},
-        about={"passes": passes, "halved": halved, "faults": _faults(chain(*rows.values())), "raised": raised},
+        about={"passes": passes, "halved": halved, "faults": _faults(chain(*rows.values())), "raised": raised}
+        | explained.about,
         maps={key: table for key, table in kept.items() if table is not None},
         thumbnails=None if explained.maps is None else thumbnail_rows(explained.maps, samples.readable_in_run),
     )

@@ -22,7 +22,7 @@ from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.declarations import ExplainerDeclaration
 from saliency_bench.errors import UserError
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Averaged, Images, Maps, Target
 from saliency_bench.utils.seeds import normals, seed_of
 
 VERSION = 1
@@ -34,13 +34,13 @@ Inner = str | Explainer | Callable[..., Maps]
 class Composed:
     """`how(explainer, classifier, images, target, seeds, **parameters) -> maps`; `seed` is the run's, for the inner."""
 
-    how: Callable[..., Maps]
+    how: Callable[..., Maps | Averaged]
     explainer: Explainer
     parameters: tuple[tuple[str, object], ...] = ()
 
     def __call__(
         self, classifier: Classifier, images: Images, target: Target, *, seeds: list[int], seed: int | None = None
-    ) -> Maps:
+    ) -> Maps | Averaged:
         """Return the maps of the composition."""
         inner = self.explainer if seed is None else self.explainer.seeded(seed)
         return self.how(inner, classifier, images, target, seeds, **dict(self.parameters))
@@ -124,7 +124,7 @@ def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
     return _composed("over_layers", _over_layers, inner, layers=layers)
 
 
-def _composed(kind: str, how: Callable[..., Maps], explainer: Inner, **parameters: object) -> Explainer:
+def _composed(kind: str, how: Callable[..., Maps | Averaged], explainer: Inner, **parameters: object) -> Explainer:
     """Return an explainer built from another one."""
     inner = as_explainer(explainer)
     text = ",".join(f"{key}={_as_text(value)}" for key, value in parameters.items())
@@ -165,14 +165,16 @@ def _blurred(
 
 def _smoothed(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], draws: int, sigma: float
-) -> Maps:
+) -> Averaged:
     """Compute `smoothed`."""
     noisy = noisy_copies(classifier, images, sigma, seeds, draws)
     every = torch.arange(len(images), device=images.device)
-    total = images.new_zeros(len(images), *images.shape[2:])
+    total, even = (images.new_zeros(len(images), *images.shape[2:]) for _ in range(2))
     for draw in range(draws):
-        total += inner(classifier, noisy(every, torch.full_like(every, draw)), target, seeds=seeds)
-    return total / draws
+        maps = inner(classifier, noisy(every, torch.full_like(every, draw)), target, seeds=seeds)
+        total += maps
+        even += maps if draw % 2 == 0 else 0
+    return Averaged(total / draws, even, total - even, draws)
 
 
 def _over_layers(

@@ -37,6 +37,8 @@ class Explanation:
     target        what the map explains, as text
     explainer     its name and options
     why           why this explainer, where none was named
+    reliability   of a map that averages random draws: the correlation it is expected to have with the map of as many
+                  other draws; else None
     overlay       the prepared picture in grey with the map over it: blue below zero and red above if it is signed
     picture       the prepared picture, as the classifier saw it
     """
@@ -49,20 +51,27 @@ class Explanation:
     overlay: Image.Image
     picture: Image.Image
     why: str = ""
+    reliability: float | None = None
 
     def __repr__(self) -> str:
         height, width = self.map.shape
         chosen = f" (chosen: {self.why})" if self.why else ""
         return without_controls(
             f"{self.prediction} ({self.probability:.1%}), {self.explainer}{chosen} of {self.target}, "
-            f"map {height} x {width}"
+            f"map {height} x {width}" + (f", {self._reliable}" if self._reliable else "")
         )
+
+    @property
+    def _reliable(self) -> str:
+        """Say how reliable the map is; "" where that is not known."""
+        return "" if self.reliability is None else f"reliability {self.reliability:.2f}"
 
     @property
     def caption(self) -> list[str]:
         """The lines below the map in a strip."""
         lines = [self.explainer, f"{self.prediction} ({self.probability:.1%})"]
-        return lines + [f"map of {self.target}"] * (self.target != self.prediction)
+        lines += [f"map of {self.target}"] * (self.target != self.prediction)
+        return lines + [self._reliable] * bool(self._reliable)
 
     def _repr_png_(self) -> bytes:
         """Return the overlay as a PNG, for notebooks."""
@@ -144,7 +153,8 @@ def explain(
         complain(f"{classifier.id}: using {name}, because {why}; name an explainer to override this")
         method = load_explainer(name, **options)
     sample_seed = seed if image_id is None else seed_of(seed, image_id, "explain")
-    values = method.seeded(seed)(classifier, images, weights, seeds=[sample_seed])[0].cpu().numpy()
+    made = method.seeded(seed).made(classifier, images, weights, seeds=[sample_seed])
+    values = made.maps[0].cpu().numpy()
     return Explanation(
         map=values,
         prediction=_name(best, classifier.labels),
@@ -154,6 +164,7 @@ def explain(
         overlay=overlay(eight_bit(images[0]), values),
         picture=Image.fromarray(eight_bit(images[0])),
         why=why,
+        reliability=made.reliability[0],
     )
 
 

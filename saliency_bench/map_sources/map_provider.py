@@ -5,13 +5,13 @@ the maps that are scored, so that nothing differs but what the metric changes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import nn
 
-from saliency_bench.bound_explainer import Explainer, NotFiniteError
+from saliency_bench.bound_explainer import Explainer, MadeMaps, NotFiniteError
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError, described
 from saliency_bench.maps import is_flat
@@ -91,7 +91,7 @@ class MapProvider:
         seeds = [self.seeds[sample] for sample in samples]
         before = _passes(classifier)
         try:
-            maps, halved = halving(self.explainer, classifier, images, target, seeds)
+            made, halved = halving(self.explainer, classifier, images, target, seeds)
         except UserError:  # a refusal by name, which holds for every sample
             raise
         except Exception as error:
@@ -100,6 +100,7 @@ class MapProvider:
             if classifier is not self.classifier and isinstance(self.classifier, Classifier):
                 self.classifier.passes += _passes(classifier) - before
         self.halved += halved
+        maps = made.maps
         bad = not_finite(maps)
         maps[bad] = 0
         self.faulty |= {samples[index]: NOT_FINITE for index in bad}
@@ -118,12 +119,12 @@ def reason_of(error: Exception, who: str = "the explainer") -> str:
 
 def halving(
     explainer: Explainer, classifier: nn.Module, images: Images, target: Target, seeds: list[int]
-) -> tuple[Maps, int]:
+) -> tuple[MadeMaps, int]:
     """Return (maps, how often a batch was halved because it did not fit in memory); values may be NaN or infinite."""
     try:
-        return explainer(classifier, images, target, seeds=seeds), 0
+        return explainer.made(classifier, images, target, seeds=seeds), 0
     except NotFiniteError as error:
-        return error.maps, 0
+        return error.made, 0
     except (RuntimeError, MemoryError) as error:
         if len(images) == 1 or not is_out_of_memory(error):
             raise
@@ -132,7 +133,10 @@ def halving(
         halving(explainer, classifier, images[part], target[part], seeds[part])
         for part in (slice(0, middle), slice(middle, None))
     ]
-    return torch.cat([maps for maps, _ in parts]), 1 + sum(halved for _, halved in parts)
+    first, second = (made for made, _ in parts)
+    maps, reliability = torch.cat([first.maps, second.maps]), first.reliability + second.reliability
+    both = replace(first, maps=maps, reliability=reliability)
+    return both, 1 + sum(halved for _, halved in parts)
 
 
 def not_finite(maps: Maps) -> list[int]:

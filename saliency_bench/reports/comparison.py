@@ -14,6 +14,7 @@ from saliency_bench.reports.plots import difference_histogram, difference_plot
 from saliency_bench.results.cell import UNCOMPARED, CellResult
 from saliency_bench.results.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.results.run_folder import RunData
+from saliency_bench.results.summary import explained
 
 # Settings whose name already implies another one, and what introduces a value that would not be understood alone.
 FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
@@ -80,7 +81,7 @@ def settings_of(run: RunData) -> dict[str, str]:
         "Geometry": model["geometry"],
         "Dataset": f"{words.short(dataset['id'])}, split {dataset['split']}{words.origin(dataset)}",
         "Dataset fingerprint": dataset["fingerprint"][:8],
-        "Maps explain": words.target(summary["target"]),
+        "Maps explain": explained(summary["target"]),
         "Groups of classes": words.class_groups(summary),
         "Precision": summary["precision"],
         "Seed": str(summary["seed"]),

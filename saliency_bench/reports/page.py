@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from saliency_bench.analysis.correlations import metric_agreement
 from saliency_bench.errors import UserError
 from saliency_bench.reports import words
 from saliency_bench.reports.comparison import comparison_view
-from saliency_bench.reports.plots import distribution_plot, mean_plot
+from saliency_bench.reports.plots import distribution_plot, mean_plot, rank_plot
 from saliency_bench.reports.samples import sample_groups
 from saliency_bench.reports.templates import render, source
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import of_samples
+from saliency_bench.results.reliability import reliability_line
 from saliency_bench.results.run_folder import Column, Row, RunData, read_run
+from saliency_bench.results.summary import explained, maps_line
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.storage import check_output_file
@@ -123,7 +126,7 @@ def run_view(run: RunData) -> dict[str, Any]:
         "below_chance": below_chance(run.summary["model"]),
         "quality": words.quality(run.summary["model"]),
         "other": words.other_model(run.summary.get("other_model")),
-        "target": words.target(run.summary["target"]),
+        "target": explained(run.summary["target"]),
         "only": run.summary.get("only"),
         "verdict": [_coded(sentence, names) for sentence in words.verdict(run)],
         "columns": run.columns,
@@ -132,6 +135,7 @@ def run_view(run: RunData) -> dict[str, Any]:
         "ranked": any(cell.rank for cell in run.cells),
         "intervals": any(cell.ends for cell in run.cells),
         "against": words.against_baselines(run),
+        "alike": partial(words.alike, run),
         "pairs": words.pairs(run),
         "compared": len(run.contrasts),
         "left_out": words.left_out(run),
@@ -140,6 +144,8 @@ def run_view(run: RunData) -> dict[str, Any]:
         "fault_reasons": run.summary["faults"],
         "notes": words.notes(run),
         "flat": words.flat(run),
+        "maps": _coded(maps_line(run.summary, run.cells), names),
+        "reliability": reliability_line(run.summary, run.cells),
         "plots": [_plots(run, column) for column in run.columns],
         "agreement": metric_agreement(run),
         "chosen_by": next((cell.metric_text for cell in of_samples(run.cells)), None),
@@ -162,6 +168,7 @@ def _plots(run: RunData, column: Column) -> dict[str, Any]:
     return {
         "column": column,
         "means": Markup(mean_plot(run, column)),
+        "ranks": Markup(rank_plot(run, column)),
         "spread": Markup(spread),
         "caption": caption,
         "has_band": any(row.baseline and row.name == "random" and cell.ends for row, cell in cells),
@@ -171,7 +178,7 @@ def _plots(run: RunData, column: Column) -> dict[str, Any]:
 def _table(run: RunData) -> list[dict]:
     """Return the rows of the table of scores."""
     return [
-        {"name": row.name, "baseline": row.baseline,
+        {"name": row.name, "baseline": row.baseline, "reliability": run.reliability.get(row.explainer_id),
          "cells": [run.cell(row, column) for column in run.columns]}
         for row in run.rows
     ]  # fmt: skip

@@ -121,6 +121,26 @@ def mean_plot(run: RunData, column: Column) -> str:
     return _row_plot(rows, draw)
 
 
+def rank_plot(run: RunData, column: Column) -> str:
+    """Return SVG of the ranks that each explainer may have by a metric; "" where none is ranked.
+
+    Bars that share no rank are explainers that the test has told apart, as lines do in critical-difference diagrams.
+    """
+    cells = sorted(
+        ((row, cell) for row, cell in run.cells_of_column(column) if cell.rank), key=lambda pair: pair[1].rank or (0, 0)
+    )
+    rows = [_Row(row.name, row.baseline, cell.ranks) for row, cell in cells]
+
+    def draw(axes: Axes) -> None:
+        axes.set_xlim(0.5, len(rows) + 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(min(len(rows), 9), integer=True))
+        for index, (row, (_, cell)) in enumerate(zip(rows, cells, strict=True)):
+            first, last = cell.rank or (0, 0)
+            axes.barh(index, last - first + 0.5, left=first - 0.25, height=0.4, color=row.colour, linewidth=0)
+
+    return _row_plot(rows, draw) if rows else ""
+
+
 def distribution_plot(run: RunData, column: Column) -> tuple[str, str]:
     """Return (SVG of the histograms of the samples' scores, what the number at the end of a row is).
 

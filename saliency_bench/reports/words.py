@@ -1,5 +1,6 @@
 """The words of a report: numbers, the verdict, the glossary. Nothing here that the run's files do not hold."""
 
+from math import isfinite
 from pathlib import Path
 
 from saliency_bench import __version__, registry
@@ -14,11 +15,11 @@ from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.results.summary import covered, flat_maps, misfits
 from saliency_bench.results.summary import notes as notes_of
-from saliency_bench.spec import PREDICTED_BY
 
 NONE = "–"
 MINUS = "\N{MINUS SIGN}"
 MOST_PAIRS = 600  # on a page; all are in summary.json
+MARGIN = 0.05  # of the range of a bounded score, within which a difference is called small
 FUNCTION = "A Python function that was passed to this run."
 UNKNOWN = "Not known to the version of saliency-bench that made this page."
 SOFTWARE = """@software{saliency_bench,
@@ -27,11 +28,6 @@ SOFTWARE = """@software{saliency_bench,
   version = {VERSION},
   url = {https://huggingface.co/saliency-bench}
 }"""
-TARGETS = {
-    "label": "the labelled class",
-    "predicted": "the predicted class",
-    "contrast:second": "the predicted class and not the runner-up",
-}
 
 
 def number(value: float | None) -> str:
@@ -165,6 +161,20 @@ def against_baselines(run: RunData) -> list[dict]:
     return tables
 
 
+def alike(run: RunData, pair: Against) -> str:
+    """Say that a difference that was not found is small, where its whole interval lies within a margin; else "".
+
+    The margin is `MARGIN` of the range of the scores; those without two ends have none. An interval of 95 % within it
+    is two one-sided tests at 2.5 %: of pairs whose true difference is the margin, one in forty is said to be alike.
+    """
+    contrast = pair.contrast
+    low, high = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
+    margin = MARGIN * (high - low)
+    if pair.sign != 0 or contrast.low is None or contrast.high is None or not isfinite(margin):
+        return ""
+    return f"alike within ±{margin:.3g}" if -margin < contrast.low and contrast.high < margin else ""
+
+
 def pairs(run: RunData) -> list[tuple[Column, list[ExplainerPair]]]:
     """Return every two explainers per metric; [] where they are too many for a page."""
     return [] if len(run.contrasts) > MOST_PAIRS else explainer_pairs(run)
@@ -191,13 +201,6 @@ def common(run: RunData) -> list[str]:
 def difference(contrast: Contrast) -> str:
     """Return a difference with its interval."""
     return f"{signed(contrast.difference)} {signed_interval(contrast.low, contrast.high)}".strip()
-
-
-def target(rule: str) -> str:
-    """Say what the maps explain."""
-    if rule.startswith(PREDICTED_BY):
-        return f"the class that {rule.removeprefix(PREDICTED_BY)} predicts"
-    return TARGETS.get(rule, f"what {rule} names for each sample")
 
 
 def faults(run: RunData) -> str:

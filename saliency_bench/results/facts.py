@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import Count, Interval, StrictModel, field_line
+from saliency_bench.results.reliability import Reliability
 
 
 class Facts(StrictModel):
@@ -81,6 +82,13 @@ class ProvenanceFacts(Facts):
     libraries: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+class MapFacts(Facts):
+    """The maps of an explainer."""
+
+    cells: list[Count] | None
+    negative: bool
+
+
 class SummaryFacts(Facts):
     """summary.json without its cells and comparisons."""
 
@@ -96,6 +104,8 @@ class SummaryFacts(Facts):
     batch_size: Annotated[int, Field(ge=1)]
     faults: dict[str, Count]
     misfits: dict[str, str] = Field(default_factory=dict)
+    maps: dict[str, MapFacts] = Field(default_factory=dict)
+    reliability: dict[str, Reliability] = Field(default_factory=dict)
     halved_chunks: Count
     command: str
     provenance: ProvenanceFacts

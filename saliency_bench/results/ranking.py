@@ -29,6 +29,7 @@ from saliency_bench.results.intervals import (
 from saliency_bench.results.paired_test import ALPHA, Member, Pair, SignFlips, adjusted_p, step_down
 from saliency_bench.results.trainings import has_few
 
+TEST = 1  # version of the paired test; raise it whenever a rank or a p changes
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"

@@ -37,8 +37,23 @@ SCHEMA = pa.schema(
     ]
 )
 
-# What a part file holds of it; the rest is the same for all rows of a cell or of a sample.
-STORED = pa.schema([(POSITION, pa.int64()), *(SCHEMA.field(name) for name in ("target", "part", "value", "reason"))])
+# How reliable each map is of an explainer that averages random draws: a row per sample.
+RELIABILITY = pa.schema(
+    [
+        ("explainer_id", pa.string()),
+        ("explainer", pa.string()),
+        ("explainer_options", pa.string()),
+        ("image_id", pa.string()),
+        ("reliability", pa.float64()),  # null where it is not defined
+        ("draws", pa.int64()),
+    ]
+)
+OF_MAP = [RELIABILITY.field(name) for name in ("reliability", "draws")]
+
+# What a part file holds of both; the rest is the same for all rows of a cell or of a sample.
+STORED = pa.schema(
+    [(POSITION, pa.int64()), *(SCHEMA.field(name) for name in ("target", "part", "value", "reason")), *OF_MAP]
+)
 
 PREDICTIONS = pa.schema(
     [
@@ -62,6 +77,14 @@ def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
     """Write Parquet, whole or not at all."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows, schema=schema)
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def stored(rows: pa.Table) -> pa.Table:
+    """Return rows of a part file with all columns of `STORED`; a file of an earlier version lacks those of the map."""
+    for column in OF_MAP:
+        if column.name not in rows.column_names:
+            rows = rows.append_column(column, pa.nulls(len(rows), column.type))
+    return rows
 
 
 def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: int = ROWS) -> None:

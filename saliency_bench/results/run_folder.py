@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -22,10 +22,12 @@ from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.facts import SummaryFacts, Timings, check_facts
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import MANIFEST, check_format, read_manifest
-from saliency_bench.results.ranking import Contrast, read_contrasts
+from saliency_bench.results.ranking import TEST, Contrast, compare, read_contrasts
+from saliency_bench.results.reliability import Reliability, read_reliability
 from saliency_bench.results.summary import FORMAT, in_order
 from saliency_bench.utils.files import check_regular, load_arrays, parse_json, read_bytes
 from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.utils.messages import complain
 
 NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
           "halved_chunks"}  # fmt: skip
@@ -141,6 +143,11 @@ class RunData:
         return read_contrasts(self.summary.get("comparisons", []))
 
     @cached_property
+    def reliability(self) -> dict[str, Reliability]:
+        """Return {explainer id: how reliable its maps are}, of those that average random draws."""
+        return read_reliability(self.summary)
+
+    @cached_property
     def position(self) -> dict[str, int]:
         """Return {image id: its place in `ids`}."""
         return {image_id: index for index, image_id in enumerate(self.ids)}
@@ -232,10 +239,19 @@ def read_run(folder: Path) -> RunData:
             )
     _check_unchanged(folder / "records.parquet")  # also groups, and scores of the same mean
     identity = read_manifest(folder).identity if (folder / MANIFEST).exists() else None
-    return RunData(
+    run = RunData(
         folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples,
         identity=identity, parts=parts,
     )  # fmt: skip
+    return run if summary.get("rank_test") == TEST else _ranked_anew(run)
+
+
+def _ranked_anew(run: RunData) -> RunData:
+    """Return a run whose ranks and comparisons another version of the test made, with those of this one."""
+    contrasts, standings = compare(run.cells, run.values, run.codes(), run.summary["seed"], run.parts)
+    cells = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in run.cells]
+    complain(f"{run.folder}: another version of the paired test made its ranks; they are computed anew here")
+    return replace(run, cells=cells, summary=run.summary | {"comparisons": as_json(contrasts), "rank_test": TEST})
 
 
 def _check_value(folder: Path, cell: CellResult, scores: "Scores") -> None:

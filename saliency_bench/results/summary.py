@@ -34,12 +34,19 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import intervals, is_bounded
 from saliency_bench.results.manifest import Manifest, read_manifest
 from saliency_bench.results.parts import chunks_of, run_id
-from saliency_bench.results.ranking import Standing, aggregated, compare
+from saliency_bench.results.ranking import TEST, Standing, aggregated, compare
+from saliency_bench.results.reliability import reliabilities
 from saliency_bench.results.trainings import areas_by_training, count_trainings, crossed
+from saliency_bench.spec import PREDICTED_BY
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.messages import counted
 
 FORMAT = 3
+TARGETS = {
+    "label": "the labelled class",
+    "predicted": "the predicted class",
+    "contrast:second": "the predicted class and not the runner-up",
+}
 SHOWN = 60  # characters of a reason in a table
 RARE_MEANS = "the interval is wider, as the samples do not rule out a few per cent of very different scores"
 
@@ -97,7 +104,7 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
     clustered = predictions.filter(pc.is_in(predictions["image_id"], pa.array(explained, pa.string())))
     codes = cluster_codes(clustered["image_id"].to_pylist(), clustered["group"].to_pylist())
     keys = [key for key in manifest.cells.values() if key.cell_id in outcomes]
-    passes, halved = _passes(folder, manifest, chunks=-(-dataset["used"] // facts["batch_size"]))
+    passes, halved, of_maps = _passes(folder, manifest, chunks=-(-dataset["used"] // facts["batch_size"]))
     parts = {key.cell_id: outcomes[key.cell_id].columns for key in keys if key.aggregate}
     numbers = {
         name: score
@@ -123,6 +130,9 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
         "masks": _masks(predictions),
         "cells": as_json(cells),
         "comparisons": as_json(contrasts),
+        "rank_test": TEST,
+        "reliability": {key: about.model_dump(mode="json") for key, about in reliabilities(folder).items()},
+        "maps": of_maps,
         "faults": faults_of(cells),
         "warnings": warnings(cells),
         "halved_chunks": halved,
@@ -182,21 +192,32 @@ def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
     return {reason: count for reason, count in sorted(total.items()) if not is_expected(reason)}
 
 
-def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, ForwardPasses], int]:
-    """Return ({cell id: forward passes}, how often a batch was halved to fit into memory), over whole chunks."""
+def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, ForwardPasses], int, dict[str, dict]]:
+    """Return what part files say, over whole chunks.
+
+    Returns:
+        ({cell id: forward passes}, how often a batch was halved to fit into memory, {explainer id: "cells" (height,
+        width) that its maps were enlarged from or None, and whether one is "negative" somewhere}). Maps that an earlier
+        version has made are not among the last.
+    """
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
+    of_maps: dict[str, dict] = {}
     shown = {key.explainer_id for key in manifest.cells.values()}
     parts = chunks_of(folder, run_id(manifest.identity, manifest.spec.batch_size)).parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
         # An earlier start with a wider limit may have left more chunks than this one covers.
         count = sum(number < chunks for number in entry.chunks)
         halved += count * entry.about["halved"]
+        if count and "negative" in entry.about:
+            known = of_maps.setdefault(entry.group, {"cells": None, "negative": False})
+            known["cells"] = known["cells"] or entry.about["cells"]
+            known["negative"] |= entry.about["negative"]
         for cell_id in entry.keys:
             explain[cell_id] += count * entry.about["passes"].get("explain", 0)
             metric[cell_id] += count * entry.about["passes"].get(cell_id, 0)
     passes = {cell: ForwardPasses(explain=explain[cell], metric=metric[cell]) for cell in manifest.cells}
-    return passes, halved
+    return passes, halved, dict(sorted(of_maps.items()))
 
 
 def numbers_of(
@@ -333,6 +354,29 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
 def misfits(summary: dict) -> list[str]:
     """Return a line about each explainer that was left out, because the network does not fit it."""
     return [f"left out: {name} ({reason.partition(';')[0]})" for name, reason in summary.get("misfits", {}).items()]
+
+
+def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
+    """Return the line below a run's table about its maps: what they explain, their size and whether they have a sign.
+
+    A map of 7 x 7 cells says less about where than one of pixels; a negative value speaks against what is explained.
+    """
+    names, of_maps = explainer_names(cells), summary.get("maps", {})
+    by_size: dict[str, list[str]] = {}
+    for key, about in of_maps.items():
+        if key in names and about["cells"]:
+            by_size.setdefault(" x ".join(map(str, about["cells"])), []).append(names[key])
+    parts = [f"Maps explain {explained(summary['target'])}"]
+    parts += [f"enlarged from {size}: {', '.join(sorted(listed))}" for size, listed in sorted(by_size.items())]
+    negative = sorted(names[key] for key, about in of_maps.items() if key in names and about["negative"])
+    return "; ".join(parts + [f"with negative values: {', '.join(negative)}"] * bool(negative))
+
+
+def explained(rule: str) -> str:
+    """Say what the maps of a target rule explain."""
+    if rule.startswith(PREDICTED_BY):
+        return f"the class that {rule.removeprefix(PREDICTED_BY)} predicts"
+    return TARGETS.get(rule, f"what {rule} names for each sample")
 
 
 def _accuracy(model: dict) -> str:

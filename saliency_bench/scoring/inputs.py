@@ -13,7 +13,7 @@ from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider, reason_of
-from saliency_bench.maps import is_flat, mean_of_parts, normalise, tied_share
+from saliency_bench.maps import is_flat, is_tied, mean_of_parts, normalise
 from saliency_bench.reasons import (
     MARKS,
     NO_LABEL,
@@ -31,7 +31,6 @@ from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
-TIED_SHARE = 0.1  # of the pixels, from which on a map's score is marked
 HALF_OF_RANGE = 0.5  # the threshold of metrics that compare a region
 OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # options by which a threshold is a share of it
 PEAKED_SHARE = 0.01  # of the pixels, below which that region is marked
@@ -151,9 +150,9 @@ class MetricInputs:
 
     @cached_property
     def tied(self) -> np.ndarray:
-        """Which maps have more than `TIED_SHARE` of their pixels ordered by no value, and are not constant."""
+        """Which maps have more than a tenth of their pixels ordered by no value, and are not constant."""
         assert self.maps is not None
-        return (tied_share(self.maps.cpu().numpy()) > TIED_SHARE) & ~self.flat
+        return is_tied(self.maps.cpu().numpy())
 
     @cached_property
     def peaked(self) -> np.ndarray:

@@ -3,6 +3,7 @@
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -13,6 +14,17 @@ from saliency_bench.errors import UserError
 
 # Options that say how much is computed, for any explainer that has them.
 FEW = {"steps": 3, "samples": 20, "masks": 60, "window": 8, "stride": 4}
+
+
+@pytest.fixture
+def stepped_up():
+    """(map of one half of the draws, of the other) -> the reliability of the map of all, by numpy and by hand."""
+
+    def reliability(one, other):
+        r = np.corrcoef(np.ravel(one), np.ravel(other))[0, 1]
+        return 2 * max(r, 0) / (1 + max(r, 0))
+
+    return reliability
 
 
 @pytest.fixture

@@ -21,19 +21,24 @@ def drawn(seed, samples, baselines):
 
 
 @KINKS
-def test_agrees_with_a_slow_second_writing_of_its_equation(peer, error_of):
-    target, seeds, samples = targets.contrast([0, 3, 1], [1, 2, 2], 4), [5, 6, 7], 4
-    explainer = load_explainer("gradient_shap", samples=samples, baselines=3, seed=9)
-    ours = explainer(peer.classifier, peer.images, target, seeds=seeds)
+@pytest.mark.parametrize("baseline", ["noise", "black"])
+def test_agrees_with_a_slow_second_writing_of_its_equation(peer, baseline, error_of, stepped_up):
+    target, seeds, samples = targets.contrast([0, 3, 1], [1, 2, 2], 4), [5, 6, 7], 7
+    explainer = load_explainer("gradient_shap", samples=samples, baselines=3, seed=9, baseline=baseline)
+    ours = explainer.made(peer.classifier, peer.images, target, seeds=seeds)
     bank = gradient_shap.bank(peer.classifier, 3, 9, peer.images)
-    expected = torch.zeros_like(ours)
+    halves = torch.zeros(2, *ours.maps.shape)
     for index, seed in enumerate(seeds):
-        for place, pick in zip(*drawn(seed, samples, 3), strict=True):
-            start, end = bank[pick], peer.images[index]
+        for number, (place, pick) in enumerate(zip(*drawn(seed, samples, 3), strict=True)):
+            is_bank, end = baseline == "noise", peer.images[index]
+            start = bank[pick] if is_bank else torch.zeros_like(end)
             point = (start + place * (end - start)).requires_grad_()
             (peer.classifier(point[None])[0] * target[index]).sum().backward()
-            expected[index] += ((end - start) * point.grad).sum(dim=0) / samples
-    assert error_of(ours, expected) <= 1e-4
+            # Halves of a bank have baselines of their own.
+            halves[(pick if is_bank else number) % 2, index] += ((end - start) * point.grad).sum(dim=0) / samples
+        assert ours.reliability[index] == pytest.approx(stepped_up(*halves[:, index]), abs=1e-3)
+    assert error_of(ours.maps, halves.sum(dim=0)) <= 1e-4
+    assert ours.draws == samples
 
 
 def test_agrees_with_captum_on_one_baseline_and_one_point(peer, error_of, monkeypatch):

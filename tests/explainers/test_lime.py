@@ -36,12 +36,13 @@ STRIPES = blocks((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
 
 @pytest.mark.parametrize("on", ["logit", "probability"])
-def test_agrees_with_a_slow_second_writing_of_its_equation(on):
+def test_agrees_with_a_slow_second_writing_of_its_equation(on, stepped_up):
     """Pictures made one by one, weights by the authors' formula, coefficients by scikit-learn."""
     classifier = load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
     images, target, seeds = torch.rand(2, 3, 12, 16), targets.contrast([0, 2], [1, 1], 3), [5, 9]
     options = {"samples": 80, "kernel_size": 1.0, "max_dist": 3.0, "ratio": 0.1, "width": 0.4, "ridge": 0.7}
-    ours = load_explainer("lime", **options, on=on, batch_size=17)(classifier, images, target, seeds=seeds)
+    made = load_explainer("lime", **options, on=on, batch_size=17).made(classifier, images, target, seeds=seeds)
+    ours = made.maps
     segments = lime.superpixels(images, 1.0, 3.0, 0.1).numpy()
     counts = segments.max(axis=(1, 2)) + 1
     assert counts.min() > 5
@@ -64,6 +65,14 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(on):
             float(ours[index][torch.from_numpy(segments[index] == segment)][0]) for segment in range(len(expected))
         ]
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+        halves = [
+            Ridge(alpha=0.7 / 2, fit_intercept=True)
+            .fit(shown[start::2], scores[start::2], sample_weight=weights[start::2])
+            .coef_[segments[index]]
+            for start in (0, 1)
+        ]
+        assert made.reliability[index] == pytest.approx(stepped_up(*halves), abs=1e-4)
+    assert made.draws == 80
 
 
 def test_a_linear_reader_of_superpixels_is_found_again():

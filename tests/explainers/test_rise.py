@@ -14,8 +14,8 @@ def network():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
 
 
-def literal_mask(grid, row, column, height, width):
-    """A mask pixel by pixel: bilinear between the centres of cells, clamped at the border."""
+def literal_mask(grid, row, column, height, width, border="replicate"):
+    """A mask pixel by pixel: bilinear between the centres of cells, clamped or mirrored at the border."""
     cells = len(grid)
     tall, wide = -(-height // cells), -(-width // cells)
     mask = np.zeros((height, width))
@@ -24,6 +24,8 @@ def literal_mask(grid, row, column, height, width):
             # where the pixel's centre lies in the grid, when the grid is enlarged to (cells + 1) cells' size
             v = (y + row + 0.5) * cells / ((cells + 1) * tall) - 0.5
             u = (x + column + 0.5) * cells / ((cells + 1) * wide) - 0.5
+            if border == "reflect":
+                v, u = (cells - 1 - abs(cells - 1 - abs(place)) if cells > 1 else 0 for place in (v, u))
             v, u = max(v, 0), max(u, 0)
             top, left = min(int(v), cells - 1), min(int(u), cells - 1)
             below, right = min(top + 1, cells - 1), min(left + 1, cells - 1)
@@ -35,23 +37,43 @@ def literal_mask(grid, row, column, height, width):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("height", "width", "cells"), [(13, 17, 4), (16, 16, 7), (6, 5, 7)])
-def test_agrees_with_a_slow_second_writing_of_its_equation(height, width, cells):
+@pytest.mark.parametrize("border", ["replicate", "reflect"])
+@pytest.mark.parametrize(("height", "width", "cells"), [(13, 17, 4), (16, 16, 7), (6, 5, 7), (8, 8, 1)])
+def test_agrees_with_a_slow_second_writing_of_its_equation(height, width, cells, border, stepped_up):
     classifier = load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
     images, target, count, p = torch.rand(2, 3, height, width), targets.one_hot([0, 2], 3), 23, 0.4
-    ours = load_explainer("rise", masks=count, cells=cells, p=p, seed=5)(classifier, images, target)
+    ours = load_explainer("rise", masks=count, cells=cells, p=p, seed=5, border=border).made(classifier, images, target)
 
     grids, rows, columns = rise.bank(count, cells, p, 5, height, width)
     for index, image in enumerate(images):
-        expected = np.zeros((height, width))
-        for grid, row, column in zip(grids.numpy(), rows, columns, strict=True):
-            mask = literal_mask(grid, row, column, height, width)
+        halves = np.zeros((2, height, width))
+        for number, (grid, row, column) in enumerate(zip(grids.numpy(), rows, columns, strict=True)):
+            mask = literal_mask(grid, row, column, height, width, border)
             seen = classifier.mean + torch.from_numpy(mask).float() * (image[None] - classifier.mean)
             with torch.no_grad():
                 probability = classifier(seen).softmax(dim=1)[0, int(target[index].argmax())].item()
-            expected += probability * mask
-        expected /= count * p
-        np.testing.assert_allclose(ours[index].numpy(), expected, rtol=1e-5)
+            halves[number % 2] += probability * mask
+        np.testing.assert_allclose(ours.maps[index].numpy(), halves.sum(axis=0) / (count * p), rtol=1e-5)
+        if cells == 1:  # a mask is one value, which leaves no map whose halves could be compared
+            assert ours.reliability[index] is None
+            continue
+        assert ours.reliability[index] == pytest.approx(stepped_up(*halves), abs=1e-4)
+    assert ours.draws == count
+
+
+@pytest.mark.parametrize(("height", "width", "cells"), [(224, 224, 7), (30, 44, 4), (9, 9, 2)])
+def test_reflected_masks_are_those_of_the_authors(height, width, cells):
+    """Their lines: resize(grid[i], up_size, order=1, mode="reflect", anti_aliasing=False)[x : x + H, y : y + W]."""
+    resize = pytest.importorskip("skimage.transform").resize
+    grids, rows, columns = rise.bank(6, cells, 0.5, 3, height, width)
+    up_size = (cells + 1) * -(-height // cells), (cells + 1) * -(-width // cells)
+    ours = rise.enlarge(grids, rows, columns, height, width, "reflect")[:, 0].numpy()
+    clamped = rise.enlarge(grids, rows, columns, height, width)[:, 0].numpy()
+    for mask, grid, row, column in zip(ours, grids.numpy(), rows, columns, strict=True):
+        theirs = resize(grid, up_size, order=1, mode="reflect", anti_aliasing=False)
+        np.testing.assert_allclose(mask, theirs[row : row + height, column : column + width], atol=1e-5)
+    assert 0.01 < (np.abs(ours - clamped) > 1e-3).mean() < 0.5
+    assert np.abs(ours - clamped).max() > 0.2
 
 
 def test_the_bank_is_a_fair_draw_within_its_ranges():

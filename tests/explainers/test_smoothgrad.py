@@ -11,10 +11,10 @@ KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)
 
 @KINKS
 @pytest.mark.parametrize("reduction", ["max", "sum"])
-def test_agrees_with_a_slow_second_writing_of_its_equation(peer, reduction, error_of):
-    target, seeds, samples, sigma = targets.contrast([0, 3, 1], [1, 2, 2], 4), [5, 6, 7], 3, 0.2
+def test_agrees_with_a_slow_second_writing_of_its_equation(peer, reduction, error_of, stepped_up):
+    target, seeds, samples, sigma = targets.contrast([0, 3, 1], [1, 2, 2], 4), [5, 6, 7], 5, 0.2
     explainer = load_explainer("smoothgrad", samples=samples, sigma=sigma, reduction=reduction)
-    ours = explainer(peer.classifier, peer.images, target, seeds=seeds)
+    ours = explainer.made(peer.classifier, peer.images, target, seeds=seeds)
     expected = []
     for index, seed in enumerate(seeds):
         clean = peer.inputs[index]
@@ -24,9 +24,14 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, reduction, erro
             noisy = (clean + sigma * (clean.max() - clean.min()) * noise).requires_grad_()
             (peer.model(noisy[None])[0] * target[index]).sum().backward()
             gradients.append(noisy.grad / peer.classifier.std[0])  # by the image, not by the normalised one
-        mean = sum(gradients) / samples
-        expected.append(mean.abs().amax(dim=0) if reduction == "max" else mean.sum(dim=0))
-    assert error_of(ours, torch.stack(expected)) <= 1e-4
+        whole, even, odd = (
+            mean.abs().amax(dim=0) if reduction == "max" else mean.sum(dim=0)
+            for mean in (sum(gradients) / samples, sum(gradients[::2]) / 3, sum(gradients[1::2]) / 2)
+        )
+        expected.append(whole)
+        assert ours.reliability[index] == pytest.approx(stepped_up(even, odd), abs=1e-3)
+    assert error_of(ours.maps, torch.stack(expected)) <= 1e-4
+    assert ours.draws == samples
 
 
 def test_without_noise_it_is_the_gradient(peer, error_of):

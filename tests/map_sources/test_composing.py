@@ -37,9 +37,11 @@ def test_absolute_and_positive_values(classifier, images):
 
 def test_the_smoothed_gradient_is_smoothgrad(classifier, images):
     seeds = [7, 8, 9]
-    ours = smoothed("gradient:reduction=sum", draws=5)(classifier, images, TARGET, seeds=seeds)
-    theirs = load_explainer("smoothgrad", samples=5, reduction="sum")(classifier, images, TARGET, seeds=seeds)
-    assert (ours - theirs).abs().max() <= 1e-6 * theirs.abs().max()
+    ours = smoothed("gradient:reduction=sum", draws=5).made(classifier, images, TARGET, seeds=seeds)
+    theirs = load_explainer("smoothgrad", samples=5, reduction="sum").made(classifier, images, TARGET, seeds=seeds)
+    assert (ours.maps - theirs.maps).abs().max() <= 1e-6 * theirs.maps.abs().max()
+    assert ours.reliability == pytest.approx(theirs.reliability, abs=1e-5)
+    assert ours.draws == theirs.draws == 5
     still = smoothed("gradient", draws=2, sigma=0)(classifier, images, TARGET)
     assert torch.equal(still, load_explainer("gradient")(classifier, images, TARGET))
 

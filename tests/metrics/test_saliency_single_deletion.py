@@ -1,5 +1,7 @@
 """saliency_single_deletion against loops and scipy, its properties, and that a patch is classified once."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from scipy.stats import spearmanr
 from torch import nn
 
 from saliency_bench.errors import UserError
-from saliency_bench.metrics._ranks import spearman
+from saliency_bench.metrics._ranks import levels, spearman
 from saliency_bench.metrics.saliency_single_deletion.score import marked, saliency_single_deletion
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
@@ -78,6 +80,35 @@ def test_ranks_with_ties_are_those_of_scipy(one, two):
     for a, b, found in zip(one, two, spearman(one, two), strict=True):
         expected = 0 if np.ptp(a) == 0 or np.ptp(b) == 0 else spearmanr(a, b).statistic
         assert found == pytest.approx(expected, abs=1e-12)
+
+
+def literal_levels(row, scales):
+    """Sorted one by one; a new level begins where the step is more than rounding."""
+    order = sorted(range(len(row)), key=lambda place: row[place])
+    found = dict.fromkeys(order[:1], 0)
+    for before, place in itertools.pairwise(order):
+        above = row[place] - row[before] > 1e-6 * max(scales[place], scales[before])
+        found[place] = found[before] + above
+    return [found[place] for place in range(len(row))]
+
+
+NUMBERS = st.sampled_from([0.0, 1.0, 1 + 1e-7, 1 + 1e-5, -3.0, 1e5, 1e5 + 0.01, 1e5 + 1])
+
+
+@given(arrays(np.float64, (3, 7), elements=NUMBERS), arrays(np.float64, (3, 7), elements=st.sampled_from([0, 1, 1e5])))
+def test_only_what_rounding_separates_ties(rows, scales):
+    assert levels(rows, scales).tolist() == [literal_levels(*pair) for pair in zip(rows, scales, strict=True)]
+    largest = [[float(np.abs(row).max())] * 7 for row in rows]
+    assert levels(rows).tolist() == [literal_levels(*pair) for pair in zip(rows, largest, strict=True)]
+
+
+def test_a_peaked_patch_hides_nothing_of_the_ranks_of_others(made):
+    maps = np.random.default_rng(0).random((2, 6, 7)).astype(np.float32)
+    maps[:, 0, 0] = 1e5
+    target = one_hot([1, 2], 4)
+    found = saliency_single_deletion(curves_of(made, maps, target), grid=3)
+    expected = [literal(made[0], *sample, 3) for sample in zip(made[1], maps, target.tolist(), strict=True)]
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 @settings(max_examples=25)

@@ -33,14 +33,16 @@ def section(page, heading):
 
 @pytest.fixture(scope="module")
 def run(shapes, resnet, tmp_path_factory):
-    return sb.run(dataset=str(shapes), model=str(resnet), explainers=["gradcam"], metrics=["saliency_miou"], limit=4,
-                  keep_maps=True, device="cpu", out=tmp_path_factory.mktemp("run") / "run", progress=False)  # fmt: skip
+    return sb.run(dataset=str(shapes), model=str(resnet), explainers=["smoothgrad:samples=2"],
+                  metrics=["saliency_miou"], limit=4, keep_maps=True, device="cpu",
+                  out=tmp_path_factory.mktemp("run") / "run", progress=False)  # fmt: skip
 
 
 def test_formats_are_those_of_the_code(page, run):
     stated = {name: number for names, number, *_ in section(page, "The folder of a run") for name in names}
     assert stated["run.json"] == str(manifest.FORMAT) == str(read_json(run.folder / "run.json")["format"])
     assert stated["summary.json"] == stated["records.parquet"] == stated["predictions.parquet"] == str(summary.FORMAT)
+    assert stated["reliability.parquet"] == str(summary.FORMAT)
     assert stated["maps/"] == str(parts.FORMAT)
     others = {names[0]: number for names, number, *_ in section(page, "Other files")}
     assert others == {"result.json": str(schema.FORMAT), "template.json": str(template.FORMAT)}
@@ -56,7 +58,12 @@ TYPES = {"string": "string", "double": "double", "int64": "int64", "bool": "bool
 
 
 @pytest.mark.parametrize(
-    ("name", "columns"), [("records.parquet", records.SCHEMA), ("predictions.parquet", records.PREDICTIONS)]
+    ("name", "columns"),
+    [
+        ("records.parquet", records.SCHEMA),
+        ("predictions.parquet", records.PREDICTIONS),
+        ("reliability.parquet", records.RELIABILITY),
+    ],
 )
 def test_columns_and_their_types(name, columns, page, run):
     stated = {column: TYPES[kind] for names, kind, _ in section(page, f"`{name}`") for column in names}

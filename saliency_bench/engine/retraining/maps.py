@@ -72,11 +72,12 @@ def _first_exposures(
     target = one_hot(predicted, setup.classes).to(images.device)
     seeds = [seed_of(setup.seed, split.samples.ids[position], "explain") for position in positions]
     try:
-        maps, _ = halving(explainer.seeded(setup.seed), setup.classifier, images, target, seeds)
+        made, _ = halving(explainer.seeded(setup.seed), setup.classifier, images, target, seeds)
     except UserError:
         raise
     except Exception:  # a batch without maps; how many images lack one is said once
         return np.full((len(images), images[0, 0].numel()), NONE, np.uint8)
+    maps = made.maps
     first = first_exposures(maps.nan_to_num(0, 0, 0).cpu().numpy()).reshape(len(images), -1)
     first[list(not_finite(maps))] = NONE
     return first
