@@ -19,8 +19,8 @@ CELLS = 4  # along each side of the image
 # or more in networks that do this, 0.46 or less in others) and clearly less with those in the image itself (`AHEAD`).
 FIT, AHEAD = 0.5, 0.2
 # Neither may fit: in some order of tokens, or where all places are mixed. In the latter case, replacing its own cell
-# changes a place at least this share as much as replacing any other.
-SHARE = 0.4
+# changes a place at least this share as much as replacing any other (0.4 or more; 0.2 or less for tokens of Hiera).
+SHARE = 0.3
 BAND = 8  # the part of the image at each side in which a stem is tested, 1 / BAND
 SPREAD = 0.15  # standard deviation of the places that a band changes, at most, unless a stem mixes all places
 FAINT = 1e-2  # smaller changes than this share of the largest count as equal
