@@ -19,8 +19,9 @@ CELLS = 4  # along each side of the image
 # or more in networks that do this, 0.46 or less in others) and clearly less with those in the image itself (`AHEAD`).
 FIT, AHEAD = 0.5, 0.2
 # Neither may fit: in some order of tokens, or where all places are mixed. In the latter case, replacing its own cell
-# changes a place at least this share as much as replacing any other (0.4 or more; 0.2 or less for tokens of Hiera).
-SHARE = 0.3
+# changes a place at least this share as much as replacing any other (0.2 or less for tokens of Hiera), and half as
+# much as replacing that of the moved image.
+SHARE = 0.4
 BAND = 8  # the part of the image at each side in which a stem is tested, 1 / BAND
 SPREAD = 0.15  # standard deviation of the places that a band changes, at most, unless a stem mixes all places
 FAINT = 1e-2  # smaller changes than this share of the largest count as equal
@@ -103,15 +104,19 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
         nearness = _centred(-torch.cdist(sources, moved))
         return float((profile * nearness).sum() / (profile.norm() * nearness.norm()).clamp(min=1e-30))
 
+    reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
+
+    def share(moved: Tensor) -> float:
+        """Return the mean share of the largest change that the cells at places moved like this make."""
+        is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
+        return float((shares * is_own).amax(dim=0)[largest > 0].mean())
+
     itself, moved = fit(places), max(map(fit, _moved(places)))
     if itself >= FIT:
         return True
     if moved >= FIT and moved > itself + AHEAD:
         return False
-    reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
-    is_own = ((sources[:, None] - places).abs() < reach).all(dim=2)
-    inside = (shares * is_own).amax(dim=0)
-    return float(inside[largest > 0].mean()) >= SHARE
+    return share(places) >= max(SHARE, max(map(share, _moved(places))) / 2)
 
 
 def _moved(places: Tensor) -> Iterator[Tensor]:
