@@ -63,7 +63,7 @@ def lies_as_the_image(
 def stem_lies_as_the_image(
     classifier: Classifier, image: Images, convolution: nn.Module, grid: tuple[int, int], allowed: tuple[float, float]
 ) -> bool:
-    """Return whether the first convolution sees the image where it lies: neither padded, cropped, moved nor mirrored.
+    """Return whether the first convolution sees the image where it lies, neither padded, cropped, moved nor mirrored.
 
     Noise replaces the part at each side of the image; the mean place of what this changes must be there.
 
@@ -82,7 +82,7 @@ def stem_lies_as_the_image(
         profiles = changes[axis].sum(dim=2 - axis)  # (2, places along the axis)
         if not (profiles.sum(dim=1) > 0).all():
             continue  # cropped away, which the borders of the map show
-        places = (torch.arange(grid[axis]) + 0.5) / grid[axis]
+        places = (torch.arange(grid[axis], dtype=torch.float32) + 0.5) / grid[axis]
         weights = profiles / profiles.sum(dim=1, keepdim=True)
         means = weights @ places
         spread = (weights * (places - means[:, None]) ** 2).sum(dim=1).sqrt()
@@ -131,13 +131,13 @@ def _moved(places: Tensor) -> Iterator[Tensor]:
 
 
 def _centred(values: Tensor) -> Tensor:
-    """Return a matrix without the means of its rows and columns: some cells, and some places, change more than others."""
+    """Return a matrix without the means of its rows and columns: some cells and some places change more than others."""
     return values - values.mean(dim=0) - values.mean(dim=1, keepdim=True) + values.mean()
 
 
 def _coordinates(shape: tuple[int, int]) -> Tensor:
     """Return the centres (row, column) of each place of a grid over [0, 1]^2, Float (h * w, 2)."""
-    rows, columns = ((torch.arange(count) + 0.5) / count for count in shape)
+    rows, columns = ((torch.arange(count, dtype=torch.float32) + 0.5) / count for count in shape)
     return torch.cartesian_prod(rows, columns)
 
 

@@ -21,7 +21,8 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
     if not _has_gradient(classifier, images):
         return "rise", "it has no gradients"
     name, why, layer = _by_gradient(classifier, images)
-    if is_gradient_partial(classifier, images[:1], layer and classifier.module_named(layer)):
+    module = None if layer is None else classifier.module_named(layer)
+    if is_gradient_partial(classifier, images[:1], module):
         return "rise", "it computes a part of its forward without gradients"
     return name, why
 

@@ -421,7 +421,7 @@ def test_prompts_of_a_run_go_to_the_models_that_take_texts(folder, resnet, shape
     settings = RUN | {"dataset": str(shapes), "explainers": "random", "limit": 4}
     with pytest.raises(UserError, match="does not compare pictures with texts"):
         sb.run(**settings, model=str(resnet), prompts="a {}", out=tmp_path / "none")
-    with pytest.raises(UserError, match="compares pictures with texts; give prompts .*--prompts"):
+    with pytest.raises(UserError, match=r"compares pictures with texts; give prompts .*--prompts"):
         sb.run(**settings, model=str(resnet), target=f"predicted-by:{folder('clip')}", out=tmp_path / "none")
     sb.run(**settings, model=str(folder("clip")), prompts="a {}", out=tmp_path / "clip")
     by_name = sb.run(**settings, model=str(resnet), prompts="a {}", target=f"predicted-by:{folder('clip')}",
