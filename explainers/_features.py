@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.cuts import check_gradient
 from saliency_bench.classifiers.layers import Layout, cam_layer, check_cut, detached_at, layout_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._contrast import explained_score
@@ -22,6 +23,7 @@ def activation_and_gradient(
     with detached_at(classifier.module_named(layer)) as outputs:
         total = explained_score(classifier, images, target, on).sum()
     layout = feature_layout(name, classifier, images, layer, outputs)
+    check_gradient(classifier, images, classifier.module_named(layer))
     gradient = derivative(classifier, total, outputs[-1])
     return layout.channels_first(outputs[-1].detach()), layout.channels_first(gradient)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.cuts import check_gradient
 from saliency_bench.classifiers.passes import Pass, in_passes
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import score
@@ -54,6 +55,7 @@ def cut(network: str) -> UserError:
 
 def gradient_at(classifier: Classifier, points: Images, target: Target, on: str) -> Tensor:
     """Return d score / d image at each point (n, 3, H, W), for target rows (n, K)."""
+    check_gradient(classifier, points)
     points = points.detach().requires_grad_()
     return derivative(classifier, score(classifier(points), target, on, classifier).sum(), points)
 

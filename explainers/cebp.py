@@ -16,6 +16,7 @@ activations, as in the paper's own rule, excite nothing. `contrastive=False` giv
 """
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.cuts import check_gradient
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.layers import cam_layer, detached_at, last_convolution, last_feature_map
 from saliency_bench.declarations import explainer
@@ -53,6 +54,7 @@ def cebp(
             linear layers; or the logits do not come from its last layer alone.
     """
     layer = layer or excitation_layer(classifier, images)
+    check_gradient(classifier, images, classifier.module_named(layer))
     excitation = Excitation(classifier.id, contrastive)
     with detached_at(classifier.module_named(layer)) as outputs, excitation:
         logits = classifier(images)

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, recording_attention, tokens_of
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.cuts import check_gradient
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.layers import (
     Layout,
@@ -151,6 +152,7 @@ def _of_features(
     batch_size: int | None,
 ) -> Maps:
     """Return the map (1, H, W) of one image, from feature maps."""
+    check_gradient(classifier, image, classifier.module_named(layer))
     places = torch.linspace(0, 1, steps + 1, device=image.device)
     points, layout = _along_path(classifier, image, layer, places, batch_size)  # (a, ...), of feature maps (a, C, h, w)
     if not published:

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.cuts import call_uncut, check_gradient
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.layers import check_patches, check_views, refuse_script
 from saliency_bench.errors import UserError
@@ -207,6 +208,8 @@ def recording_attention(
         UserError: The network's attention is not from all patches to all patches, or `start` is invalid.
     """
     tokens = tokens_of(classifier, images)
+    if start is not None and torch.is_grad_enabled():
+        check_gradient(classifier, images)
     if start is not None and not -tokens.blocks <= start < tokens.blocks:
         raise UserError(f"start={start}, but {classifier.id} has {tokens.blocks} blocks; the first is 0")
     recorded = mode(None if start is None else start % tokens.blocks, **options)
@@ -220,13 +223,8 @@ class _Uncut(AttentionRecorder):
     """AttentionRecorder that lets gradients through where a network switches them off or detaches."""
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a torch function with autograd on; a function that detaches returns its input instead."""
-        if function in (torch.detach, Tensor.detach) or getattr(function, "__self__", None) is Tensor.data:
-            return args[0].view_as(args[0])
-        if function is Tensor.detach_:
-            return args[0]
-        with torch.inference_mode(False), torch.enable_grad():
-            return function(*args, **kwargs)
+        """Call a torch function, with gradients through it in any case."""
+        return call_uncut(function, args, kwargs)
 
 
 _identified: WeakKeyDictionary[Classifier, dict[torch.Size, Tokens]] = WeakKeyDictionary()

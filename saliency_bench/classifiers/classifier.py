@@ -415,23 +415,39 @@ class Classifier(nn.Module):
 
         Values that a forward pass changes, such as a counter or cached features, are left out.
         """
+        hasher = blake2b(digest_size=16)
+        for _, content in self._contents():
+            hasher.update(content)
+        return hasher.hexdigest()
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Hash of each part that `digest` covers, to name the parts in which two classifiers differ."""
+        hashers: dict[str, Any] = {}
+        for part, content in self._contents():
+            hashers.setdefault(part, blake2b(digest_size=8)).update(content)
+        return {part: hasher.hexdigest() for part, hasher in hashers.items()}
+
+    def _contents(self) -> Iterator[tuple[str, bytes | memoryview]]:
+        """Yield (name of a part of this classifier, bytes to hash of it), of each part in a fixed order."""
         is_graph = isinstance(self.model, torch.fx.GraphModule)  # whose copies have classes of another name
         kind = torch.fx.GraphModule if is_graph else type(self.model)
-        hasher = blake2b(kind.__name__.encode(), digest_size=16)
+        yield "classes or code", kind.__name__.encode()
         written = self._written_by_a_pass()
         places = {place for place, holder in written.items() if not isinstance(place, str) and holder() is not None}
         structure = structure_of(self.model, hasher_of_networks(places))
         self._complain_of_unstable(structure)
         for name, content in sorted(structure.items()):
-            hasher.update(f"{name} {self._token if content.startswith(UNSTABLE) else content}\n".encode())
+            part = "classes or code" if name.endswith(" class") else "settings"
+            yield part, f"{name} {self._token if content.startswith(UNSTABLE) else content}\n".encode()
         if self.logits is not None:
             version = code_hash(self.logits)
-            hasher.update((self._token if version.unhashable else version.version).encode())
+            yield "function logits=", (self._token if version.unhashable else version.version).encode()
         for name, value in sorted(self._saved(nn.Module.named_parameters, nn.Module.named_buffers)):
             if name not in written:
-                hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-                hasher.update(_bytes(value))
-        return hasher.hexdigest()
+                part = "normalisation" if name in ("mean", "std") else "weights"
+                yield part, f"{name} {value.dtype} {tuple(value.shape)}".encode()
+                yield part, _bytes(value)
 
     def _saved(self, *named: Callable[..., Iterable[tuple[str, Tensor]]]) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) of parameters, buffers or both, as in a `state_dict` that no network overrides."""

@@ -11,6 +11,7 @@ dict. `changed` returns the places whose values differ between two hashes; the n
 """
 
 import copyreg
+import dis
 import enum
 import functools
 import inspect
@@ -288,6 +289,8 @@ class ContentHasher:
         methods that were patched into a library class count too.
         """
         yield from ("class", _class_name(kind))
+        if not is_library(type(kind).__module__):  # its metaclass
+            yield self._hash(type(kind))
         reached = _reached(kind) if issubclass(kind, nn.Module) else None
         for parent in kind.__mro__:
             is_own = not is_library(parent.__module__)
@@ -445,8 +448,11 @@ def _contents(cell: types.CellType) -> object:
 def _globals(code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """Yield (scope, name, value) of the globals that code names, including attributes of your own modules."""
     names = sorted(_words(code))
+    loaded = _loaded_globals(code)
     modules: list[types.ModuleType] = []
     for name in names:
+        if name in scope and name not in loaded:  # the name of an attribute, as in self.net
+            continue
         if name in scope and not isinstance(scope[name], types.ModuleType):
             yield scope, name, scope[name]
         else:
@@ -467,10 +473,22 @@ def _globals(code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[dict
 
 def _words(code: types.CodeType) -> set[str]:
     """Return the names in code, and its strings if it may look them up as names."""
+    return {name for part in nested(code) for name in part.co_names} | _texts(code)
+
+
+def _texts(code: types.CodeType) -> set[str]:
+    """Return the strings in code that it may look up as names."""
     codes = list(nested(code))
-    names = {name for part in codes for name in part.co_names}
-    texts = (text for part in codes for text in part.co_consts if isinstance(text, str) and text.isidentifier())
-    return names.union(texts) if names & LOOKUPS else names
+    if not any(LOOKUPS.intersection(part.co_names) for part in codes):
+        return set()
+    return {text for part in codes for text in part.co_consts if isinstance(text, str) and text.isidentifier()}
+
+
+def _loaded_globals(code: types.CodeType) -> set[str]:
+    """Return the names that code reads or writes as globals, and its strings if it may look them up as names."""
+    operations = (operation for part in nested(code) for operation in dis.get_instructions(part))
+    loaded = (item.argval for item in operations if item.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME")))
+    return _texts(code).union(loaded)
 
 
 def _imported(name: str, scope: Mapping[str, Any]) -> list[types.ModuleType]:

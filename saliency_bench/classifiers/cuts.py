@@ -1,24 +1,32 @@
-"""Test whether a layer is a full cut: everything that the logits take from the image passes through its last output.
+"""Test whether a layer is a full cut, and whether gradients leave out a part of a network.
 
 Grad-CAM and similar methods show the evidence that a layer holds. In a chain of layers that is all evidence, but not if
 another branch bypasses the layer, or if the network runs the layer on several views of the image. The test: do the
 logits still depend on the image while the layer's last output is held fixed?
+
+Gradients leave out what `forward` computes under `no_grad` or detaches. The test: is the gradient another one if
+autograd follows these parts too?
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images
 from saliency_bench.utils.devices import is_out_of_memory
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.untouched import untouched
 
 TOLERANCE = 1e-4  # of the largest logit; both passes compute the same, but a GPU may choose other algorithms
+CHANGE = 1e-3  # of the norm of the gradient, likewise
 
 
 def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: int) -> bool:
@@ -95,5 +103,90 @@ def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Itera
     handle = module.register_forward_hook(hold, prepend=True)  # before hooks of the network, which may use the output
     try:
         yield calls
+    finally:
+        handle.remove()
+
+
+class Uncut(TorchFunctionMode):
+    """Let gradients pass where a network switches them off or detaches, inside `with`."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return call_uncut(function, args, kwargs or {})
+
+
+def call_uncut(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a torch function with autograd on; a function that detaches returns its input instead."""
+    if function in (torch.detach, Tensor.detach) or getattr(function, "__self__", None) is Tensor.data:
+        return args[0].view_as(args[0])
+    if function is Tensor.detach_:
+        return args[0]
+    if function in (Tensor.numpy, Tensor.__array__):
+        args = (args[0].detach(), *args[1:])
+    with torch.inference_mode(False), torch.enable_grad():
+        return function(*args, **kwargs)
+
+
+_checked: WeakKeyDictionary[Classifier, set[tuple]] = WeakKeyDictionary()
+
+
+def check_gradient(classifier: Classifier, images: Images, module: nn.Module | None = None) -> None:
+    """Print a message if gradients leave out a part of the network; checked once per image size and module.
+
+    Args:
+        classifier: the network.
+        images: (B, 3, H, W).
+        module: the one whose last output the gradients are taken at; None: they are taken at the images.
+    """
+    checked = _checked.setdefault(classifier, set())
+    key = (images.shape[2:], id(module))
+    if key not in checked:
+        checked.add(key)
+        if is_gradient_partial(classifier, images[:1], module):
+            complain(
+                f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), which maps of "
+                "methods with gradients leave out; occlusion and rise show all of it"
+            )
+
+
+def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module | None = None) -> bool:
+    """Return whether a gradient leaves out a part that is computed without gradients; False if there is no gradient.
+
+    Args:
+        classifier: the network.
+        image: (1, 3, H, W).
+        module: as in `check_gradient`.
+    """
+    noise = torch.from_numpy(uniform(seed_of("gradient"), image.numel())).view_as(image).to(image)
+    gradients = []
+    with untouched(classifier), classifier.uncounted():
+        for mode in (nullcontext(), Uncut()):
+            inputs = ((image.detach() + noise) / 2).requires_grad_()
+            torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
+            try:
+                with mode, nullcontext([inputs]) if module is None else _last_output_of(module) as outputs:
+                    logits = classifier(inputs)
+                gradients.append(_gradient(logits, outputs[-1]))
+            except Exception:  # without `no_grad`, networks may raise any exception
+                return False
+    partial, whole = gradients
+    if partial is None or whole is None:
+        return False
+    return not bool((whole - partial).norm() <= CHANGE * whole.norm())
+
+
+@contextmanager
+def _last_output_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Yield a list that receives the outputs of a module, each with a gradient."""
+    outputs: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        """Keep the output and return a copy, which later operations may write to."""
+        kept = output.clone()
+        outputs.append(kept if kept.requires_grad else kept.requires_grad_())
+        return outputs[-1].clone()
+
+    handle = module.register_forward_hook(keep, prepend=True)  # before hooks of the network, which may use the output
+    try:
+        yield outputs
     finally:
         handle.remove()

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.cuts import is_full_cut
-from saliency_bench.classifiers.placement import lies_as_the_image
+from saliency_bench.classifiers.placement import lies_as_the_image, stem_lies_as_the_image
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import BINARY
 from saliency_bench.types import Images
@@ -218,8 +218,22 @@ def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
         return True
     if layer not in recording.placed:
         module = classifier.module_named(layer)
-        recording.placed[layer] = lies_as_the_image(classifier, images[:1], module, layout.grid, layout.channels_first)
+        recording.placed[layer] = lies_as_the_image(
+            classifier, images[:1], module, layout.grid, layout.channels_first
+        ) and _is_stem_placed(classifier, images, layout.grid)
     return recording.placed[layer]
+
+
+def _is_stem_placed(classifier: Classifier, images: Images, grid: tuple[int, int]) -> bool:
+    """Return whether the first convolution sees the image where it lies, up to half a cell of a layer's grid."""
+    modules = dict(classifier.model.named_modules())
+    for output in _outputs(classifier, images[:1]):
+        module, layout = modules[output.name], output.layout
+        if isinstance(module, nn.Conv2d) and layout is not None and layout.pixels > 1:
+            sides = zip(grid, module.kernel_size, images.shape[2:], strict=True)
+            rows, columns = (0.5 / cells + kernel / 2 / side for cells, kernel, side in sides)  # unpadded convolutions
+            return stem_lies_as_the_image(classifier, images[:1], module, layout.grid, (rows, columns))
+    return True
 
 
 def _holds_tokens(classifier: Classifier, images: Images, layer: str) -> bool:
@@ -256,8 +270,8 @@ def _of_place(classifier: Classifier, images: Images, layer: str) -> UserError:
             f"for its pooling), so they are no map of it; {OUTSIDE}"
         )
     return UserError(
-        f"the map of layer {layer} of {classifier.id} does not lie as the image does: its forward crops, mirrors or "
-        f"turns the image, or moves features; {OUTSIDE}, or do this to the images before"
+        f"the map of layer {layer} of {classifier.id} does not lie as the image does: its forward crops, pads, "
+        f"mirrors or turns the image, or moves features; {OUTSIDE}, or do this to the images before"
     )
 
 

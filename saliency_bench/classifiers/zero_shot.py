@@ -42,6 +42,10 @@ SAME = 1e-2, 1e-1  # tolerated difference from the model's own logits / scale, i
 Texts = Mapping[str, list[str]]  # {label: its texts}
 
 
+class NoTextsError(UserError):
+    """Prompts were given to a network that takes no texts."""
+
+
 def is_vision_language(model: Any) -> bool:
     """Return whether a transformers model, or its config, is a vision-language model.
 
@@ -72,14 +76,14 @@ def bare(model: Any) -> Any:
 
 
 def check_given(prompts: object, name: str, *, compares: bool) -> None:
-    """Raise UserError for a vision-language model without prompts, or another network with prompts."""
+    """Raise UserError for a vision-language model without prompts, NoTextsError for another network with prompts."""
     if compares and prompts is None:
         raise UserError(
             f"{name} compares pictures with texts; give prompts to load_classifier(model, prompts=, labels=), such as "
             'prompts=["a photo of a {}"], labels=["cat", "dog"] (on the command line --prompts)'
         )
     if prompts is not None and not compares:
-        raise UserError(f"{name} does not compare pictures with texts ({NAMES} do); leave out prompts")
+        raise NoTextsError(f"{name} does not compare pictures with texts ({NAMES} do); leave out prompts")
 
 
 class ZeroShot(nn.Module):

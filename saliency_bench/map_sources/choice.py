@@ -4,6 +4,7 @@ import torch
 
 from saliency_bench.classifiers.attention import tokens_of
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.cuts import is_gradient_partial
 from saliency_bench.classifiers.layers import has_feature_maps, is_cut, last_feature_map
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images
@@ -11,25 +12,35 @@ from saliency_bench.utils.devices import is_out_of_memory
 
 
 def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
-    """Return (the name of an explainer that is defined for a network and takes one pass or few, why it is this one).
+    """Return (name of an explainer that is defined for a network and takes few passes, why it is this one).
 
-    gae where several blocks attend from all patches to all patches: it follows the attention of every block, and not
-    that of the last one alone; gradcam where there is a feature map that holds all evidence; integrated_gradients of
-    any other network; rise where no gradient comes back.
+    gae if several blocks attend from all patches to all patches: it follows the attention of every block, not only that
+    of the last one; gradcam if a feature map holds all evidence; integrated_gradients for any other network; rise if
+    the gradient that these would use is missing or leaves out a part of the network.
     """
     if not _has_gradient(classifier, images):
         return "rise", "it has no gradients"
-    if classifier.layer is not None:
-        if is_cut(classifier, images, classifier.layer):
-            return "gradcam", f"it was loaded with layer={classifier.layer}"
-        return "integrated_gradients", f"its layer {classifier.layer} holds only part of the evidence"
+    name, why, layer = _by_gradient(classifier, images)
+    module = None if layer is None else classifier.module_named(layer)
+    if is_gradient_partial(classifier, images[:1], module):
+        return "rise", "it computes a part of its forward without gradients"
+    return name, why
+
+
+def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str | None]:
+    """Return (name of an explainer, why, the layer that it reads), if all gradients are there."""
+    if layer := classifier.layer:
+        if is_cut(classifier, images, layer):
+            return "gradcam", f"it was loaded with layer={layer}", layer
+        return "integrated_gradients", f"its layer {layer} holds only part of the evidence", None
     if _blocks(classifier, images) > 1:
-        return "gae", "it is a vision transformer"
-    if last_feature_map(classifier, images) is not None:
-        return "gradcam", "it has feature maps"
+        return "gae", "it is a vision transformer", None
+    if layer := last_feature_map(classifier, images):
+        return "gradcam", "it has feature maps", layer
     if has_feature_maps(classifier, images):
-        return "integrated_gradients", "no layer holds all evidence (it has several branches, or views of the image)"
-    return "integrated_gradients", "it has neither feature maps nor attention between patches that can be read"
+        why = "no layer holds all evidence (it has several branches, or views of the image)"
+        return "integrated_gradients", why, None
+    return "integrated_gradients", "it has neither feature maps nor attention between patches that can be read", None
 
 
 def _has_gradient(classifier: Classifier, images: Images) -> bool:

@@ -13,7 +13,7 @@ from saliency_bench.results import MANIFEST as MANIFEST
 from saliency_bench.results import has_parts
 from saliency_bench.results.cell import CellKey, StrictModel, field_line
 from saliency_bench.results.identity import PARTNERS, Identity
-from saliency_bench.results.network_answers import NetworkAnswers, Role, joined
+from saliency_bench.results.network_answers import TOLERANCE, NetworkAnswers, Role, joined
 from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, one_after_the_other, variable
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
@@ -50,6 +50,7 @@ class Manifest(BaseModel):
         model: where the latest start loaded it from.
         other: another model; once given, every start must give it.
         answers: {role of a network: its answers to fixed pictures, from the first start that used it}.
+        network: {part of the model: its hash}, as in `Classifier.digests`.
         objects: the explainers and metrics of all starts that were Python objects.
         maps: {explainer_id: NAME=PATH} of the precomputed maps of all starts that were files.
     """
@@ -64,6 +65,7 @@ class Manifest(BaseModel):
     model: Loaded | None = None
     other: Other | None = None
     answers: dict[Role, NetworkAnswers] = {}
+    network: dict[str, str] = {}
     objects: tuple[PythonObject, ...] = ()
     maps: dict[str, str] = {}
 
@@ -92,7 +94,8 @@ class Manifest(BaseModel):
         before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:
-            raise UserError(f"{self.spec.out} holds a run with another {differing[0]}; choose another --out")
+            why = self._why_another_model(earlier) if differing[0] == NAMED["classifier"] else ""
+            raise UserError(f"{self.spec.out} holds a run with another {differing[0]}{why}; choose another --out")
         answers = joined(earlier.answers, self.answers, self.identity.precision, self.spec.out)
         objects = dict.fromkeys((*earlier.objects, *self.objects))
         ranges = {cell.metric_id: cell.range for cell in self.cells.values()}
@@ -102,8 +105,22 @@ class Manifest(BaseModel):
             if not self._has_other_partners(cell)
         }
         maps = earlier.maps | self.maps
-        joint = {"cells": kept | self.cells, "answers": answers, "objects": tuple(objects), "maps": maps}
+        joint = {"cells": kept | self.cells, "answers": answers, "network": self.network or earlier.network,
+                 "objects": tuple(objects), "maps": maps}  # fmt: skip
         return self.model_copy(update=joint)
+
+    def _why_another_model(self, earlier: "Manifest") -> str:
+        """Return how the model differs from that of an earlier start, as far as it is known, for a message."""
+        parts = ["prompts"] if self.spec.prompts != earlier.spec.prompts else []
+        parts += [
+            part for part in self.network.keys() & earlier.network.keys() if self.network[part] != earlier.network[part]
+        ]
+        words = [f"different {' and '.join(sorted(parts))}"] if parts else []
+        before, now = earlier.answers.get("model"), self.answers.get("model")
+        if before is not None and now is not None:
+            same = before.distance(now) <= TOLERANCE
+            words.append(f"{'equal' if same else 'different'} logits for fixed pictures")
+        return f" ({', '.join(words)})" if words else ""
 
     def _has_other_partners(self, cell: CellKey) -> bool:
         """Return whether a cell of an earlier start goes by other partners than this one's cells of the same metric."""

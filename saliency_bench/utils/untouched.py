@@ -31,6 +31,7 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
     - Products are float32 and cuDNN is deterministic, as `arithmetic` sets.
     - Compiled networks, layers and functions run uncompiled (`compiling` undoes this).
     - `torch.utils.checkpoint` calls its function and keeps the activations, so nothing is computed twice.
+    - Torch's trackers of modules, such as that of `FlopCounterMode`, are off: their hooks fail in `autograd.grad`.
 
     With a network also:
 
@@ -89,6 +90,7 @@ def _thread() -> Iterator[None]:
         yield
 
 
+TRACKERS = {"ModuleTracker", "ModTracker"}
 _lock = Lock()
 _inside = 0  # number of open `untouched` contexts, in all threads
 _pins = ExitStack()
@@ -119,6 +121,7 @@ def _pinned() -> Iterator[None]:
         arithmetic(tf32=False),
         torch.autograd.set_detect_anomaly(False),
         _without_checkpoints(),
+        _without_trackers(),
         ExitStack() as inside,
     ):
         if "torch._dynamo" in sys.modules:  # else nothing is compiled
@@ -164,6 +167,21 @@ def _without_checkpoints() -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(module, name, value)
+
+
+@contextmanager
+def _without_trackers() -> Iterator[None]:
+    """Remove the hooks by which torch's trackers (`TRACKERS`) follow all modules."""
+    removed = []
+    for hooks in (torch.nn.modules.module._global_forward_pre_hooks, torch.nn.modules.module._global_forward_hooks):
+        for key, hook in list(hooks.items()):
+            if type(getattr(hook, "__self__", None)).__name__ in TRACKERS:
+                removed.append((hooks, key, hooks.pop(key)))
+    try:
+        yield
+    finally:
+        for hooks, key, hook in removed:
+            hooks[key] = hook
 
 
 @contextmanager

@@ -226,8 +226,24 @@ def test_what_forward_reads_outside_of_attributes_counts(change, monkeypatch):
 def test_what_forward_does_not_reach_does_not_count(monkeypatch):
     before = digest_of(Net())
     monkeypatch.setitem(globals(), "UNRELATED", [1])
+    monkeypatch.setattr(sys.modules[__name__], "layer", [1], raising=False)  # it has the name of an attribute
     monkeypatch.setattr(Net, "training_step", lambda self, batch: None)
     assert digest_of(Net()) == before
+
+
+class Gain(type):
+    gain = 1.0
+
+
+class OfMeta(Net, metaclass=Gain):
+    def forward(self, x):
+        return super().forward(x) * type(type(self)).gain
+
+
+def test_attributes_of_a_metaclass_count(monkeypatch):
+    before = digest_of(OfMeta())
+    monkeypatch.setattr(Gain, "gain", 2.0)
+    assert digest_of(OfMeta()) != before
 
 
 def test_settings_of_a_class_and_buffers_count_by_content(monkeypatch):

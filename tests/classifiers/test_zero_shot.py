@@ -416,6 +416,23 @@ def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
     assert {row["image_id"]: row["target"] for row in records}.items() <= by_id.items()
 
 
+@pytest.mark.slow
+def test_prompts_of_a_run_go_to_the_models_that_take_texts(folder, resnet, shapes, tmp_path):
+    settings = RUN | {"dataset": str(shapes), "explainers": "random", "limit": 4}
+    with pytest.raises(UserError, match="does not compare pictures with texts"):
+        sb.run(**settings, model=str(resnet), prompts="a {}", out=tmp_path / "none")
+    with pytest.raises(UserError, match=r"compares pictures with texts; give prompts .*--prompts"):
+        sb.run(**settings, model=str(resnet), target=f"predicted-by:{folder('clip')}", out=tmp_path / "none")
+    sb.run(**settings, model=str(folder("clip")), prompts="a {}", out=tmp_path / "clip")
+    by_name = sb.run(**settings, model=str(resnet), prompts="a {}", target=f"predicted-by:{folder('clip')}",
+                     out=tmp_path / "by_name")  # fmt: skip
+    by_run = sb.run(**settings, model=str(resnet), target=f"predicted-by:{tmp_path / 'clip'}", out=tmp_path / "by_run")
+    assert cells(by_name) == cells(by_run)
+    with pytest.raises(UserError, match="does not compare pictures with texts"):  # and no prompts are ignored
+        sb.run(**settings, model=str(resnet), prompts="a {}", target=f"predicted-by:{tmp_path / 'clip'}",
+               out=tmp_path / "none")  # fmt: skip
+
+
 def test_underscores_of_class_names_become_spaces(folder):
     spec, objects = describe({"dataset": "d", "model": "m", "explainers": [], "metrics": [], "out": "o",
                               "prompts": "a {}"})  # fmt: skip

@@ -139,6 +139,39 @@ def test_other_prompts_are_another_network(shapes, tmp_path):
     first, other = run(0, "first"), run(1, "other")
     assert {name for name, _ in first}.isdisjoint(name for name, _ in other)
     assert first[0][1] != other[0][1]
-    with pytest.raises(UserError, match="holds a run with another model; choose another --out"):
+    with pytest.raises(UserError, match=r"another model \(different settings, different logits .*\); choose another"):
         run(1, "first")
     assert run(0, "first") == first
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale=1.0, bias=0.0, kind=nn.ReLU):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tower = nn.Sequential(nn.Conv2d(3, 8, 4, 4), kind(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.scale = scale
+        with torch.no_grad():
+            self.tower[0].bias += bias
+
+    def forward(self, x):
+        return self.scale * self.tower(x)
+
+
+def test_what_differs_in_another_model_is_named(shapes, tmp_path):
+    def run(mean=0.5, **settings):
+        given = {"mean": mean, "std": 0.5, "device": "cpu"}
+        return go(shapes, tmp_path / "run", sb.load_classifier(Scaled(**settings), **given))
+
+    run()
+    logits = "different logits for fixed pictures"
+    for settings, words in (
+        ({"scale": 2.0}, f"different settings, {logits}"),
+        ({"scale": 1}, "different settings, equal logits for fixed pictures"),  # an int for a float
+        ({"bias": 0.5}, f"different weights, {logits}"),
+        ({"mean": 0.4}, f"different normalisation, {logits}"),
+        ({"kind": nn.GELU, "bias": 0.5}, f"different classes or code and settings and weights, {logits}"),
+    ):
+        with pytest.raises(UserError) as error:
+            run(**settings)
+        assert f"holds a run with another model ({words}); choose another --out" in str(error.value)
+    run()

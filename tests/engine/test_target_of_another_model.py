@@ -84,7 +84,7 @@ def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, mo
     for name, error in (("halves", MemoryError("out of memory")), ("one-by-one", RuntimeError("one, please"))):
         sizes = []
 
-        def load(path, error=error, sizes=sizes, **options):
+        def load(path, texts, is_required, error=error, sizes=sizes, **options):
             classifier = sb.load_classifier(path, **options)
             forward = classifier.forward
 
@@ -97,7 +97,7 @@ def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, mo
             classifier.forward = picky
             return classifier
 
-        monkeypatch.setattr(predicted_by, "load_classifier", load)
+        monkeypatch.setattr(predicted_by, "load_with_texts", load)
         got = run(world, name, target=f"predicted-by:{world[3]}", limit=8, explainers=["gradcam"])
         assert {1, 4} <= set(sizes)
         assert values(got) == values(expected)

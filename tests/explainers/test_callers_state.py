@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.flop_counter import FlopCounterMode
 
 import saliency_bench as sb
 from saliency_bench import load_classifier, load_explainer, targets
@@ -80,6 +81,7 @@ STATES = {
     "another device": lambda: torch.device("meta"),
     "products": lambda: products("medium"),
     "anomalies": lambda: torch.autograd.set_detect_anomaly(True),
+    "counted operations": lambda: FlopCounterMode(display=False),
     "eager only": lambda: torch.compiler.set_stance("fail_on_recompile"),
 }
 

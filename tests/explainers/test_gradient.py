@@ -7,6 +7,7 @@ from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.errors import UserError
+from saliency_bench.map_sources.choice import fitting
 
 # A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
 KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)
@@ -57,6 +58,65 @@ def test_agrees_with_differences(peer):
                 up, down = (model(peer.inputs + sign * step / std).softmax(dim=1) for sign in (1, -1))
             expected += ((up - down) * target).sum(dim=1) / 2e-6
         torch.testing.assert_close(ours[:, y, x].double(), expected, rtol=1e-3, atol=1e-7)
+
+
+class Stopped(nn.Module):
+    """Two convolutions a and b, which `forward` joins by a function of this network and their maps."""
+
+    def __init__(self, join):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(channels, 6, 3, padding=1) for channels in (3, 3, 6))
+        self.head, self.join = nn.Linear(6, 4), join
+
+    def forward(self, x):
+        return self.join(self, self.a(x).relu(), x)
+
+
+def logged(net, a, x):
+    net.last = a.detach().numpy()
+    with torch.no_grad():
+        net.second = net.b(x)
+    return net.head(a.mean((2, 3)))
+
+
+def normalised(net, a, x):
+    """Softmax over the pixels, which subtracts a maximum that cancels out."""
+    weights = (a - a.amax((2, 3), keepdim=True).detach()).exp()
+    return net.head((a * weights).sum((2, 3)) / weights.sum((2, 3)))
+
+
+def under_no_grad(net, a, x):
+    with torch.no_grad():
+        second = net.b(x).relu()
+    return net.head((a + second).mean((2, 3)))
+
+
+# join -> (explainers whose gradient leaves out a part, the one that is chosen)
+STOPPED = {
+    under_no_grad: (["gradient"], "rise"),
+    lambda net, a, x: net.head(a.mean((2, 3))) * a.data.mean((1, 2, 3))[:, None]: (["gradient", "gradcam"], "rise"),
+    lambda net, a, x: net.head(net.c(a + net.b(x).detach()).mean((2, 3))): (["gradient"], "gradcam"),
+    logged: ([], "gradcam"),
+    normalised: ([], "gradcam"),
+}
+
+
+@pytest.mark.parametrize("join", STOPPED)
+def test_a_part_without_gradients_is_named_where_it_counts(join, capsys):
+    torch.manual_seed(0)
+    network, images, target = Stopped(join).eval(), torch.rand(2, 3, 12, 12), targets.one_hot([0, 2], 4)
+    partial, chosen = STOPPED[join]
+    classifier = load_classifier(network, device="cpu", mean=0, std=1, size=12)
+    assert fitting(classifier, images)[0] == chosen
+    for name in ("gradient", "smoothgrad", "gradcam"):
+        if name == "gradcam" and join is under_no_grad:  # refused: no layer holds all evidence
+            continue
+        classifier = load_classifier(network, device="cpu", mean=0, std=1, size=12)
+        for _ in range(2):
+            load_explainer(name)(classifier, images, target)
+        assert capsys.readouterr().err.count("computes a part of its forward without gradients") == (
+            name in partial or (name == "smoothgrad" and "gradient" in partial)
+        )
 
 
 def test_bad_options(peer):

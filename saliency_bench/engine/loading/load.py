@@ -3,22 +3,21 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from saliency_bench.bound_explainer import Explainer, as_explainer, registered_explainer
 from saliency_bench.bound_metric import Metric, as_metric, check_without_people, registered_metric
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.own_networks import refuse_own
 from saliency_bench.data.fingerprints import column_of
 from saliency_bench.engine.checkpoint_writing import base_of
 from saliency_bench.engine.context import RunContext, starts_from_base
 from saliency_bench.engine.loaded import Question, Retraining
+from saliency_bench.engine.loading.predicted_by import names_a_model
 from saliency_bench.engine.loading.question import class_names, explainable, logits_of, question_of
 from saliency_bench.engine.loading.table import Table, table_of
-from saliency_bench.engine.loading.texts import texts_for
+from saliency_bench.engine.loading.texts import load_with_texts, texts_for
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import Selection, labelled, training_splits
@@ -57,11 +56,12 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     for model in (spec.model, spec.other_model):
         if isinstance(model, str):
             refuse_own(model)
-    classifier = load_classifier(
+    classifier = load_with_texts(
         object_of(spec.model, objects),
+        texts_for(spec, objects, table.names),
+        is_required=spec.other_model is None and not names_a_model(spec.target),
         device=spec.device if device is None else device,
         activation=spec.activation,
-        **texts_for(spec, objects, table.names),
         **spec.computing,
     )
     question = question_of(spec, objects, table, metrics, classifier)
@@ -89,7 +89,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     )
     if spec.other_model is None:
         return context
-    return replace(context, other=_of_other_model(context, object_of(spec.other_model, objects)))
+    return replace(context, other=_of_other_model(context, objects))
 
 
 def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
@@ -102,12 +102,12 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
         )
 
 
-def _of_other_model(context: RunContext, model: Any) -> RunContext:
+def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
     """Return the same run of another classifier, whose label is another column.
 
     Args:
         context: the run.
-        model: the other model.
+        objects: the Python objects that the spec mentions.
 
     Raises:
         UserError: The model takes images prepared in another way, or its classes are not those of the column.
@@ -115,7 +115,13 @@ def _of_other_model(context: RunContext, model: Any) -> RunContext:
     spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
     rows = labelled(context.data.published, column)
     names = class_names(rows)
-    classifier = load_classifier(model, device=known.device, **spec.computing)
+    classifier = load_with_texts(
+        object_of(spec.other_model, objects),
+        texts_for(spec, objects, names),
+        is_required=known.prompts is None and not names_a_model(spec.target),
+        device=known.device,
+        **spec.computing,
+    )
     if classifier.geometry != known.geometry:
         raise UserError(
             f"the other model, {classifier.id}, takes images {classifier.geometry}, the model {known.geometry}; give "

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.own_networks import refuse_own
 from saliency_bench.engine.answers import answers_of
 from saliency_bench.engine.classified import classified
 from saliency_bench.engine.loading.table import Table
-from saliency_bench.engine.loading.texts import texts_for
+from saliency_bench.engine.loading.texts import load_with_texts, texts_for
+from saliency_bench.engine.python_objects import Objects
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
 from saliency_bench.results.manifest import MANIFEST, read_manifest
@@ -36,12 +36,13 @@ Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
 
 
 def predicted_by(
-    spec: RunSpec, table: Table, model: Classifier, classes: int
+    spec: RunSpec, objects: Objects, table: Table, model: Classifier, classes: int
 ) -> tuple[TargetRule, NetworkAnswers | None]:
     """Return the target rule for `predicted-by:MODEL`, and that model's answers to fixed pictures.
 
     Args:
         spec: The settings of the run.
+        objects: The Python objects that the spec mentions.
         table: Samples of the run.
         model: Classifier of the run; targets are among its classes.
         classes: Number of logits of that classifier.
@@ -51,11 +52,12 @@ def predicted_by(
             same weights and settings but other logits for fixed pictures.
     """
     name = spec.target.removeprefix(PREDICTED_BY)
-    if (Path(name).expanduser() / MANIFEST).is_file():
+    if not names_a_model(spec.target):
         labels, identity, title, answers, predicted = _of_run(Path(name).expanduser(), spec, table)
     else:
         refuse_own(name)
-        other = load_classifier(name, device=model.device, **spec.computing)
+        texts, is_required = texts_for(spec, objects, table.names), model.prompts is None and spec.other_model is None
+        other = load_with_texts(name, texts, is_required, device=model.device, **spec.computing)
         labels, title = other.labels, public_name(other.id, other.repo is None)
         identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
         answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
@@ -71,6 +73,12 @@ def predicted_by(
     if places != list(range(len(places))):  # the models have their classes in another order
         identity = f"{identity} {hash_of(places)}"
     return TargetRule(f"{PREDICTED_BY}{title}", f"predicted-by {identity}", by_id), answers
+
+
+def names_a_model(target: str) -> bool:
+    """Return whether a target rule is `predicted-by:` a model, not the folder of a run."""
+    name = Path(target.removeprefix(PREDICTED_BY)).expanduser()
+    return target.startswith(PREDICTED_BY) and not (name / MANIFEST).is_file()
 
 
 def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
@@ -137,7 +145,7 @@ def _labels(spec: RunSpec, table: Table, digest: str, folder: Path) -> list[str]
         return None
     try:
         refuse_own(spec.model)
-        classifier = load_classifier(spec.model, device="cpu", **texts_for(spec, {}, table.names))
+        classifier = load_with_texts(spec.model, texts_for(spec, {}, table.names), is_required=False, device="cpu")
     except UserError:
         return None
     if classifier.digest != digest:

@@ -1,8 +1,11 @@
-"""Fill the prompts of a run with the class names of the dataset."""
+"""Load the models of a run with its prompts, filled with the class names of the dataset."""
 
 from typing import Any
 
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.prompts import read_prompts
+from saliency_bench.classifiers.zero_shot import NoTextsError
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.errors import UserError
 from saliency_bench.spec import RunSpec
@@ -28,3 +31,23 @@ def texts_for(spec: RunSpec, objects: Objects, names: list[str] | None) -> dict[
             "each class in a JSON file {class: [texts]}"
         )
     return {"prompts": prompts, "labels": [name.replace("_", " ") for name in names]}
+
+
+def load_with_texts(model: Any, texts: dict[str, Any], is_required: bool, **settings: Any) -> Classifier:
+    """Load a model of a run with its prompts.
+
+    Args:
+        model: What `load_classifier` takes.
+        texts: What `texts_for` returns.
+        is_required: Whether the model must take texts; otherwise it is loaded without them if it takes none.
+        **settings: Further settings of `load_classifier`.
+
+    Raises:
+        UserError: The model cannot be loaded, or it takes no texts although it must.
+    """
+    try:
+        return load_classifier(model, **texts, **settings)
+    except NoTextsError:
+        if is_required:
+            raise
+        return load_classifier(model, **settings)
