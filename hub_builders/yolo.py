@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError, one_line
@@ -24,6 +23,7 @@ from saliency_bench.hub_builders import _coco, _examples, _multilabel, _own
 from saliency_bench.hub_builders._source import base_with, files_below, needed, picture_of, text_of
 from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned
+from saliency_bench.utils.plain_yaml import parse_yaml
 
 VERSION = "1"
 OWN_DATA = "images"
@@ -199,8 +199,8 @@ def _content(path: Path) -> dict[str, object]:
     if path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
     try:
-        content = yaml.load(text_of(path), yaml.BaseLoader)  # texts only, so that `no` stays a name
-    except (yaml.YAMLError, RecursionError) as error:
+        content = parse_yaml(text_of(path), texts=True)  # texts only, so that `no` stays a name
+    except ValueError as error:
         raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
     return content if isinstance(content, dict) else {}
 

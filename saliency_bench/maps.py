@@ -113,15 +113,15 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
     """
     if isinstance(values, list | tuple):
         values = [read_array(name, item, shape) if hasattr(item, "detach") else item for item in values]
-    elif hasattr(values, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
-        values = values.detach().cpu()
-        values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
     try:
+        if hasattr(values, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
+            values = values.detach().cpu().resolve_neg()
+            values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
         array = np.asarray(values)
         if array.dtype.kind not in "biuf" and values is not None:
             raise TypeError(f"{array.dtype} is not a real number type")
         return array
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # the last of a meta, sparse or quantised tensor
         raise ValueError(f"{name} must be real numbers of shape {shape}, all of one size") from error
 
 

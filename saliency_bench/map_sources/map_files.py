@@ -22,10 +22,13 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.map_sources.tensor_files import load_tensor
 from saliency_bench.maps import read_array
 from saliency_bench.spec import MAP_FORMS
-from saliency_bench.utils.files import check_readable, check_regular, load_arrays, read_bytes, read_header
+from saliency_bench.utils.files import check_regular, load_arrays, read_bytes, read_header
 
+# what zipfile and its readers raise for a damaged, encrypted or unusual archive
+DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zlib.error, BadZipFile)
 BATCH = 16  # rows of Parquet in memory at once
 LARGEST_TENSOR = 2**28  # bytes of a .pt file: a tensor that is a part of another one is saved with all of that
 GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L")
@@ -171,7 +174,7 @@ def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     """Return the array of an .npz file."""
     try:
         arrays = list(load_arrays(path, 32 * prod(shape) + 10_000).values())
-    except (OSError, EOFError, KeyError, ValueError, zlib.error, BadZipFile) as error:
+    except DAMAGED as error:
         raise UserError(f"{path} is not an .npz file of one array ({one_line(error)})") from error
     if len(arrays) != 1:
         raise UserError(f"{path} holds {len(arrays)} arrays; save one in each file")
@@ -179,18 +182,15 @@ def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
 
 
 def _tensor(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the tensor of a .pt file, as torch.save writes it; only tensors are read from it."""
-    import torch
-
+    """Return the tensor of a .pt file, as torch.save writes it."""
     try:
-        check_readable(path, max(LARGEST_TENSOR, 32 * prod(shape)))
-        tensor = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever torch raises for a damaged file
-        raise UserError(f"{path} is not a .pt file of one tensor ({one_line(error, 100)})") from error
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
-        raise UserError(f"{path} holds a {type(tensor).__name__}, not a tensor of numbers; save the maps alone")
-    tensor = tensor.detach()
-    return _of_shape(path, (tensor.float() if tensor.is_floating_point() else tensor).numpy(), shape, size)
+        tensor = load_tensor(path, max(LARGEST_TENSOR, 32 * prod(shape)))
+    except DAMAGED as error:
+        raise UserError(
+            f"{path} is not a .pt file of one tensor ({one_line(error, 150)}); save the maps alone, as "
+            "torch.save(maps.detach().cpu().clone(), file)"
+        ) from error
+    return _of_shape(path, tensor, shape, size)
 
 
 READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, shape, size of a map) -> array}

@@ -153,26 +153,6 @@ def _items(container: dict | list) -> Iterable:
     return container.values() if isinstance(container, dict) else container
 
 
-def parse_yaml(content: bytes | str) -> Any:
-    """Return the content of plain YAML.
-
-    Raises:
-        yaml.YAMLError: It is not YAML, or has a key twice, of which YAML would take the last.
-    """
-    import yaml
-
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where it is, is 10 times faster
-
-    class UniqueKeys(loader):
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]} stands twice", node.start_mark)
-            return super().construct_mapping(node, deep)
-
-    return yaml.load(content, UniqueKeys)
-
-
 def read_json(path: Path) -> dict:
     """Return the content of a JSON file; raise UserError if it cannot be read."""
     try:
@@ -200,14 +180,22 @@ def load_arrays(
 
     check_readable(path, most)
     with zipfile.ZipFile(path) as packed:
-        members = packed.infolist()
-        if sum(member.file_size for member in members) > most:
-            raise ValueError(f"its arrays unpack to more than {most:,} bytes")
-        for member in members:
+        check_members(packed, most)
+        for member in packed.infolist():
             if names is None or member.filename.removesuffix(".npy") in names:
                 _check_header(packed, member)
     with np.load(path, allow_pickle=False) as stored:
         return {name: stored[name] for name in (stored.files if names is None else names)}
+
+
+def check_members(packed: zipfile.ZipFile, most: int) -> None:
+    """Raise ValueError for an archive that unpacks to more than `most` bytes, or has two members of one name."""
+    members = packed.infolist()
+    if sum(member.file_size for member in members) > most:
+        raise ValueError(f"its arrays unpack to more than {most:,} bytes")
+    name, times = Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
+    if times > 1:  # readers differ in which one they take
+        raise ValueError(f"it has {times} members called {one_line(ascii(name), 100)}")
 
 
 def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:

@@ -99,7 +99,9 @@ def test_hostile_yaml(tmp_path):
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
     cards = {
-        "aliases": f"---\n{bomb}---\n",
+        r"the alias \*a0": f"---\n{bomb}---\n",
+        r"it has the alias \*a0": f"---\na: 1\n---x: 2\n{bomb}---\n",  # which is not where the YAML ends
+        "out of range|must be in": "---\nday: 2001-99-99\n---\n",
         "cannot be read": "---\na: [\n---\n",
         "at most": "---\n" + "#" * 6_000_000 + "\n---\n",
     }
@@ -110,7 +112,7 @@ def test_hostile_yaml(tmp_path):
         assert "\n" not in str(caught.value)
     (folder / "README.md").unlink()
     (folder / ".huggingface.yaml").write_text(bomb)
-    with pytest.raises(UserError, match="aliases"):
+    with pytest.raises(UserError, match="the alias"):
         sb.load_dataset(folder)
     (folder / ".huggingface.yaml").write_text("a: !!python/object/apply:os.system ['touch ran']\n")
     with pytest.raises(UserError, match="could not determine a constructor"):

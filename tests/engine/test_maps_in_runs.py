@@ -2,6 +2,7 @@
 
 import os
 import re
+import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -98,7 +99,10 @@ def test_tensors_of_any_kind_are_maps(tmp_path):
     values = torch.arange(12.0).reshape(2, 2, 3)
     kinds = {
         "of a batch": values[1], "of a graph": (values[1] * values.requires_grad_())[1], "whole": values[1].int(),
-        "brain": values[1].bfloat16(),
+        "brain": values[1].bfloat16(), "half": values[1].half(), "double": values[1].double(), "bool": values[1] > 7,
+        "unsigned": values[1].to(torch.uint32), "turned": values.permute(1, 2, 0)[..., 1],
+        "one row": values[0, :1].expand(2, 3),
+        "of a module": torch.nn.Parameter(values[1]), "every other": torch.arange(24.0).reshape(4, 6)[::2, ::2],
     }  # fmt: skip
     for name, tensor in kinds.items():
         (tmp_path / name).mkdir()
@@ -113,29 +117,93 @@ class Opened:
         return os.mkdir, ("opened",)
 
 
+class OfAKind(torch.Tensor):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (Opened(), "is not a .pt file of one tensor"),
-        (np.zeros((2, 3)), "is not a .pt file of one tensor"),
-        ({"map": torch.zeros(2, 3)}, "holds a dict, not a tensor of numbers; save the maps alone"),
-        (torch.zeros(2, 3).to_sparse(), "not a tensor of numbers"),
-        (torch.zeros(2, 3, dtype=torch.complex64), "holds complex64, not numbers"),
-        (torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
-        (torch.full((2, 3), torch.nan), "the map holds NaN"),
-        (None, "is not a .pt file of one tensor"),
+        (lambda: Opened(), "(it holds posix.mkdir, not one dense tensor of numbers)"),
+        (lambda: np.zeros((2, 3)), "it holds numpy"),
+        (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save the maps alone"),
+        (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
+        (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
+        (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),
+        (lambda: torch.zeros(2, 3).as_subclass(OfAKind), "_rebuild_from_type_v2, not one dense tensor"),
+        (lambda: torch.zeros(2, 3, dtype=torch.complex64), "torch.ComplexFloatStorage, not one dense tensor"),
+        (lambda: torch.zeros(2, 3, dtype=torch.complex64).conj().imag, "save maps.resolve_neg().clone()"),
+        (lambda: torch.zeros(2, 3, dtype=torch.float8_e4m3fn), "torch.float8_e4m3fn, not one dense tensor"),
+        (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
+        (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
+        (lambda: torch.full((2, 3), torch.nan), "the map holds NaN"),
+        (lambda: torch.zeros(2**26 + 1), "of which at most 268,435,456 are read"),
     ],
 )
 def test_files_of_torch_that_hold_something_else(content, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "maps").mkdir()
-    torch.save(content, "maps/a.pt")
-    if content is None:
-        (tmp_path / "maps" / "a.pt").write_bytes(b"PK\x03\x04")
+    torch.save(content(), "maps/a.pt")
+    check_refused(tmp_path, words)
+
+
+def check_refused(folder, words):
     with pytest.raises(UserError, match=re.escape(words)) as caught:
-        dict(read_maps_of(tmp_path / "maps", "mine", ONE, (2, 3)))
+        dict(read_maps_of(folder / "maps", "mine", ONE, (2, 3)))
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "opened").exists()
+    assert "a.pt" in str(caught.value)
+    assert not (folder / "opened").exists()
+
+
+def repacked(path, change, kind=zipfile.ZIP_STORED, again=()):
+    """Write the archive of a tensor once more, with members changed, and some of them twice."""
+    torch.save(torch.zeros(2, 3), path)
+    with zipfile.ZipFile(path) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(path, "w", kind) as packed:
+        for name, content in members.items():
+            packed.writestr(name, change(name, content))
+            if name.rpartition("/")[2] in again:
+                packed.writestr(name, content)
+
+
+def of_pickle(change):
+    return lambda name, content: change(content) if name.endswith("data.pkl") else content
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (lambda name, content: content + bytes(2**29) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
+         "unpack to more than 268,435,456 bytes"),
+        (lambda name, content: content, {"again": ("data.pkl",)}, "2 members called 'a/data.pkl'"),
+        (lambda name, content: content, {"again": ("0",)}, "2 members called 'a/data/0'"),
+        (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description says"),
+        (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
+        (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),
+        (of_pickle(lambda content: b""), {}, "description cannot be read"),
+        (of_pickle(lambda content: content[:40]), {}, "description cannot be read"),
+        (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
+        (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "description is damaged"),
+        (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
+        (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it holds a NoneType"),  # a large index of the memo
+        (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
+        (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it holds a tuple"),
+    ],
+)  # fmt: skip
+def test_archives_of_torch_that_lie(change, options, words, tmp_path):
+    (tmp_path / "maps").mkdir()
+    repacked(tmp_path / "maps" / "a.pt", change, **options)
+    check_refused(tmp_path, words)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR."])
+def test_files_that_are_not_of_torch(content, tmp_path):
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps" / "a.pt").write_bytes(content)
+    check_refused(tmp_path, "is not the zip archive that torch.save writes")
 
 
 def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):

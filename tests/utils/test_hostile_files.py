@@ -4,12 +4,14 @@ import io
 import json
 import os
 import shutil
+import time
 import zipfile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from datasets import ClassLabel, Dataset, DatasetInfo, Features, Value
 from datasets import Image as DatasetImage
 from datasets.table import InMemoryTable
@@ -30,6 +32,7 @@ from saliency_bench.targets.label_maps import match
 from saliency_bench.targets.rules import load_rule
 from saliency_bench.utils.files import load_arrays, parse_json, read_json
 from saliency_bench.utils.pictures import LARGEST, UnreadableError, file_bytes
+from saliency_bench.utils.plain_yaml import parse_yaml
 
 NESTED = "[" * 100_000 + "]" * 100_000
 HUGE = 8 * 10**9
@@ -244,3 +247,52 @@ def test_what_is_whole_is_read(run):
     assert read_json(run / "summary.json")["format"]
     assert read_run(run).cells
     assert pq.read_table(run / "records.parquet").num_rows
+
+
+MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12))
+LAUGHS = "a0: &a0 [x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MERGES, "repeat more than"), (LAUGHS, "repeat more than"), ("a: &a [*a]", r"\*a refers to nothing before"),
+        ("a: *b", "alias"), (NESTED, "levels deep"), ("- " * 300 + "x", "levels deep"), ("{a: " * 300, "levels"),
+        ("a: " + "9" * 6000, "digits|too large"), ("a: 0x" + "f" * 6000, "too large"),
+        ("a: 1" + ":59" * 3000, "too large"), ("a: 1" + ":59" * 3000 + ".5", "OverflowError"),
+        ("a: 2001-99-99", "month"), ("a: 2001-01-01 00:00:00 +99:99", "offset|timedelta|strictly"),
+        ("a: !!timestamp x", "not fit its tag"), ("a: !!int ''", "not fit its tag"), ("a: !!bool x", "not fit its tag"),
+        ("a: !!binary 'a'", "base64"), ("? [a]\n: b", "unhashable"), ("a: 1\na: 2", "the key a stands twice"),
+        ("a: !!python/object/apply:os.mkdir [x]", "constructor"), ("a: [", "expected|did not find"),
+        ("\0", "not allowed|control"), ("--- a\n--- b", "document"), ("\ud800", "surrogates"),
+    ],
+)  # fmt: skip
+def test_every_error_of_yaml_is_a_line(text, words):
+    for kind in (text, text.encode("utf-8", "surrogatepass")):
+        start = time.monotonic()
+        with pytest.raises(ValueError, match=words if kind is text else ".") as caught:
+            parse_yaml(kind)
+        assert time.monotonic() - start < 2
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 350
+
+
+def test_yaml_may_refer_a_little():
+    text = "a: &a {x: 1, y: no}\nb: {<<: *a, z: [*a, 0x10, 1:30, 2001-09-09, 1.5]}"
+    parsed = parse_yaml(text)
+    assert parsed == yaml.safe_load(text)
+    assert parsed["b"]["z"][0] == {"x": 1, "y": False}
+    assert parse_yaml(text, texts=True)["a"]["y"] == "no"
+    for refused in (text, "a: &a 1\nb: *a"):
+        with pytest.raises(ValueError, match=r"it has the alias \*a"):
+            parse_yaml(refused, aliases=False)
+    keys = "\n".join(f"k{number}: {number}" for number in range(100_000))
+    assert len(parse_yaml(keys)) == 100_000
+
+
+def test_an_archive_with_a_member_twice_is_refused(tmp_path):
+    packed(path := tmp_path / "maps.npz", (6,), 6)
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as file:
+        file.writestr("ids.npy", b"")
+    with pytest.raises(ValueError, match=r"2 members called 'ids\.npy'"):
+        load_arrays(path)

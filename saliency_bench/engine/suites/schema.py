@@ -12,14 +12,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from saliency_bench import registry
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.spec import RunSpec, check_names
-from saliency_bench.utils.files import parse_yaml
+from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.plain_yaml import parse_yaml
 
 Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
@@ -531,12 +531,11 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
 def read_suite(path: Path) -> Suite:
     """Read a suite's file; UserError names the file and the first error in it."""
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        content = parse_yaml(read_bytes(path).decode("utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        text = one_line(error, 300).replace('in "<unicode string>", ', "")
-        raise UserError(f"{path} cannot be read as YAML: {text}") from error
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read as YAML: {one_line(error, 300)}") from error
     try:
         return Suite.model_validate(content)
     except UserError as error:

@@ -21,6 +21,7 @@ from saliency_bench.leaderboard.source import Source
 from saliency_bench.results.cell import Hash, StrictModel, Text, field_line
 from saliency_bench.utils.bounded import bounded
 from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.plain_yaml import parse_yaml
 
 FILE = "core.yaml"
 LARGEST = 100_000  # bytes
@@ -56,11 +57,11 @@ class Core(StrictModel):
 def read_core(path: str | Path) -> Core:
     """Read a core. Raise UserError that names file and field if it is invalid."""
     try:
-        content = yaml.safe_load(read_bytes(Path(path), LARGEST))
+        content = parse_yaml(read_bytes(Path(path), LARGEST), aliases=False)
         return Core.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path}: {field_line(error)}") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.utils.files import parse_yaml, read_bytes
+from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.plain_yaml import parse_yaml
 
 DEFAULT = Path(__file__).with_name("questions.yaml")
 LARGEST = 2**16  # bytes of a file
@@ -27,7 +26,7 @@ def read_questions(path: str | Path | None = None) -> dict[str, Any]:
     path = DEFAULT if path is None else Path(path)
     try:
         content = parse_yaml(read_bytes(path, LARGEST))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as YAML: {one_line(error)}") from error
     if not isinstance(content, dict) or content.keys() != {"scale", "questions"}:
         raise UserError(f"{path} holds scale, a list, and questions, a mapping of ids to texts, and nothing else")
