@@ -10,8 +10,9 @@ Honeypots are images whose mask the dataset knows: everybody gets them, one amon
 place drawn for each person. They are no part of consensus and agreement.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from saliency_bench.studies.database import differences
 from saliency_bench.studies.growing import grow, revised
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.owner_actions import excluded
+from saliency_bench.studies.places import Places
 from saliency_bench.studies.practice import attempts, feedback, is_over, score
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
@@ -200,9 +202,11 @@ class Annotating:
         """Return what the page of a person shows: progress, and the next images; first those of practice."""
         if (practising := self._practising(person)) is not None:
             return practising
-        answered = [unit for unit in self.study.answered(person) if unit not in self.practice]
-        redo = self._rejected(person)
-        waiting = self._waiting(person, answered)
+        self.places.refresh()
+        practice = set(self.practice)
+        answered = [unit for unit in self.places.answered(person) if unit not in practice]
+        redo = self.places.sent_back(person)
+        waiting = self._waiting(person)
         tasks = [self._task(unit, person, comment) for unit, comment in redo.items()]
         tasks += [self._task(unit) for unit in waiting]
         done = len(answered) - len(redo)
@@ -236,7 +240,8 @@ class Annotating:
 
     def _given(self, person: str) -> list[str]:
         """Return the units that a person was given, without those of practice."""
-        return [entry.unit for entry in self.study.assignments(person) if entry.unit not in self.practice]
+        practice = set(self.practice)
+        return [unit for unit in self.places.given(person) if unit not in practice]
 
     def _known(self, unit: str) -> np.ndarray:
         """Return the known mask of a honeypot or an image of practice."""
@@ -248,56 +253,61 @@ class Annotating:
         """Return the dataset's mask of an image, like `StudyImages.known_mask`, with the mask values of the study."""
         return self.images.known_mask(unit, self.settings.get("foreground", ""))
 
+    @cached_property
+    def places(self) -> Places:
+        """Who was given which unit."""
+        return Places(self.study, self.images.units)
+
+    @property
+    def _drawable(self) -> np.ndarray:
+        """Whether each unit of `places.order` may be drawn: those that can be shown, but honeypots and practice."""
+        return self._shown_of(frozenset(self.images.unshown))
+
+    @cached_property
+    def _shown_of(self) -> Callable[[Set[str]], np.ndarray]:
+        """The function of `_drawable`, whose last result is kept."""
+        units, order = set(self.units), self.places.order
+        return lru_cache(1)(lambda unshown: np.array([unit in units and unit not in unshown for unit in order], bool))
+
+    def _left(self, person: str) -> np.ndarray:
+        """Return the units that may be given to a person, as `Places.left`."""
+        return self.places.left(person, self._drawable, self.settings["annotators"], self.lease_hours)
+
     def _total(self, person: str) -> int:
         """Return how many images this person will have done in the end, if nobody else takes any.
 
         They are counted as `_waiting` gives them, so that the honeypots to come are among them.
         """
-        units, most = self._drawable(), self.settings["per_person"]
-        assigned = set(self._given(person))
-        taken = self.study.takers(**self._places())
-        left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
-        place, pots = len(assigned), sum(unit not in assigned for unit in self.honeypots)
-        while left or pots:
-            is_due = pots and self._is_honeypot_due(person, place)
+        given, most = self._given(person), self.settings["per_person"]
+        left, place = len(self._left(person)), len(given)
+        pots = len(set(self.honeypots) - set(given))
+        while pots:
+            is_due = self._is_honeypot_due(person, place)
             if not is_due and not left:
                 break
-            place, left, pots = place + 1, left - (not is_due), pots - bool(is_due)
-        return min(place, most) if most else place
+            place, left, pots = place + 1, left - (not is_due), pots - is_due
+        return min(place + left, most) if most else place + left
 
-    def _waiting(self, person: str, answered: list[str]) -> list[str]:
+    def _waiting(self, person: str) -> list[str]:
         """Return the units that are given to a person and not answered, up to `AHEAD`.
 
         Further ones are drawn for that.
         """
-        most, done = self.settings["per_person"], set(answered)
+        most, done = self.settings["per_person"], set(self.places.answered(person))
         given = self._given(person)
         waiting = [unit for unit in given if unit not in done]
         while len(waiting) < AHEAD and not (most and len(given) >= most):
             before = len(given)
             if pot := self._honeypot(person, given):
                 self.study.assign(person, [pot])
+                self.places.refresh()
             else:
-                self.study.draw(person, self._drawable(), per_unit=self.settings["annotators"],
-                                open_units=len(waiting) + 1, **self._places())  # fmt: skip
+                self.places.draw(person, self._drawable, self.settings["annotators"], lease_hours=self.lease_hours)
             given = self._given(person)
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
                 break
         return waiting[:AHEAD]
-
-    def _drawable(self) -> list[str]:
-        """Return the units that people are given, apart from honeypots and practice: those that can be shown."""
-        return [unit for unit in self.units if unit not in self.images.unshown]
-
-    def _places(self) -> dict[str, Any]:
-        """Return whose places count, as keyword arguments of `Study.takers`; what was skipped goes to others."""
-        return {
-            "lease_hours": self.lease_hours,
-            "without": excluded(self.study),
-            "undone": self._sent_back(),
-            "passed": self.study.answered_as("skip"),
-        }
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
         """Return the honeypot that is due at the next place of a person's order, if there is such."""
@@ -311,21 +321,6 @@ class Annotating:
         every = self.settings["honeypot_every"]
         block, at = divmod(place, every)
         return at == seed_of(self.study.seed, "honeypot", person, block) % every
-
-    def _sent_back(self) -> set[tuple[str, str]]:
-        """Return (person, unit) of the last answers that a reviewer sent back; they go to others once the person left.
-
-        What the person still corrects counts again.
-        """
-        reviews = self.study.reviews()
-        last = self.study.answers(masks=False) if reviews else []
-        return {(answer.person, answer.unit) for answer in last if _verdict(reviews, answer) == "reject"}
-
-    def _rejected(self, person: str) -> dict[str, str]:
-        """Return {unit: comment} of this person's answers that a reviewer sent back."""
-        reviews = self.study.reviews()
-        last = self.study.answers(person, masks=False)
-        return {answer.unit: reviews[answer.id].comment for answer in last if _verdict(reviews, answer) == "reject"}
 
     def _task(self, unit: str, person: str | None = None, comment: str | None = None) -> dict[str, Any]:
         """Return an image as the page gets to know it; of one that was sent back, also the answer and the comment."""
@@ -350,11 +345,11 @@ class Annotating:
     def task_again(self, person: str, unit: str) -> dict[str, Any]:
         """Return an image that a person has answered, to correct the answer."""
         self._check_given(person, unit)
-        return self._task(unit, person, self._rejected(person).get(unit))
+        return self._task(unit, person, self.places.sent_back(person).get(unit))
 
     def _check_given(self, person: str, unit: str) -> None:
         """Raise UserError for an image that this person was not given."""
-        if unit not in (assignment.unit for assignment in self.study.assignments(person)):
+        if not self.places.is_given(person, unit):
             raise UserError("this image was not given to you; reload the page")
 
     def save(self, person: str, sent: dict[str, Any]) -> Answer:
@@ -391,9 +386,7 @@ class Annotating:
         """Return whether a person may see an image: annotators see those that they were given."""
         if unit not in self.images.positions:
             return False
-        return person.role == "reviewer" or unit in {
-            assignment.unit for assignment in self.study.assignments(person.name)
-        }
+        return person.role == "reviewer" or self.places.is_given(person.name, unit)
 
     # for reviewers
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import local
+from threading import Lock, local
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, insert, inspect, select
@@ -67,6 +67,7 @@ class Database:
             raise UserError(f"{self.text} needs the library psycopg: pip install 'psycopg[binary]'") from error
         if self.path is not None:
             prepare_sqlite(self.engine)
+        self._queue = Lock()
         self._of_thread = local()  # `.writer`: the connection of the transaction that this thread writes in
         try:
             self._open(create)
@@ -103,7 +104,8 @@ class Database:
 
         It is stored whole or not at all, and only one of a store runs at a time.
         """
-        with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+        # Threads of one server queue here: SQLite polls for its lock, and whoever polls may wait for many others.
+        with self._queue, self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if self.path is None:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
             self._of_thread.writer = connection

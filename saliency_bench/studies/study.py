@@ -1,7 +1,6 @@
 """One study of a store: its people, what they are asked, what they answered, and the reviews."""
 
 import secrets
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -231,65 +230,6 @@ class Study:
             self._append(connection, person, units)
             return self.assignments(person)
 
-    def draw(
-        self,
-        person: str,
-        units: Sequence[str],
-        *,
-        per_unit: int,
-        open_units: int = 1,
-        lease_hours: float = LEASE_HOURS,
-        without: Collection[str] = (),
-        undone: Collection[tuple[str, str]] = (),
-        passed: Collection[tuple[str, str]] = (),
-    ) -> list[Assignment]:
-        """Return what a person is asked now: up to `open_units` assignments without an answer, the first of them first.
-
-        Where there are fewer, further units are drawn: those given to the fewest people first, equal ones in an order
-        seeded by study and unit. [] where nothing is left for this person.
-
-        Args:
-            person: the pseudonym.
-            units: that may be drawn.
-            per_unit: people that a unit is given to at most.
-            open_units: assignments without an answer.
-            lease_hours: a person who has done nothing for so long counts only for what was answered.
-            without: people who do not count at all.
-            undone: (person, unit) whose answer counts only while the person is at work, as it was sent back.
-            passed: (person, unit) that do not count, as the person has left the unit to others.
-        """
-        with self.store.writing() as connection:
-            assigned, answered = self.assignments(person), set(self.answered(person))
-            waiting = [assignment for assignment in assigned if assignment.unit not in answered]
-            if missing := open_units - len(waiting):
-                given = {assignment.unit for assignment in assigned}
-                takers = self.takers(lease_hours, without, undone, passed)
-                left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
-                left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
-                self._append(connection, person, left[: max(missing, 0)])
-                waiting = [assignment for assignment in self.assignments(person) if assignment.unit not in answered]
-        return waiting
-
-    def takers(
-        self,
-        lease_hours: float = LEASE_HOURS,
-        without: Collection[str] = (),
-        undone: Collection[tuple[str, str]] = (),
-        passed: Collection[tuple[str, str]] = (),
-    ) -> dict[str, int]:
-        """Return {unit: people who answered it, or hold it: they were given something or answered so lately}.
-
-        The arguments are those of `draw`.
-        """
-        done, taken = (
-            select(table.c.person, table.c.unit).where(table.c.study == self.id) for table in (answers, assignments)
-        )
-        with self.store.reading() as connection:
-            answered, given = (connection.execute(query).tuples().all() for query in (done, taken))
-        active, pairs = self.active(lease_hours), set(answered) - set(undone)
-        taking = {(person, unit) for person, unit in given if person not in without} - set(passed)
-        return Counter(unit for person, unit in taking if person in active or (person, unit) in pairs)
-
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
         """Return what a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
 
@@ -344,9 +284,13 @@ class Study:
         assigned = self.assignments(person)
         given, first = {assignment.unit for assignment in assigned}, len(assigned)
         new = [check_text("unit", unit) for unit in dict.fromkeys(units) if unit not in given]
+        self.append_new(connection, person, new, first)
+
+    def append_new(self, connection: Connection, person: str, units: Iterable[str], first: int) -> None:
+        """Append units that a person was not given yet, within a transaction; `first` is the next position."""
         rows = [
             {"study": self.id, "person": person, "unit": unit, "position": first + index, "created": now()}
-            for index, unit in enumerate(new)
+            for index, unit in enumerate(units)
         ]
         if rows:
             connection.execute(insert(assignments), rows)
@@ -438,14 +382,6 @@ class Study:
         rows = select(answers.c.unit).where(answers.c.study == self.id, answers.c.person == person)
         with self.store.reading() as connection:
             return list(dict.fromkeys(connection.scalars(rows.order_by(answers.c.id))))
-
-    def answered_as(self, kind: str) -> set[tuple[str, str]]:
-        """Return (person, unit) whose last answer has this `kind` in its payload."""
-        rows = select(answers.c.person, answers.c.unit).where(
-            answers.c.id.in_(self._last()), answers.c.payload["kind"].as_string() == kind
-        )
-        with self.store.reading() as connection:
-            return set(connection.execute(rows).tuples())
 
     def _last(self) -> Select[Any]:
         """Return a query of the last revision of each person and unit."""

@@ -84,16 +84,21 @@ def test_what_was_given_while_the_clock_was_ahead_comes_back_once_it_is_right(an
     assert len(annotating.state(people[2])["tasks"]) == 2
 
 
-def test_whoever_answers_keeps_what_they_hold(annotating):
+def test_whoever_answers_keeps_what_they_hold(annotating, monkeypatch):
     """The lease runs from the last thing that a person did: an image given long ago is kept by whoever is at work."""
     first, second = (annotating.study.join(f"{number:032}").name for number in range(2))
-    units = [task["unit"] for task in annotating.state(first)["tasks"]]
-    with annotating.study.store.engine.begin() as connection:  # as if it was given two hours ago
-        connection.exec_driver_sql("DROP TRIGGER assignment_no_UPDATE")
-        connection.exec_driver_sql("UPDATE assignment SET created = '2020-01-01T00:00:00.000000+00:00'")
-    assert annotating.study.takers() == {}
+    with monkeypatch.context() as two_hours_ago:
+        two_hours_ago.setattr("saliency_bench.studies.study.now", lambda: hours_ago(2))
+        units = [task["unit"] for task in annotating.state(first)["tasks"]]
+    places = annotating.places
+
+    def taken():
+        places.refresh()
+        return {places.order[index] for index in places.counts().nonzero()[0]}
+
+    assert taken() == set()
     annotating.study.record(first, units[0], "a random request of the first", {"kind": "no_region"})
-    assert set(annotating.study.takers()) == set(units)
+    assert taken() == set(units)
     assert not {task["unit"] for task in annotating.state(second)["tasks"]} & set(units)
 
 

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -17,6 +18,10 @@ from sqlalchemy.exc import DBAPIError
 from saliency_bench.errors import UserError
 from saliency_bench.studies import study as study_module
 from saliency_bench.studies import tables
+from saliency_bench.studies.database import hours_ago, lately
+from saliency_bench.studies.events import add_event
+from saliency_bench.studies.owner_actions import excluded
+from saliency_bench.studies.places import Places
 from saliency_bench.studies.store import Store
 
 UNITS = [f"image-{index}" for index in range(12)]
@@ -127,13 +132,23 @@ def test_units_are_asked_in_the_order_of_the_assignment(store):
     assert study.assignments("p-b") == []
 
 
+def draw_units(places, person, per_unit=1, count=1):
+    """Draw from all units; return what the person is asked, the first of it first."""
+    places.refresh()
+    if not (waiting := set(places.given(person)) - set(places.answered(person))):
+        places.draw(person, np.ones(len(places.order), bool), per_unit, count)
+        waiting = set(places.given(person)) - set(places.answered(person))
+    return [unit for unit in places.given(person) if unit in waiting]
+
+
 def test_every_unit_goes_to_so_many_people_and_to_nobody_twice(store):
     study = made(store)
+    places = Places(study, UNITS)
     seen = {}
     for person in ("p-a", "p-b", "p-c", "p-d"):
-        while waiting := study.draw(person, UNITS, per_unit=2):
-            unit = waiting[0].unit
-            assert study.draw(person, UNITS, per_unit=2)[0].unit == unit, "it stays until it is answered"
+        while waiting := draw_units(places, person, 2):
+            unit = waiting[0]
+            assert draw_units(places, person, 2)[0] == unit, "it stays until it is answered"
             study.record(person, unit, f"{person} {unit}", 1)
             seen.setdefault(unit, []).append(person)
             if len(seen) == 7 and person == "p-a":
@@ -147,17 +162,81 @@ def test_the_units_of_the_fewest_people_come_first(store):
     for unit in UNITS[1:]:
         study.record("p-a", unit, unit, 1)
         study.assign("p-a", [unit])
-    assert study.draw("p-b", UNITS, per_unit=9)[0].unit == UNITS[0]
+    assert draw_units(Places(study, UNITS), "p-b", 9)[0] == UNITS[0]
 
 
 def test_who_left_without_an_answer_does_not_hold_a_unit(store, monkeypatch):
     study = made(store)
+    places = Places(study, ["u"])
     monkeypatch.setattr(study_module, "now", lambda: "2020-01-01T00:00:00.000000+00:00")
-    assert [one.unit for one in study.draw("p-a", ["u"], per_unit=1)] == ["u"]
+    assert draw_units(places, "p-a") == ["u"]
     monkeypatch.undo()
-    assert [one.unit for one in study.draw("p-b", ["u"], per_unit=1)] == ["u"]
-    assert study.draw("p-c", ["u"], per_unit=1) == []
-    assert [one.unit for one in study.draw("p-a", ["u"], per_unit=1)] == ["u"], "and may still answer it"
+    assert draw_units(places, "p-b") == ["u"]
+    assert draw_units(places, "p-c") == []
+    assert draw_units(places, "p-a") == ["u"], "and may still answer it"
+
+
+def undone(places, person, unit):
+    """Give a person a unit in a transaction that fails."""
+    with places.study.store.writing() as connection:
+        places.refresh()
+        places.study.append_new(connection, person, [unit], 1000)
+        raise ZeroDivisionError
+
+
+def counted(study, units, lease_hours):
+    """{unit: people who answered it or hold it}, from all rows of the store."""
+    answers, first, last = study.answers(masks=False), *lately(lease_hours)
+    answered = {(one.person, one.unit) for one in answers}
+    skipped = {(one.person, one.unit) for one in answers if one.payload["kind"] == "skip"}
+    reviews = study.reviews()
+    back = {(one.person, one.unit) for one in answers if one.id in reviews and reviews[one.id].verdict == "reject"}
+    times = [(one.person, one.created) for one in (*study.assignments(), *study.answers(last=False, masks=False))]
+    active = {person for person, created in times if first <= created <= last}
+    counts = Counter()
+    for given in study.assignments():
+        pair = given.person, given.unit
+        holds = given.person in active or (pair in answered and pair not in back)
+        counts[given.unit] += holds and pair not in skipped and given.person not in excluded(study)
+    return [counts[unit] for unit in units]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_places_are_those_of_all_rows_whatever_happens_and_whoever_writes(place, seed, monkeypatch):
+    """Two servers, people who come and go, reviews, exclusions, clocks; some transactions are undone."""
+    random = np.random.default_rng(seed)
+    stores = [Store(place), Store(place)]
+    studies = [made(store) for store in stores]
+    both = [Places(study, UNITS[:8]) for study in studies]
+    people = [f"p-{letter}" for letter in "abcd"]
+    monkeypatch.setattr(study_module, "now", lambda: hours_ago(float(random.choice([0, 0.5, 3, -30]))))
+    for step in range(60):
+        here, person = int(random.integers(2)), people[random.integers(4)]
+        study, places = studies[here], both[here]
+        act, unit = random.choice(["draw", "fail", "record", "review", "exclude", "assign"]), str(random.choice(UNITS))
+        if act == "draw":
+            places.draw(person, random.random(8) < 0.8, 2, int(random.integers(1, 3)), 1.0)
+        elif act == "fail":
+            with pytest.raises(ZeroDivisionError):
+                undone(places, person, f"lost {step}")
+        elif act == "record":
+            study.record(person, unit, f"r {step}", {"kind": str(random.choice(["mask", "no_region", "skip"]))})
+        elif act == "review" and (last := study.answers(masks=False)):
+            chosen = last[random.integers(len(last))].id
+            study.review(chosen, "rita", str(random.choice(["accept", "reject"])), f"v {step}", f"comment {step}")
+        elif act == "exclude":
+            add_event(study, str(random.choice(["exclude", "include"])), {"reason": ""}, person=person)
+        else:
+            study.assign(person, [unit])
+        for places, study in zip(both, studies, strict=True):
+            places.refresh()
+            for hours in (1.0, 10.0):
+                assert places.counts(hours).tolist() == counted(study, places.order, hours)
+            for name in people:
+                assert places.given(name) == [one.unit for one in study.assignments(name)]
+                assert places.answered(name) == study.answered(name)
+    for store in stores:
+        store.close()
 
 
 def test_reviews_are_added_and_the_last_one_counts(store):
@@ -273,8 +352,9 @@ def test_many_people_save_at_the_same_moment(store):
 
 def test_people_who_ask_at_the_same_moment_never_exceed_the_quota(store):
     study = made(store)
+    both = Places(study, UNITS), Places(study, UNITS)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda index: study.draw(f"p-{index}", UNITS, per_unit=2, open_units=3), range(8)))
+        list(pool.map(lambda index: draw_units(both[index % 2], f"p-{index}", 2, 3), range(8)))
     counts = {}
     for one in study.assignments():
         counts[one.unit] = counts.get(one.unit, 0) + 1

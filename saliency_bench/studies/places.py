@@ -1,0 +1,212 @@
+"""Who was given which unit of a study, and what became of it: in memory, brought up to date by the rows that are new.
+
+Rows of a store are only added, and by one writer at a time, so their numbers grow in the order in which others see
+them. What is known up to a number therefore stays true, and a request costs the same in a large study as in a small
+one. Several servers may write to the same store.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, func, select
+
+from saliency_bench.studies.database import lately
+from saliency_bench.studies.owner_actions import OF_PEOPLE
+from saliency_bench.studies.study import LEASE_HOURS, Study
+from saliency_bench.studies.tables import answers, assignments, events, reviews
+from saliency_bench.utils.seeds import seed_of
+
+TABLES = (assignments, answers, reviews, events)
+SETTLED, OPEN = "settled", "open"
+
+
+@dataclass(slots=True)
+class _Place:
+    """A unit of a person.
+
+    Attributes:
+        position: in the person's order; None: it was answered but never given.
+        first: number of the first answer; 0 without one.
+        last: number of the last answer.
+        kind: of the last answer's payload.
+        state: SETTLED, OPEN, or None if it counts for nobody.
+    """
+
+    position: int | None = None
+    first: int = 0
+    last: int = 0
+    kind: str | None = None
+    state: str | None = None
+
+
+class Places:
+    """The places of a study, over `units`: those that may be drawn. May be used from any thread."""
+
+    def __init__(self, study: Study, units: Sequence[str]):
+        self.study = study
+        self.order = sorted(units, key=lambda unit: seed_of(study.seed, "order", unit))
+        self._index = {unit: index for index, unit in enumerate(self.order)}
+        self._settled = np.zeros(len(self.order), np.int32)  # people of each unit whose answers count
+        self._people: dict[str, dict[str, _Place]] = {}
+        self._open: dict[str, set[str]] = {}  # {person: units given and not answered, or sent back}
+        self._times: dict[str, list[str]] = {}  # {person: when something was given or answered, sorted}
+        self._comments: dict[int, str] = {}  # {number of an answer that was sent back: the comment}
+        self._excluded: set[str] = set()
+        self._seen = dict.fromkeys(TABLES, 0)  # {table: number of its last row that is known}
+        self._lock = RLock()
+
+    def refresh(self) -> None:
+        """Read the rows that are new. Within a transaction, call this before it writes: it may be undone."""
+        newest = select(*(select(func.max(table.c.id)).scalar_subquery() for table in TABLES))
+        with self._lock, self.study.store.reading() as connection:
+            last = connection.execute(newest).one()
+            for table, number in zip(TABLES, last, strict=True):
+                if (number or 0) > self._seen[table]:
+                    self._read(connection, table)
+                    self._seen[table] = number
+
+    def _read(self, connection: Connection, table: Any) -> None:
+        """Take in the new rows of a table."""
+        if table is assignments:
+            columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
+            for person, unit, position, created in self._new(connection, table, *columns):
+                self._place(person, unit).position = position
+                self._stamp(person, unit, created)
+        elif table is answers:
+            kind = answers.c.payload["kind"].as_string()
+            columns = answers.c.person, answers.c.unit, answers.c.id, kind, answers.c.created
+            for person, unit, number, kind, created in self._new(connection, table, *columns):
+                place = self._place(person, unit)
+                place.first, place.last, place.kind = place.first or number, number, kind
+                self._stamp(person, unit, created)
+        elif table is reviews:
+            columns = answers.c.person, answers.c.unit, answers.c.id, reviews.c.verdict, reviews.c.comment
+            for person, unit, number, verdict, comment in self._new(connection, table, *columns):
+                self._comments.pop(number, None)
+                if verdict == "reject":
+                    self._comments[number] = comment
+                self._count(person, unit)
+        else:
+            for kind, person in self._new(connection, table, events.c.kind, events.c.person):
+                if kind in OF_PEOPLE:
+                    (self._excluded.add if kind == "exclude" else self._excluded.discard)(person)
+
+    def _new(self, connection: Connection, table: Any, *columns: Any) -> Sequence[Any]:
+        """Return the columns of a table's new rows, oldest first."""
+        rows = select(*columns).where(table.c.id > self._seen[table]).order_by(table.c.id)
+        rows = rows.join(answers, answers.c.id == reviews.c.answer) if table is reviews else rows
+        return connection.execute(rows.where((answers if table is reviews else table).c.study == self.study.id)).all()
+
+    def _place(self, person: str, unit: str) -> _Place:
+        """Return the place of a person and unit, new where there is none."""
+        return self._people.setdefault(person, {}).setdefault(unit, _Place())
+
+    def _stamp(self, person: str, unit: str, created: str) -> None:
+        """Keep when a person was at work, and count the place anew."""
+        insort(self._times.setdefault(person, []), created)
+        self._count(person, unit)
+
+    def _count(self, person: str, unit: str) -> None:
+        """Count a place anew: what was skipped counts for nobody, and what was sent back as if it had no answer."""
+        place = self._place(person, unit)
+        is_given = place.position is not None and place.kind != "skip"
+        is_settled = place.last > 0 and place.last not in self._comments
+        before, place.state = place.state, (SETTLED if is_settled else OPEN) if is_given else None
+        if (index := self._index.get(unit)) is not None:
+            self._settled[index] += (place.state == SETTLED) - (before == SETTLED)
+        units = self._open.setdefault(person, set())
+        (units.add if place.state == OPEN else units.discard)(unit)
+
+    # what is known since the last `refresh`
+
+    def given(self, person: str) -> list[str]:
+        """Return the units that a person was given, in this person's order."""
+        with self._lock:
+            places = self._people.get(person, {})
+            given = [(place.position, unit) for unit, place in places.items() if place.position is not None]
+        return [unit for _, unit in sorted(given)]
+
+    def is_given(self, person: str, unit: str) -> bool:
+        """Return whether a person was given a unit; new rows are read if need be."""
+
+        def known() -> bool:
+            place = self._people.get(person, {}).get(unit)
+            return place is not None and place.position is not None
+
+        if not known():
+            self.refresh()
+        return known()
+
+    def answered(self, person: str) -> list[str]:
+        """Return the units that a person has answered, in the order of the first answers."""
+        with self._lock:
+            done = [(place.first, unit) for unit, place in self._people.get(person, {}).items() if place.first]
+        return [unit for _, unit in sorted(done)]
+
+    def sent_back(self, person: str) -> dict[str, str]:
+        """Return {unit: comment} of a person's last answers that a reviewer sent back, oldest first."""
+        with self._lock:
+            last = [(place.last, unit) for unit, place in self._people.get(person, {}).items()]
+            return {unit: self._comments[number] for number, unit in sorted(last) if number in self._comments}
+
+    def counts(self, lease_hours: float = LEASE_HOURS) -> np.ndarray:
+        """Return (N,), for each unit of `order` the people who answered it or hold it.
+
+        Whoever was given something, or answered, less than `lease_hours` ago holds what is open. People whom the owner
+        left out do not count, nor do units that a person skipped.
+        """
+        first, last = lately(lease_hours)
+        with self._lock:
+            counts = self._settled.copy()
+            for person in self._excluded:
+                counts[self._indices(person, SETTLED)] -= 1
+            for person, units in self._open.items():
+                if units and person not in self._excluded and self._is_active(person, first, last):
+                    counts[[self._index[unit] for unit in units if unit in self._index]] += 1
+        return counts
+
+    def _indices(self, person: str, state: str) -> list[int]:
+        """Return the indices in `order` of a person's units in a state."""
+        places = self._people.get(person, {}).items()
+        return [self._index[unit] for unit, place in places if unit in self._index and place.state == state]
+
+    def _is_active(self, person: str, first: str, last: str) -> bool:
+        """Return whether a person was at work between two times."""
+        times = self._times[person]
+        index = bisect_left(times, first)
+        return index < len(times) and times[index] <= last
+
+    def left(self, person: str, allowed: np.ndarray, per_unit: int, lease_hours: float = LEASE_HOURS) -> np.ndarray:
+        """Return the indices in `order` of the units that may be given to a person, those of the fewest people first.
+
+        Args:
+            person: the pseudonym.
+            allowed: bool (N,), the units of `order` that may be drawn.
+            per_unit: people that a unit is given to at most.
+            lease_hours: as for `counts`.
+        """
+        counts = self.counts(lease_hours)
+        free = allowed & (counts < per_unit)
+        with self._lock:
+            given = [self._index[unit] for unit in self.given(person) if unit in self._index]
+        free[given] = False
+        indices = np.flatnonzero(free)
+        return indices[np.argsort(counts[indices], kind="stable")]
+
+    def draw(
+        self, person: str, allowed: np.ndarray, per_unit: int, count: int = 1, lease_hours: float = LEASE_HOURS
+    ) -> list[str]:
+        """Give a person up to `count` further units, and return them; the other arguments are those of `left`.
+
+        No other unit is given in between. Equal units come in an order seeded by study and unit.
+        """
+        with self.study.store.writing() as connection:
+            self.refresh()
+            chosen = [self.order[index] for index in self.left(person, allowed, per_unit, lease_hours)[:count]]
+            self.study.append_new(connection, person, chosen, len(self.given(person)))
+        self.refresh()
+        return chosen
