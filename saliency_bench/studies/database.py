@@ -1,6 +1,7 @@
 """The database of a store, SQLite or PostgreSQL: its transactions, its backup, and what may go into it."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -128,6 +129,8 @@ class Database:
         if self.path is None:
             raise UserError(f"{self.text} is a PostgreSQL database; back it up with pg_dump")
         target = Path(path)
+        if not target.exists():
+            _make_private(target)
         with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
         return target
@@ -211,3 +214,16 @@ def _check_file(path: Path, create: bool) -> None:
             raise NoStoreError(f"there is no store {path}; check the path")
         if not path.parent.is_dir():
             raise UserError(f"{path.parent} is not a folder; make it first, or choose another place for the store")
+        _make_private(path)
+
+
+def _make_private(path: Path) -> None:
+    """Make an empty file that nobody else can read; the files that SQLite puts beside it have its permissions.
+
+    Raises:
+        UserError: It cannot be made.
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise UserError(f"{path} cannot be used as a store: {error.strerror}") from error

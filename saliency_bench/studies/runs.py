@@ -24,7 +24,8 @@ def mask_of(runs: Sequence[int], height: int, width: int) -> np.ndarray:
     Raises:
         UserError: The runs are not those of a mask of this size.
     """
-    plain = isinstance(runs, list) and all(type(length) is int and length >= 0 for length in runs)
+    plain = isinstance(runs, list) and len(runs) <= height * width + 1
+    plain = plain and all(type(length) is int and length >= 0 for length in runs)
     if not plain or sum(runs) != height * width:
         raise UserError(f"the runs are not those of a mask of {height} x {width} pixels")
     return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(height, width)

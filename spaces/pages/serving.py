@@ -3,17 +3,17 @@
 A person is known by a key in the header `X-Key`, which the browser keeps; no cookie, so that no other page can send it.
 """
 
-import json
 import logging
 import os
 import socket
+import sqlite3
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -23,8 +23,9 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
+from saliency_bench.spaces.pages.requests import CONNECTIONS, Bodies, BusyError, Patience, Protocol, SlowError
 from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.study import Person, Study
@@ -34,7 +35,9 @@ from saliency_bench.utils.pictures import UnreadableError
 COMMON = Path(__file__).parent
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
 PICTURES = ("image", "picture", "map", "votes")  # methods whose answer is a picture
-LARGEST = 2**16  # bytes of one request by default
+LARGEST = 2**16  # bytes of one request by default, and of a stranger's
+LARGEST_OF_ALL = 2**22  # bytes of all requests at once, at least
+FAILURES = (UserError, UnreadableError, SlowError, BusyError, SQLAlchemyError, sqlite3.Error, OSError)
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'",
@@ -89,32 +92,32 @@ def application(
             return refusal(404, "no such picture")
         return FileResponse(picture.path, media_type=picture.media, headers=SAFE | {"Cache-Control": "max-age=86400"})
 
+    bodies, of_strangers = Bodies(largest, max(2 * largest, LARGEST_OF_ALL)), Bodies(LARGEST, LARGEST_OF_ALL)
+
     async def join(request: Request) -> Response:
         """Register a person who agrees to the consent, and return the key."""
         agreed = request.headers.get("x-consent", "")
-        try:
-            sent = await _sent(request, largest)
+        async with of_strangers.read(request) as sent:
             if not await run_in_threadpool(study.may_join, sent.get("request")):
                 return refusal(403, "this study is by invitation; open the link that you were sent")
             if introduction.consent and agreed != introduction.consent.id:
                 return ask_consent()  # nothing is stored of whoever does not agree
             person = await run_in_threadpool(_joined, study, sent)
-        except UserError as error:
-            return refusal(400, str(error))
         await run_in_threadpool(introduction.agree, study, person.name, agreed)
         return JSONResponse({"key": person.key}, headers=SAFE)
 
     routes = [Route("/", page), Route("/static/{name}", static), Route("/api/join", join, methods=["POST"])]
     routes += [Route("/api/about", about), Route("/about/{name}", example)]
     for name, method in (get | post).items():
-        endpoint = _endpoint(study, _not_of_owner(method), largest, introduction)
+        endpoint = _endpoint(study, _not_of_owner(method), bodies, introduction)
         routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name in post else "GET"]))
     if owner:
         routes.append(Route("/owner", owner_page))
         for name, method in (owner | {"act": partial(_act, study)}).items():
-            endpoint = _endpoint(study, _of_owner(method), largest, introduction)
+            endpoint = _endpoint(study, _of_owner(method), bodies, introduction)
             routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name == "act" else "GET"]))
-    return Starlette(routes=routes, middleware=[Middleware(OwnOrigins), Middleware(GZipTexts, minimum_size=2000)])
+    middleware = [Middleware(Patience), Middleware(OwnOrigins), Middleware(GZipTexts, minimum_size=2000)]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=dict.fromkeys(FAILURES, _failed))
 
 
 class GZipTexts(GZipMiddleware):
@@ -172,26 +175,33 @@ def ask_consent() -> JSONResponse:
     return refusal(428, "agree to the conditions of the study first; reload the page to read them")
 
 
-def _endpoint(study: Study, method: Method, largest: int, introduction: Introduction) -> Callable:
+def _failed(request: Request, error: Exception) -> Response:
+    """Return the answer to a request that was refused or that failed, of every address alike."""
+    if isinstance(error, UserError | UnreadableError):
+        return refusal(400, str(error))
+    if isinstance(error, SlowError):
+        return refusal(408, "the request did not arrive in time")
+    if isinstance(error, BusyError):
+        return refusal(503, "too much is being sent at the moment; try again")
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    logging.getLogger("uvicorn.error").error("%s: the store did not answer: %s", request.url.path, one_line(cause))
+    return refusal(503, "the answers cannot be stored at the moment")
+
+
+def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introduction) -> Callable:
     """Return a handler for known people only, whose work is done in a thread."""
 
     async def endpoint(request: Request) -> Response:
-        """Answer a request."""
-        try:
-            sent = await _sent(request, largest)
-            person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
-            if person is None:
-                return refusal(401, "this browser is not known to the study")
-            if person.role == "annotator" and not await run_in_threadpool(
-                introduction.agree, study, person.name, request.headers.get("x-consent", "")
-            ):
+        """Answer a request; whoever is not known is refused before the body is read."""
+        person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
+        if person is None:
+            return refusal(401, "this browser is not known to the study")
+        if person.role == "annotator" and introduction.consent is not None:
+            agreed = request.headers.get("x-consent", "")
+            if not await run_in_threadpool(introduction.agree, study, person.name, agreed):
                 return ask_consent()
+        async with bodies.read(request) as sent:
             made = await run_in_threadpool(method, person, sent)
-        except (UserError, UnreadableError) as error:
-            return refusal(400, str(error))
-        except SQLAlchemyError:
-            logging.getLogger("uvicorn.error").exception("the store did not answer")
-            return refusal(503, "the answers cannot be stored at the moment")
         if not isinstance(made, Response):
             return JSONResponse(made, headers=SAFE)
         if "etag" in made.headers and made.headers["etag"] == request.headers.get("if-none-match"):
@@ -199,28 +209,6 @@ def _endpoint(study: Study, method: Method, largest: int, introduction: Introduc
         return made
 
     return endpoint
-
-
-async def _sent(request: Request, largest: int) -> dict[str, Any]:
-    """Return what came with a request: JSON of its body, or the values of its address.
-
-    Raises:
-        UserError: It is neither.
-    """
-    if request.method in ("GET", "HEAD"):
-        return dict(request.query_params)
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > largest:
-            raise UserError(f"more than {largest:,} bytes")
-    try:
-        sent = json.loads(body)
-    except (ValueError, RecursionError):
-        sent = None
-    if not isinstance(sent, dict):
-        raise UserError("the body is not a JSON object")
-    return sent
 
 
 def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None) -> dict[str, Any]:
@@ -273,7 +261,8 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     listening = listening_at(host, port)  # before the address is said
     if sync is not None:
         app.router.routes.append(Route("/sync", lambda request: PlainTextResponse(sync.status(), headers=SAFE)))
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, http=Protocol,
+                            limit_concurrency=CONNECTIONS)  # fmt: skip
     with sync or nullcontext():
         say(address(host, listening.getsockname()[1]))
         uvicorn.Server(config).run([listening])

@@ -95,11 +95,11 @@ class Served(Command):
 
 
 @contextmanager
-def serving(app):
+def serving(app, **options):
     """The address of an application that a thread of this process serves."""
     import uvicorn
 
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, **{"log_level": "error"} | options))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

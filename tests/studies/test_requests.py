@@ -1,0 +1,184 @@
+"""Requests of strangers and on bad days: what is read before a person is known, slow clients, a disk that is full."""
+
+import json
+import logging
+import os
+import socket
+import sqlite3
+import stat
+import time
+
+import numpy as np
+import pytest
+from pages import dataset, serving
+from sqlalchemy.exc import OperationalError
+from starlette.testclient import TestClient
+
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.annotate.app import LARGEST, create_app
+from saliency_bench.spaces.pages import requests
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.runs import mask_of, runs_of
+from saliency_bench.studies.store import Store
+
+KEY = {"request": "a request of 16 letters or more"}
+
+
+@pytest.fixture
+def annotating(tmp_path):
+    store = Store(tmp_path / "study.db")
+    yield open_study(store, "study", StudyImages(dataset(4)), "abc", annotators=2)
+    store.close()
+
+
+@pytest.fixture
+def app(annotating):
+    return create_app(annotating)
+
+
+@pytest.fixture
+def server(app, monkeypatch):
+    """(host, port) of a server that waits half a second for a client."""
+    monkeypatch.setattr(requests, "PART", 0.5)
+    with serving(app, http=requests.Protocol, log_level="warning") as url:
+        yield "127.0.0.1", int(url.rpartition(":")[2].strip("/"))
+
+
+def head(path, length, key=""):
+    return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Key: {key}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def reply(connection):
+    """The status of the answer; None if the connection was closed without one."""
+    connection.settimeout(5)
+    answer = connection.recv(100)
+    return int(answer.split()[1]) if answer else None
+
+
+def key_of(app):
+    return TestClient(app).post("/api/join", json=KEY).json()["key"]
+
+
+@pytest.mark.parametrize(
+    ("path", "length", "status"),
+    [
+        ("/api/answer", 10**7, 401),
+        ("/api/segment", 10, 401),
+        ("/api/join", 2**16 + 1, 400),
+        ("/api/nothing", 10**7, 404),
+    ],
+)
+def test_a_stranger_is_refused_before_anything_is_read(server, path, length, status):
+    with socket.create_connection(server) as connection:
+        connection.sendall(head(path, length, "no key of ours"))
+        assert reply(connection) == status
+
+
+def test_a_body_without_a_stated_length_is_bounded_too(app):
+    answer = TestClient(app).post("/api/join", content=(b"x" * 1000 for _ in range(100)))
+    assert (answer.status_code, answer.json()["error"]) == (400, "more than 65,536 bytes")
+
+
+def test_the_bodies_of_all_requests_are_bounded_together(server, app):
+    key = key_of(app)
+    connections = [socket.create_connection(server) for _ in range(3)]
+    for connection in connections:
+        connection.sendall(head("/api/answer", LARGEST, key) + bytes(LARGEST - 1))
+    statuses = [reply(connection) for connection in connections]
+    assert sorted(statuses) == [408, 408, 503], "two wait for their last byte; the third is too much"
+    body = json.dumps(KEY).encode()
+    with socket.create_connection(server) as connection:
+        connection.sendall(head("/api/join", len(body)) + body)
+        assert reply(connection) == 200, "what was held is free again"
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", b"POST /api/join HTTP/1.1\r\nHost: a\r\n"])
+def test_a_connection_without_a_request_is_closed(server, sent):
+    start = time.monotonic()
+    with socket.create_connection(server) as connection:
+        connection.sendall(sent)
+        assert reply(connection) is None
+    assert time.monotonic() - start < 3
+
+
+def test_heads_that_trickle_are_closed_after_an_answer_too(server):
+    with socket.create_connection(server) as connection:
+        connection.sendall(b"GET /api/about HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert reply(connection) == 200
+        for letter in b"GET /api/about HTTP/1.1\r\nHost: ":
+            try:
+                connection.sendall(bytes([letter]))
+            except OSError:
+                return
+            time.sleep(0.1)
+    raise AssertionError("the connection stayed")
+
+
+def test_a_cut_off_upload_is_one_line(server, app, caplog):
+    key = key_of(app)
+    with caplog.at_level(logging.WARNING, "uvicorn.error"):
+        with socket.create_connection(server) as connection:
+            connection.sendall(head("/api/answer", 1000, key) + b"{")
+            time.sleep(0.2)
+        deadline = time.monotonic() + 5
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert [record.getMessage() for record in caplog.records] == ["POST '/api/answer': the connection was cut off"]
+    assert caplog.records[0].exc_info is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full")),
+     sqlite3.OperationalError("unable to open database file"), OSError(28, "No space left on device")],
+)  # fmt: skip
+@pytest.mark.parametrize("part", ["join", "agree", "person", "answer", "state"])
+def test_a_full_disk_is_503_and_one_line_wherever_it_is_met(annotating, error, part, monkeypatch, caplog):
+    client = TestClient(create_app(annotating), raise_server_exceptions=False)
+    key = client.post("/api/join", json=KEY).json()["key"]
+    task = client.get("/api/state", headers={"X-Key": key}).json()["tasks"][0]
+
+    def fail(*args, **options):
+        raise error
+
+    places = {"join": "study.Study.join", "person": "study.Study.person", "answer": "study.Study.record",
+              "state": "places.Places.refresh", "agree": "introduction.Introduction.agree"}  # fmt: skip
+    monkeypatch.setattr(f"saliency_bench.studies.{places[part]}", fail)
+    if part in ("join", "agree"):
+        answer = client.post("/api/join", json={"request": "another request of 16 letters"})
+    elif part == "answer":
+        sent = {"unit": task["unit"], "kind": "no_region", "request": "an id of the answer"}
+        answer = client.post("/api/answer", json=sent, headers={"X-Key": key})
+    else:
+        answer = client.get("/api/state", headers={"X-Key": key})
+    assert (answer.status_code, answer.json()) == (503, {"error": "the answers cannot be stored at the moment"})
+    (record,) = caplog.records
+    assert "the store did not answer: " in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert record.exc_info is None
+
+
+def test_nobody_else_reads_a_store(tmp_path):
+    before = os.umask(0)
+    try:
+        store = Store(tmp_path / "study.db")
+        store.study("annotate", "study")
+        copies = [store.backup(tmp_path / "copy.db")]
+        files = [*tmp_path.glob("study.db*"), *copies]
+        assert len(files) == 4, "with the two that SQLite puts beside it"
+        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+        store.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_region_has_at_most_a_run_for_each_pixel_and_one():
+    most = [0, *[1] * 6]
+    assert runs_of(mask_of(most, 2, 3)) == most
+    np.testing.assert_array_equal(mask_of(most, 2, 3), [[True, False, True], [False, True, False]])
+    for runs in ([*most, 0], [0] * 10**6 + [6], [0, 7], [True] * 6, [2**70], "6", None, {"0": 6}):
+        with pytest.raises(UserError, match="not those of a mask of 2 x 3 pixels"):
+            mask_of(runs, 2, 3)
