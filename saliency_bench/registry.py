@@ -11,16 +11,18 @@ by `saliency_bench.suites`, whose value is a folder of YAML files.
 import ast
 import os
 import re
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, lru_cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from saliency_bench.errors import UserError, described, no_exit, unknown
+from saliency_bench.errors import UserError, described, no_exit, one_line, unknown
 from saliency_bench.utils.messages import complain
 
 KINDS = {
@@ -44,6 +46,7 @@ GROUPS = {
 OF, CODE = " of ", ", code "
 DECLARED = ("explainers", "metrics")  # whose functions have a declaration
 PART = {"explainers": "", "metrics": "score"}  # the file of an item's folder that holds its function
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 
@@ -74,8 +77,27 @@ def _inside(kind: str, *of_kind: Path) -> dict[str, Path]:
 @cache
 def _all_points() -> dict[str, list[EntryPoint]]:
     """Return {kind: entry points} of all installed packages, whose files are read once for all kinds."""
-    every = entry_points()
-    return {kind: list(every.select(group=group)) for kind, group in GROUPS.items()}
+    try:
+        every = entry_points()
+        return {kind: list(every.select(group=group)) for kind, group in GROUPS.items()}
+    except Exception:  # the file of one package cannot be read: all others count
+        points = _points_one_by_one()
+        return {kind: [point for point in points if point.group == group] for kind, group in GROUPS.items()}
+
+
+def _points_one_by_one() -> list[EntryPoint]:
+    """Return the entry points of all packages whose list of them can be read; each other one is named in a line."""
+    points: list[EntryPoint] = []
+    names: set[str] = set()
+    for package in distributions():
+        try:
+            name = package.metadata["Name"]
+            if name not in names:  # of two of a name the first is imported
+                points += package.entry_points
+            names.add(name)
+        except Exception as error:
+            complain(f"the entry points of {_package(package)} cannot be read and are left out: {described(error)}")
+    return points
 
 
 @cache
@@ -83,8 +105,11 @@ def _points(kind: str) -> dict[str, EntryPoint]:
     """Return {name: entry point} of what other packages add; of two of a name the one whose package comes first."""
     points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
-    for point in sorted(points, key=lambda point: point.dist.name if point.dist else ""):
-        if (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
+    for point in sorted(points, key=_called):
+        if not NAME.fullmatch(point.name):
+            name = one_line(point.name, 60)
+            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: a name has letters, digits, _ and -")
+        elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
             complain(f"{KINDS[kind]} {point.name} is that of {_called(first)}; that of {_called(point)} is left out")
     return known
 
@@ -94,11 +119,12 @@ def _places(kind: str) -> dict[str, Path]:
     """Return {name: the folder, or the file without .py, of its module} of these; nothing of it is imported."""
     places: dict[str, Path] = {}
     for name, point in _points(kind).items():
-        package, *inside = point.module.split(".")
-        spec = find_spec(package)
-        roots = [] if spec is None else spec.submodule_search_locations or [str(spec.origin).removesuffix(".py")]
-        for root in list(roots)[:1]:
-            places[name] = Path(root, *inside)
+        with suppress(Exception):  # it is no name of a module, or what imports it fails
+            package, *inside = point.module.split(".")
+            spec = find_spec(package)
+            roots = [] if spec is None else spec.submodule_search_locations or [str(spec.origin).removesuffix(".py")]
+            for root in list(roots)[:1]:
+                places[name] = Path(root, *inside)
     return places
 
 
@@ -119,7 +145,7 @@ def _read_added(kind: str) -> dict[str, Path | str]:
         if kind != "suites" and name in _inside(kind, *folders(kind)):
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one of this name")
         elif place is None:
-            items[name] = f"there is no module {point.module}"
+            items[name] = f"there is no module {one_line(point.value, 100)}"
         elif kind == "suites":
             items[name] = place if place.is_dir() else f"{point.value} is no folder"
         else:
@@ -184,7 +210,17 @@ def distribution_of(kind: str, name: str) -> str:
 
 def _called(point: EntryPoint) -> str:
     """Return name and version of the package that an entry point is of."""
-    return "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return "" if point.dist is None else _package(point.dist)
+
+
+def _package(package: Distribution) -> str:
+    """Return name and version of a package, as far as it states them."""
+    try:
+        name, version = package.metadata["Name"], package.metadata["Version"]
+    except Exception:  # its description is missing or cannot be read
+        name = version = None
+    folder = getattr(package, "_path", None)  # which is named after the package
+    return one_line(f"{name or Path(str(folder)).stem} {version or ''}".strip(), 100)
 
 
 def version_of(kind: str, name: str, version: int) -> int | str:
@@ -283,9 +319,16 @@ def _load_added(kind: str, name: str, part: str) -> ModuleType:
     try:
         with no_exit():
             return import_module(_module_of(kind, name, part))
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) and _is_ctrl_c(error):
+            raise
         line = f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be imported: {described(error)}"
         raise UserError(line) from error
+
+
+def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
+    """Return whether a user may have raised an error: a command's own handler of the signal raises a subclass."""
+    return type(error) is not KeyboardInterrupt or signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _module_of(kind: str, name: str, part: str) -> str:

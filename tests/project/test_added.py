@@ -210,6 +210,9 @@ BROKEN = {
     "no package": ("no_such_package.item", "", "there is no module no_such_package.item"),
     "no Python": ("broken.item", "# A comment.\ndef item(:", "item.py, line 2: invalid syntax"),
     "no text": ("broken.item", "# \0", "item.py"),
+    "no name": ("broken:item[", "", "there is no module broken:item["),
+    "relative": (".item", "", "there is no module .item"),
+    "empty": ("", "", "there is no module"),
     "no import": ("broken.item", '"""An item."""\nimport nothing_of_this_name', "named 'nothing_of_this_name'"),
 }
 
@@ -244,11 +247,73 @@ def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(
 
 
 @pytest.mark.parametrize(
+    ("points", "words", "known"),
+    [
+        (
+            "[saliency_bench.explainers]\nno sign of equality\n",
+            r"^the entry points of broken 0\.1 cannot be read",
+            False,
+        ),
+        ("item = broken.item\n[saliency_bench.explainers\n", "", False),
+        (
+            "[saliency_bench.explainers]\n a b\x1b[2J = broken.item\n",
+            r"^explainer a b\\x1b\[2J of broken 0\.1 cannot",
+            False,
+        ),
+        ("[saliency_bench.explainers]\n../up = broken.item\n", r"^explainer \.\./up of broken 0\.1 cannot", False),
+        ("[saliency_bench.explainers]\n = broken.item\n", r"of broken 0\.1 cannot", False),
+        ("[saliency_bench.explainers]\nitem = bro\xffken.item\n", r"^the entry points of broken 0\.1 cannot be", False),
+        ("[saliency_bench.explainers]\nitem = broken.item\n", "", True),
+    ],
+)
+def test_one_malformed_list_of_entry_points_breaks_no_other(
+    points, words, known, tmp_path, monkeypatch, found_anew, example, capsys
+):
+    package(tmp_path, "explainers", "item", "broken.item", "import saliency_bench as sb\n")
+    (tmp_path / "broken-0.1.dist-info" / "entry_points.txt").write_bytes(points.encode("latin-1"))
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    before = set(registry.names("explainers"))
+    lines = [line.removeprefix("saliency-bench: ") for line in capsys.readouterr().err.splitlines()]
+    assert len(lines) == bool(words)
+    assert not words or re.search(words, lines[0])
+    assert ("item" in before) == known
+    assert {"gradcam", "centre"} < before, "and those of another package stay"
+    monkeypatch.undo()
+
+
+def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, monkeypatch, found_anew):
+    package(tmp_path, "explainers", "item", "broken.nowhere", "")
+    (tmp_path / "broken-0.1.dist-info" / "METADATA").unlink()
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    with pytest.raises(UserError, match=r"explainer item of broken-0\.1 cannot be used: broken.nowhere is no file"):
+        sb.load_explainer("item")
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("text", ["raise KeyboardInterrupt", "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"])
+def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, tmp_path, monkeypatch, found_anew, capsys):
+    package(tmp_path, "explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    found_anew()
+    code = main(["list", "explainers"])
+    shown = capsys.readouterr()
+    if "kill" in text:  # a true signal
+        assert code == 130
+    else:
+        assert (code, shown.err) == (0, "")
+        assert "explainer item of broken 0.1 cannot be imported: KeyboardInterrupt" in shown.out
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
         ("1 / 0", "ZeroDivisionError"),
         ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("raise GeneratorExit", "GeneratorExit"),
     ],
 )
 def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, tmp_path, monkeypatch, found_anew):
