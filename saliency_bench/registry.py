@@ -216,11 +216,10 @@ def _called(point: EntryPoint) -> str:
 def _package(package: Distribution) -> str:
     """Return name and version of a package, as far as it states them."""
     try:
-        name, version = package.metadata["Name"], package.metadata["Version"]
-    except Exception:  # its description is missing or cannot be read
-        name = version = None
-    folder = getattr(package, "_path", None)  # which is named after the package
-    return one_line(f"{name or Path(str(folder)).stem} {version or ''}".strip(), 100)
+        text = f"{package.metadata['Name'] or ''} {package.metadata['Version'] or ''}".strip()
+    except Exception:  # its description cannot be read
+        text = ""
+    return one_line(text or Path(str(getattr(package, "_path", ""))).stem, 100)  # the folder is named after the package
 
 
 def version_of(kind: str, name: str, version: int) -> int | str:

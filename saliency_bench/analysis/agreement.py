@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -33,6 +34,7 @@ from saliency_bench.results.cell import CellResult
 from saliency_bench.results.intervals import Estimate, interval
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.scoring.exposures import judgement_areas, right_by
+from saliency_bench.utils.csv_text import unescaped
 from saliency_bench.utils.hashing import sha256_of
 
 COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
@@ -258,6 +260,10 @@ def _table(path: Path) -> pa.Table:
             types = dict.fromkeys((*COLUMNS, DATASET), pa.string())
             texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
             table = pa.csv.read_csv(path, convert_options=texts)
+            for index, name in enumerate(table.column_names):
+                if name in types and pc.any(pc.starts_with(table[name], "'")).as_py():  # as our own writer escapes them
+                    values = [value and unescaped(value) for value in table[name].to_pylist()]
+                    table = table.set_column(index, name, pa.array(values, pa.string()))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read as CSV or Parquet: {one_line(error)}") from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:

@@ -1,11 +1,11 @@
 """Results of an analysis: tables that can be written as CSV, Markdown and LaTeX, and the same as plain data."""
 
-import csv
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from math import isfinite
 from typing import Any
+
+from saliency_bench.utils.csv_text import csv_text
 
 Value = str | float | int | None
 # Of LaTeX, beside the signs that a backslash escapes.
@@ -34,11 +34,7 @@ class Table:
 
     def csv(self) -> str:
         """Return CSV, numbers with all their digits."""
-        text = StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.header)
-        writer.writerows([["" if _missing(value) else value for value in row] for row in self.rows])
-        return text.getvalue()
+        return csv_text(self.header, ([None if _missing(value) else value for value in row] for row in self.rows))
 
     def markdown(self) -> str:
         """Return a table in Markdown."""

@@ -44,6 +44,7 @@ from saliency_bench.spec import RunSpec, hint, takes_settings
 from saliency_bench.target_weights import no_probabilities
 from saliency_bench.targets.rules import RULES
 from saliency_bench.types import Scores
+from saliency_bench.utils.csv_text import csv_text, unescaped
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.files import read_json, write_json, write_text, write_with
 from saliency_bench.utils.overlays import eight_bit
@@ -115,11 +116,7 @@ def template(
     with without_bars(not progress):
         context = load(spec, objects, device_of(spec.device))
         rows, size = _samples(context, images, progress)
-    table = io.StringIO()
-    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(folder / SAMPLES, table.getvalue())
+    write_text(folder / SAMPLES, csv_text(COLUMNS, ([row.get(name) for name in COLUMNS] for row in rows)))
     content = Template(spec=_absolute(context.spec), identity=context.identity, size=list(size), samples=len(rows))
     words = dict(content.spec) | {"size": size, "samples": len(rows), "images": images}
     hides_masks = find(spec.dataset).hidden_masks == context.identity.split
@@ -228,7 +225,8 @@ def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
     rows = list(csv.DictReader(io.StringIO(text)))
     if any(None in row.values() or set(row) != set(COLUMNS) for row in rows) or len(rows) != content.samples:
         raise UserError(f"{table} was changed; make the template again")
-    files = {row["image_id"]: file_of(row["image_id"], position) for position, row in enumerate(rows)}
+    ids = [unescaped(row["image_id"]) for row in rows]
+    files = {image_id: file_of(image_id, position) for position, image_id in enumerate(ids)}
     if len(files) < len(rows):
         raise UserError(f"{table} names an image twice; make the template again")
     return content, files

@@ -71,14 +71,15 @@ class Places:
 
     def _read(self, connection: Connection, table: Any) -> None:
         """Take in the new rows of a table."""
+        columns: tuple[Any, ...]
         if table is assignments:
             columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
             for person, unit, position, created in self._new(connection, table, *columns):
                 self._place(person, unit).position = position
                 self._stamp(person, unit, created)
         elif table is answers:
-            kind = answers.c.payload["kind"].as_string()
-            columns = answers.c.person, answers.c.unit, answers.c.id, kind, answers.c.created
+            of_payload = answers.c.payload["kind"].as_string()
+            columns = answers.c.person, answers.c.unit, answers.c.id, of_payload, answers.c.created
             for person, unit, number, kind, created in self._new(connection, table, *columns):
                 place = self._place(person, unit)
                 place.first, place.last, place.kind = place.first or number, number, kind

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.studies.study import Study
-from saliency_bench.utils.files import write_with
-
-WRITERS = {".csv": pa.csv.write_csv, ".parquet": pq.write_table}
+from saliency_bench.utils.csv_text import csv_text
+from saliency_bench.utils.files import write_text, write_with
 
 
 def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
@@ -33,8 +31,12 @@ def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
     Raises:
         UserError: The suffix is another one.
     """
-    if (write := WRITERS.get(path.suffix.lower())) is None:
+    if (ending := path.suffix.lower()) not in (".csv", ".parquet"):
         raise UserError(f"{path} is neither .csv nor .parquet")
-    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(header)})
-    write_with(path, lambda temporary: write(table, temporary))
+    if ending == ".csv":
+        texts = [[str(value).lower() if isinstance(value, bool) else value for value in row] for row in rows]
+        write_text(path, csv_text(header, texts))
+    else:
+        table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(header)})
+        write_with(path, lambda temporary: pq.write_table(table, temporary))
     return len(rows)

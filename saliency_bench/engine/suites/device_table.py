@@ -8,13 +8,13 @@ hour costs is written by hand, as in `1.80 EUR`, into any row of the device that
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 
 from saliency_bench.engine.suites.costs import Key, Speed
 from saliency_bench.engine.suites.own_work import OwnWork, seconds_of
 from saliency_bench.engine.suites.plan import Step
 from saliency_bench.errors import UserError
+from saliency_bench.utils.csv_text import csv_text, unescaped
 from saliency_bench.utils.files import write_text
 
 TIMES = ("prepare", "forward", "gradient", "trained", "step", "new", "state")  # seconds, as in `Speed`
@@ -41,7 +41,8 @@ def read_devices(path: Path) -> list[Measured]:
     if not path.exists():
         return []
     try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+        read = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
+        rows = [{name: unescaped(value or "") for name, value in row.items()} for row in read]
         measured = [_measured(row) for row in rows if not row.get("work")]
         works = {(row.device, row.key): row.own_work for row in measured}
         for row in (row for row in rows if row.get("work")):
@@ -90,17 +91,16 @@ def extend_devices(
         if row.device == device and row.key in works:
             row.own_work.times.update(works[row.key].times)
             row.own_work.memory.update(works[row.key].memory)
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(FIELDS)
+    lines: list[list[object]] = []
     for row in rows:
         times = [f"{getattr(row.speed, name)[1]:.6g}" for name in TIMES]
-        writer.writerow([row.device, *row.key, *times, row.speed.memory or "", row.price, "", ""])
+        lines.append([row.device, *row.key, *times, row.speed.memory or "", row.price, "", ""])
         for work, seconds in row.own_work.times.items():
             memory = row.own_work.memory.get(work, "")
-            writer.writerow([row.device, *row.key, *[""] * len(TIMES), memory, "", work, f"{seconds:.6g}"])
-    if not path.exists() or path.read_text(encoding="utf-8") != text.getvalue():
-        write_text(path, text.getvalue())
+            lines.append([row.device, *row.key, *[""] * len(TIMES), memory, "", work, f"{seconds:.6g}"])
+    text = csv_text(FIELDS, lines)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
     return rows
 
 

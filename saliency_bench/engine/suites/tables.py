@@ -15,6 +15,7 @@ from saliency_bench.engine.suites.schema import Suite, Table
 from saliency_bench.errors import UserError
 from saliency_bench.reports import words
 from saliency_bench.results.intervals import INTERVAL_FROM
+from saliency_bench.utils.csv_text import csv_text
 from saliency_bench.utils.files import write_json, write_text
 
 BEST, FEW = "*", "†"
@@ -144,7 +145,9 @@ class SuiteTable:
 
 def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
     """Return numbers as CSV; at smoke size each row says so in a column of its own."""
-    return (numbers.assign(smoke=True) if smoke else numbers).to_csv(index=False, lineterminator="\n")
+    frame = numbers.assign(smoke=True) if smoke else numbers
+    rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
+    return csv_text(list(frame.columns), rows)
 
 
 def make_table(name: str, results: Results, compare: bool = False, about: Sequence[str] = ()) -> SuiteTable:

@@ -3,14 +3,13 @@
 Texts come from strangers, so they are escaped: none becomes a formula of a spreadsheet or a command of TeX.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from saliency_bench.leaderboard.view.rows import ShownRow, number, short
 from saliency_bench.results.cell import RankSet, rank_text
+from saliency_bench.utils.csv_text import csv_text
 
 KINDS = {"csv": "text/csv", "tex": "application/x-tex", "bib": "application/x-bibtex"}  # {ending: media type}
 FIELDS = (
@@ -19,7 +18,6 @@ FIELDS = (
     "not_beaten", "beats_if_true", "not_beaten_if_true", "passes", "seconds", "device", "submitters", "key",
 )  # fmt: skip
 OWN = r"$^\dagger$"  # follows the name of a method that is not part of the package
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes what begins with these
 TEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -29,11 +27,7 @@ TEX = {
 
 def as_csv(rows: Iterable[ShownRow]) -> str:
     """Return CSV with a line per row, all columns, and numbers in full."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(FIELDS)
-    writer.writerows([_plain(getattr(row, name)) for name in FIELDS] for row in rows)
-    return buffer.getvalue()
+    return csv_text(FIELDS, ([_plain(getattr(row, name)) for name in FIELDS] for row in rows))
 
 
 def _plain(value: object) -> object:
@@ -43,9 +37,7 @@ def _plain(value: object) -> object:
         value = rank_text(value) if is_rank else "; ".join(map(str, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str) and value.startswith(FORMULA):
-        return f"'{value}"
-    return "" if value is None else value
+    return value
 
 
 def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:

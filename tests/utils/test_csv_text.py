@@ -1,0 +1,41 @@
+"""CSV that a spreadsheet opens: no text of a stranger becomes a formula, and each comes back as it was."""
+
+import csv
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saliency_bench.utils.csv_text import csv_text, escaped, unescaped
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1", "  =1", "a;=1", "a;;@b",
+            "a\n=1", "'=1", "''+x", "-x", "a\t-b"]  # fmt: skip
+PLAIN = ["-5", "+0.5", "-1e-3", "a=b", "x-y", "", "-", "it's", "a; b", "1-2", "me@home", "e-mail; =" + "x"][:-1]
+
+
+def cells(text):
+    """The cells of a line as spreadsheets split them, whichever sign they take as the end of a cell."""
+    return [cell for sign in ";\t,\n\r" for cell in text.split(sign)] + [text]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_text_is_a_formula(text):
+    plain = escaped(text)
+    assert not any(re.match(r"\s*[=+\-@]", cell) for cell in cells(plain.replace(",", " ")))
+    assert unescaped(plain) == text
+    (header, row) = csv.reader(io.StringIO(csv_text(["a", text], [[text, 1.5, None, float("nan"), -2]])))
+    assert header == ["a", plain]
+    assert row == [plain, "1.5", "", "", "-2"]
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_other_texts_stay(text):
+    assert escaped(text) == unescaped(text) == text
+
+
+@given(st.text(alphabet="=+-@' ;\t\r\na1.", max_size=12))
+def test_every_text_comes_back(text):
+    assert unescaped(escaped(text)) == text
+    assert escaped(text) == text or not re.search(r"(^|[;\t\r\n]) *[=+\-@]", escaped(text))
