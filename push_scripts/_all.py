@@ -45,7 +45,7 @@ def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everyth
     """Yield the publications of the built datasets below a folder. Raise UserError if it holds none."""
     from saliency_bench.publishing.datasets import dataset_publication
 
-    named, _ = built(root)
+    named = built(root)
     if not named:
         raise UserError(f"{root} holds no built dataset; build some into it, as in: saliency-bench build pet-xai")
     for number, (folder, report) in enumerate(named.items()):
@@ -55,32 +55,72 @@ def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everyth
         yield dataset_publication(folder, namespace, workspace / str(number))
 
 
-def built(root: Path) -> tuple[dict[Path, dict[str, Any]], list[Path]]:
-    """Return ({folder: build report} of the datasets below a folder, folders of one's own data, which have no name)."""
-    from saliency_bench.data.build_report import REPORT, read_report
+def built(root: Path) -> dict[Path, dict[str, Any]]:
+    """Return {folder: build report} of the datasets below a folder that can be published."""
     from saliency_bench.publishing.own_data import is_own_data
 
-    reports = {path.parent: read_report(path.parent) for path in sorted(root.rglob(REPORT))}
-    nameless = [folder for folder, report in reports.items() if is_own_data(report["dataset"])]
-    return {folder: report for folder, report in reports.items() if folder not in nameless}, nameless
+    return {folder: report for folder, report in _reports(root)[0].items() if not is_own_data(report["dataset"])}
+
+
+def _reports(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
+    """Return ({folder: build report} of all datasets below a folder, why others have none that can be read)."""
+    from saliency_bench.data.build_report import REPORT, read_report
+    from saliency_bench.data.untrusted import complete
+
+    return _readable(root, REPORT, lambda file: complete(read_report(file.parent), str(file.parent)))
+
+
+def trained(root: Path) -> dict[Path, dict[str, Any]]:
+    """Return {folder: training log} of the models below a folder that can be published."""
+    return _logs(root)[0]
+
+
+def _logs(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
+    """Return ({folder: training log} of the models below a folder, why others have none that can be read)."""
+    from saliency_bench.utils.files import read_json
+
+    def read(file: Path) -> dict[str, Any]:
+        log = read_json(file)
+        if not isinstance(log, dict) or not isinstance(log.get("settings"), dict):
+            raise UserError(f"{file} is no log of a training; train the model again")
+        return log
+
+    return _readable(root, "training_log.json", read)
+
+
+def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[Path, Any], list[str]]:
+    """Return ({folder: content} of the files of a name below a folder, why each other one cannot be read)."""
+    contents: dict[Path, Any] = {}
+    problems = []
+    for file in sorted(root.rglob(name)):
+        try:
+            contents[file.parent] = read(file)
+        except UserError as error:
+            problems.append(str(error))
+    return contents, problems
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder of one's own data below `root`: what publishes it, as it is left out here."""
-    return [
-        f"left out: {folder} holds your own data, which have no name on the Hub yet: "
+    """Return a line for each folder below `root` that is left out: one's own data, and what cannot be read."""
+    from saliency_bench.publishing.own_data import is_own_data
+
+    reports, problems = _reports(root)
+    own = [
+        f"{folder} holds your own data, which have no name on the Hub yet: "
         f"saliency-bench push dataset {shlex.quote(str(folder))} --name NAME --namespace {namespace}"
-        for folder in built(root)[1]
+        for folder, report in reports.items()
+        if is_own_data(report["dataset"])
     ]
+    return [f"left out: {line}" for line in own + problems + _logs(root)[1]]
 
 
 def models(root: Path, namespace: str, license: str | None = None, takes: Takes = everything) -> Iterator:
     """Yield the publications of the trained models below a folder, with the scores of runs on them."""
     from saliency_bench.publishing.models import model_publication
 
-    for log in sorted(root.rglob("training_log.json")):
-        if takes(log.parent.name):
-            yield model_publication(log.parent, namespace, license=license, results=_run_on(log.parent, root))
+    for folder in trained(root):
+        if takes(folder.name):
+            yield model_publication(folder, namespace, license=license, results=_run_on(folder, root))
 
 
 def metrics(namespace: str, takes: Takes = everything) -> Iterator:
@@ -106,6 +146,12 @@ def _run_on(model: Path, root: Path) -> Path | None:
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.utils.files import read_json
 
-    summaries = sorted(root.rglob("summary.json"))
+    summaries = _readable(root, "summary.json", read_json)[0]
     digest = load_classifier(str(model)).digest if summaries else None
-    return next((path.parent for path in summaries if read_json(path).get("model", {}).get("digest") == digest), None)
+    return next((path for path, content in summaries.items() if _digest_of(content) == digest), None)
+
+
+def _digest_of(summary: Any) -> Any:
+    """Return the hash of a summary's model; None where it has none."""
+    model = summary.get("model") if isinstance(summary, dict) else None
+    return model.get("digest") if isinstance(model, dict) else None

@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError
-from saliency_bench.push_scripts._all import built
+from saliency_bench.push_scripts._all import built, trained
 
 EXPLAINERS = ("random", "centre", "edges", "gradcam", "integrated_gradients")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion", "saliency_deletion")
@@ -69,15 +69,13 @@ def pairs(root: Path) -> list[Pair]:
     """Return the datasets below a folder with the classifier that was trained on each, resnet-18-DATASET first."""
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.publishing.headline import shown_split
-    from saliency_bench.utils.files import read_json
 
-    logs = {log.parent: read_json(log) for log in sorted(root.rglob("training_log.json"))}
-    matched = []
-    for folder, report in built(root)[0].items():
+    logs, matched = trained(root), []
+    for folder, report in built(root).items():
         images = report["splits"].get("train", {}).get("fingerprint")
-        trained = [path for path, log in logs.items() if images and log["settings"]["images"] == images]
-        if trained:
-            model = min(trained, key=lambda folder: (folder.name != f"resnet-18-{report['dataset']}", folder.name))
+        models = [path for path, log in logs.items() if images and log["settings"].get("images") == images]
+        if models:
+            model = min(models, key=lambda folder: (folder.name != f"resnet-18-{report['dataset']}", folder.name))
             digest = load_classifier(str(model)).digest
             matched.append(Pair(folder, report, shown_split(report), model, digest))
     return matched
@@ -87,7 +85,7 @@ def splits(root: Path) -> dict[str, str]:
     """Return {dataset below a folder: the split that it is known by}."""
     from saliency_bench.publishing.headline import shown_split
 
-    return {report["dataset"]: shown_split(report) for report in built(root)[0].values()}
+    return {report["dataset"]: shown_split(report) for report in built(root).values()}
 
 
 def core(pairs: Sequence[Pair], namespace: str, before: Any = None) -> Any:

@@ -9,6 +9,7 @@ import argparse
 import codecs
 import glob
 import os
+import select
 import shlex
 import signal
 import sys
@@ -16,6 +17,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO
 
 import saliency_bench
 from saliency_bench import registry
@@ -33,7 +35,38 @@ HELP = ("-h", "--help", "help")
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
+    try:
+        try:
+            return _main(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()  # or else Python does as it ends, and prints what goes wrong
+    except BrokenPipeError as error:
+        if not _silence_broken_pipes():
+            show(f"error: {one_line(error)}")
+            return 2
+        return 0
+
+
+def _silence_broken_pipes() -> bool:
+    """Discard what is printed to readers that are gone, say `head`; return whether there is such."""
+    gone = [stream for stream in (sys.stdout, sys.stderr) if _is_reader_gone(stream)]
+    for stream in gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return bool(gone)
+
+
+def _is_reader_gone(stream: TextIO) -> bool:
+    """Return whether nobody reads a pipe any more."""
+    waiting = select.poll()
+    try:
+        waiting.register(stream.fileno(), 0)
+    except (OSError, ValueError):  # it is no file, as under pytest
+        return False
+    return any(event & select.POLLERR for _, event in waiting.poll(0))
+
+
+def _main(argv: list[str]) -> int:
+    """Run the command line and return its exit code."""
     _print_anything()
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow
         from saliency_bench.completion import complete
@@ -85,9 +118,8 @@ def guarded(command: str, argv: list[str]) -> int:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         _last_words(number, command, argv, args)
         return 128 + number
-    except BrokenPipeError:  # the reader, say `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:  # is an OSError, too
+        raise
     except (UserError, OSError) as error:
         if debug:
             raise

@@ -11,12 +11,17 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.terminal import Help, required_usage, show_help
 
 PROGRAM = "saliency-bench"
+NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are a `UserError`, and whose usage names what is required."""
 
     color = False  # `show_help` sees to it in all versions of Python
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._negative_number_matcher = NEGATIVE  # argparse's own takes -1e-2 for an option in some versions
 
     def format_help(self) -> str:
         """Return the help, with what must be given as usage."""

@@ -11,6 +11,7 @@ than 50 clusters are never enough: reports do not rank them.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from math import ceil, sqrt
 
@@ -72,7 +73,27 @@ def power_at(clusters: int, spread: float, wanted: float, alpha: float = ALPHA) 
     shift = abs(wanted) / spread * sqrt(clusters)
     if clusters > 1000:  # where both distributions are normal to four digits, and scipy's tail is slow
         return float(stats.norm.sf(critical - shift) + stats.norm.cdf(-critical - shift))
-    return float(stats.nct.sf(critical, clusters - 1, shift) + stats.nct.cdf(-critical, clusters - 1, shift))
+    return _tails(critical, clusters - 1, shift)
+
+
+def _tails(critical: float, freedom: int, shift: float) -> float:
+    """Return P(|T| > critical) of a non-central t, by the chi that T is divided by.
+
+    T = (Z + shift) / W with W^2 = chi^2(freedom) / freedom, so P(|T| > c) = E[Phi(shift - c W) + Phi(-shift - c W)].
+    `stats.nct` returns NaN for many shifts of 5 and more.
+    """
+    low, high = (sqrt(end / freedom) for end in stats.chi2.ppf([1e-13, 1 - 1e-13], freedom))
+    nodes, weights = _legendre()
+    w = (low + high) / 2 + (high - low) / 2 * nodes
+    density = stats.chi2.pdf(w**2 * freedom, freedom) * 2 * w * freedom
+    inside = stats.norm.sf(critical * w - shift) + stats.norm.cdf(-critical * w - shift)
+    return float(np.clip((high - low) / 2 * (weights * density * inside).sum(), 0, 1))
+
+
+@cache
+def _legendre() -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of a quadrature over [-1, 1]."""
+    return np.polynomial.legendre.leggauss(500)
 
 
 def clusters_needed(spread: float, wanted: float, power: float = POWER, comparisons: int = 1) -> int | None:

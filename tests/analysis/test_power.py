@@ -5,6 +5,7 @@ from math import sqrt
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.integrate import quad
 
 from saliency_bench.analysis.power import assumed, clusters_needed, curve, of_run, power_at
 from saliency_bench.errors import UserError
@@ -25,6 +26,26 @@ def test_the_chance_is_that_of_simulated_tests():
     draws = rng.normal(0.1, 0.5, (4000, 120))
     p = stats.ttest_1samp(draws, 0, axis=1).pvalue
     assert power_at(120, 0.5, 0.1) == pytest.approx(np.mean(p < 0.05), abs=0.03)
+
+
+@pytest.mark.parametrize("clusters", [12, 25, 50, 75, 100, 300, 1000])
+@pytest.mark.parametrize("comparisons", [1, 45, 5000])
+def test_the_chance_is_the_integral_over_the_spread_for_every_difference(clusters, comparisons):
+    """By scipy's adaptive quadrature, and by its non-central t where that is a number."""
+    freedom, alpha = clusters - 1, 0.05 / comparisons
+    critical, ends = stats.t.ppf(1 - alpha / 2, freedom), stats.chi2.ppf([1e-14, 1 - 1e-14], freedom)
+    for wanted in (0.0, 0.3, -0.3, 1.0, 2.0, 5.0, 100.0, 1e6):
+        shift = abs(wanted) * sqrt(clusters)
+
+        def inside(value, shift=shift):
+            limit = critical * sqrt(value / freedom)
+            return (stats.norm.sf(limit - shift) + stats.norm.cdf(-limit - shift)) * stats.chi2.pdf(value, freedom)
+
+        chance = power_at(clusters, 1.0, wanted, alpha)
+        assert chance == pytest.approx(quad(inside, *ends, limit=1000, epsabs=1e-12)[0], abs=1e-9)
+        known = stats.nct.sf(critical, freedom, shift) + stats.nct.cdf(-critical, freedom, shift)
+        assert np.isnan(known) or chance == pytest.approx(known, abs=1e-9)
+        assert power_at(clusters, 1.0, wanted) >= power_at(clusters, 1.0, wanted / 2)
 
 
 def test_the_normal_tail_of_many_clusters_joins_that_of_few():

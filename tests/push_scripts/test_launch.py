@@ -119,6 +119,25 @@ def test_ones_own_data_are_left_out_and_named(line, built, tmp_path, capsys):
     assert lines[1].startswith(f"saliency-bench: error: {data} holds no built dataset")
 
 
+@pytest.mark.parametrize("file", ["pet-xai/build_report.json", "models/MODEL/training_log.json", "runs/a/summary.json"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"dataset": "pet-xai"}', '{"dataset": {"a": 1}, "settings": 3}'])
+def test_one_file_that_cannot_be_read_is_named_and_the_others_go_on(line, built, tmp_path, capsys, file, content):
+    data = tmp_path / "built"
+    shutil.copytree(built, data)
+    broken = data / file.replace("MODEL", "another-model").replace("pet-xai", "another")
+    broken.parent.mkdir(parents=True)
+    broken.write_text(content)
+    capsys.readouterr()
+    assert line(*SMALL, "--dry-run", "--json", data=data) == 0
+    shown = capsys.readouterr()
+    lines = [each for each in shown.err.splitlines() if "left out: " in each]
+    assert len(lines) == ("summary" not in file)
+    assert all(str(broken.parent) in each for each in lines)
+    assert {each["repo"] for each in json.loads(shown.out)["repositories"]} == {
+        f"{OWNER}/{name}" for name in (*ONLY[1:], "results")
+    }
+
+
 def test_what_is_there_is_said_with_what_would_be_overwritten(line, here, capsys):
     publish(board_publication("saliency-bench"), api=here.api())
     here.api().upload_file(
