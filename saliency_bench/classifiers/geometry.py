@@ -72,6 +72,12 @@ class Geometry:
         resized = mask.resize((width, height), Image.Resampling.NEAREST)
         return np.asarray(resized.crop(self.box(height, width)).convert("L")) >= 128
 
+    def picture(self, picture: Image.Image) -> np.ndarray:
+        """Return a grey picture (mode L) in the prepared frame, Float (H, W), about as its processor resizes it."""
+        height, width = self.resized(picture.height, picture.width)
+        resample = Image.Resampling.__members__.get(self.resample.upper(), Image.Resampling.BILINEAR)
+        return np.asarray(picture.resize((width, height), resample).crop(self.box(height, width))) / 255
+
     def __str__(self) -> str:
         steps = []
         if isinstance(self.resize, int):
@@ -107,7 +113,14 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
                 f"the image processor of {name} fails: {type(error).__name__} {one_line(error, 200)}"
             ) from error
         expected = geometry.mask(mask)
-        if red.shape == expected.shape and np.abs(red - expected).mean() < 0.02 and max(green.max(), blue.max()) < 0.1:
+        # In a frame of a few pixels most of what is red is edge, where the picture is soft and the mask is not.
+        likely = expected, geometry.picture(mask)
+        same_shape = red.shape == expected.shape
+        if (
+            same_shape
+            and max(green.max(), blue.max()) < 0.1
+            and min(np.abs(red - drawn).mean() for drawn in likely) < 0.02
+        ):
             continue
         raise UserError(
             f"the image processor of {name} does not resize, crop and rescale the way its settings say "

@@ -215,3 +215,25 @@ def test_between_equal_cells_and_at_the_border_all_pixels_tie():
     large = enlarge(cells, torch.empty(1, 3, 78, 78))[0]  # 13 pixels a cell, so that no weight is a power of two
     assert large[19:59, 19:59].unique().tolist() == [pytest.approx(0.1)]
     assert large[:7].unique().tolist() == large[:, -7:].unique().tolist() == [0]
+
+
+@pytest.mark.parametrize("side", [4, 8, 12, 16, 20, 32])
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic", "lanczos", "nearest", "box"])
+def test_a_frame_of_a_few_pixels_is_told_from_a_wrong_one(side, resample):
+    kind = Image.Resampling[resample.upper()]
+
+    def frame(picture, change=lambda tensor: tensor):
+        pixels = np.asarray(picture.resize((side, side), kind), np.float32) / 255
+        return change(torch.from_numpy(pixels).permute(2, 0, 1))
+
+    probe(Geometry((side, side), resample=resample), frame, "small")
+    wrong = {
+        "channels": lambda tensor: tensor.flip(0), "mirrored": lambda tensor: tensor.flip(2),
+        "upside down": lambda tensor: tensor.flip(1), "scale": lambda tensor: tensor * 255,
+        "moved": lambda tensor: tensor.roll(1, 2), "turned": lambda tensor: tensor.transpose(1, 2).flip(1),
+        "size": lambda tensor: tensor[:, :-1],
+    }  # fmt: skip
+    for change in [change for name, change in wrong.items() if side > 4 or name in ("channels", "scale", "size")]:
+        if side < 32 or change is not wrong["moved"]:  # by a pixel of 32, which is 1 % of the picture
+            with pytest.raises(UserError, match="does not resize"):
+                probe(Geometry((side, side), resample=resample), lambda picture, c=change: frame(picture, c), "small")

@@ -5,10 +5,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from test_layers import LAYERS
 from test_plugins import PLUGINS
 
@@ -60,3 +63,30 @@ def test_the_release_tries_what_it_has_built_and_publishes_nothing_else():
         project["requires-python"].removeprefix(">=")
     }
     assert {one["name"] for one in settings if "name" in one} == {"dist"}
+
+
+def test_the_constraints_pin_everything_that_is_installed_with_the_package():
+    """But for the libraries of a GPU, which torch pins itself."""
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    pinned = {canonicalize_name(pin.name) for pin in pins}
+    waiting, needed = [("saliency-bench", frozenset({"test"}))], set()
+    while waiting:
+        if (item := waiting.pop()) in needed:
+            continue
+        needed.add(item)
+        for text in metadata.requires(item[0]) or []:
+            requirement = Requirement(text)
+            extras = [{"extra": extra} for extra in item[1] or {""}]
+            if requirement.marker is None or any(map(requirement.marker.evaluate, extras)):
+                waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+    names = {name for name, _ in needed if not name.startswith(("nvidia-", "triton"))} - {"saliency-bench"}
+    assert names - pinned == set()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_workflows_pin_what_they_run_and_may_only_read(path):
+    text = path.read_text()
+    uses = re.findall(r"uses: (.*)", text)
+    assert uses
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+.*", line) for line in uses)
+    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
