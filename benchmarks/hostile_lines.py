@@ -76,6 +76,8 @@ def hostile(action: argparse.Action, dice: random.Random, places: list[str]) -> 
     if action.dest in ("explainers", "metrics") and dice.random() < 0.7:
         return with_options(action.dest, dice)
     found = dice.choice({"text": TEXTS, "place": places, "number": NUMBERS}[kind])
+    if action.dest == "maps" and kind == "place":
+        return f"mine={found}"
     if writes and found.startswith(ESCAPES):
         return f"new/{found}".replace("..", "dots")
     return found

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import stat
+import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,12 @@ NESTED = "[" * 100_000
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
+MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12))
+SCALARS = {
+    "merges.yaml": MERGES, "digits.yaml": "a: " + "9" * 6000, "hex.yaml": "a: 0x" + "f" * 6000,
+    "day.yaml": "a: 2001-99-99", "tag.yaml": "a: !!timestamp x", "deep.yaml": "- " * 100_000 + "x",
+    "cycle.yaml": "a: &a [*a]", "cut.yaml": "a: [",
+}  # fmt: skip
 TAGGED = "entries: !!python/object/apply:os.system ['touch owned']\n"
 WEIRD_JSON = {
     "nested": NESTED,
@@ -70,6 +77,30 @@ def picture(path: Path) -> None:
 def maps(path: Path) -> None:
     path.mkdir()
     np.save(path / "a.npy", np.zeros((32, 32)))
+
+
+def tensors(kind: str, path: Path) -> None:
+    """A folder with the map of an image as a .pt file that lies."""
+    import torch
+
+    path.mkdir()
+    torch.save(torch.zeros(2, 3, device="meta") if kind == "meta" else torch.zeros(32, 32), path / "a.pt")
+    if kind == "meta":
+        return
+    with zipfile.ZipFile(path / "a.pt") as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(path / "a.pt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members.items():
+            is_pickle = name.endswith("data.pkl")
+            if is_pickle and kind == "memo":
+                content = b"\x80\x02Nr\xff\xff\xff\x7f."
+            elif is_pickle and kind == "code":
+                content = b"cos\nsystem\n(S'touch owned'\ntR."
+            elif is_pickle and kind == "huge":
+                content = content.replace(b"K K ", b"J\xff\xff\xff\x7fJ\xff\xff\xff\x7f", 1)
+            elif kind == "bomb" and name.endswith("/0"):
+                content += bytes(3 * 10**8)
+            packed.writestr(name, content)
 
 
 def table(path: Path) -> None:
@@ -150,7 +181,10 @@ def places(run: Path, model: Path, dataset: Path, template: Path) -> dict[str, C
         "laughs.yaml": partial(file, LAUGHS), "tagged.yaml": partial(file, TAGGED),
         "rtl-\u202e.csv": partial(file, "x"), "bad.csv": partial(file, "image_id,target\n\x00,\x1b[2J\n"),
         "odd.csv": partial(file, b"\xff\xfe\x00"),
+        "formula.csv": partial(file, "image_id,target\n=cmd|' /C x'!A0,+1\n"),
     }  # fmt: skip
+    made |= {name: partial(file, text) for name, text in SCALARS.items()}
+    made |= {f"tensors {kind}": partial(tensors, kind) for kind in ("meta", "memo", "code", "huge", "bomb")}
     made |= {f"{name}.json": partial(file, text) for name, text in WEIRD_JSON.items()}
     for kind, source in {"run": run, "model": model, "data": dataset, "template": template}.items():
         for path in sorted(source.rglob("*")):
