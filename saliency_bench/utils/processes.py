@@ -1,9 +1,11 @@
 """Several processes started by torchrun or accelerate: each computes a share, the main one decides for all."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Protocol, TypeVar
 
 import torch
@@ -12,8 +14,10 @@ from accelerate.utils import broadcast_object_list
 
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
+from saliency_bench.utils.heartbeat import watch_others
 
-# A finished process waits for the others, however long they take; the launcher notices one that died.
+# A finished process waits for the others, however long they take; the launcher notices one that died, and
+# `heartbeat` one that does not move.
 PATIENCE = timedelta(days=30)
 
 T = TypeVar("T")
@@ -49,7 +53,16 @@ class Alone:
 def accelerator_on(device: str | None) -> Accelerator:
     """Return the group of processes of this one; raise UserError for an unavailable device."""
     waiting = InitProcessGroupKwargs(timeout=PATIENCE)
-    return Accelerator(cpu=device_of(device).type == "cpu", kwargs_handlers=[waiting])
+    accelerator = Accelerator(cpu=device_of(device).type == "cpu", kwargs_handlers=[waiting])
+    _watch_once(accelerator.process_index, accelerator.num_processes)
+    return accelerator
+
+
+@cache
+def _watch_once(rank: int, count: int) -> None:
+    """Look after the other processes, where there are some, once however often a group is asked for."""
+    if count > 1 and "MASTER_PORT" in os.environ:
+        watch_others(rank, count)
 
 
 def agreed(accelerator: Group, decide: Callable[[], T]) -> T:

@@ -139,9 +139,12 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
-        """Start the clock, unless it runs or a request is being answered."""
-        if self._timer is None and not self._is_answering():
-            self._timer = self.loop.call_later(PART, self._end)
+        """Start the clock unless it runs; stop it once the head of a request is complete."""
+        if not self._is_answering():
+            self._timer = self._timer or self.loop.call_later(PART, self._end)
+        elif self._timer is not None:  # uvicorn itself closes a connection that is idle after an answer
+            self._timer.cancel()
+            self._timer = None
 
     def _end(self) -> None:
         """Close a connection that has sent no request in time."""

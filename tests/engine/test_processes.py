@@ -227,3 +227,39 @@ def children_of(pid):
 
 def environment_of(pid):
     return "\0" + Path(f"/proc/{pid}/environ").read_text()
+
+
+IMPATIENT = """
+import sys
+from saliency_bench.utils import heartbeat
+heartbeat.BEAT, heartbeat.SILENCE = 0.3, 6
+from saliency_bench.engine import store
+store.SECONDS = 0
+from saliency_bench.cli import main
+sys.exit(main())
+"""
+
+
+def process_of(rank, launcher):
+    """The process of a rank that a launcher has started."""
+    return next(pid for pid in children_of(launcher.pid) if f"\0RANK={rank}\0" in environment_of(pid))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_process_ends_the_run_in_a_line_that_names_it(rank, shapes, resnet, tmp_path):
+    out, script = tmp_path / "run", tmp_path / "impatient.py"
+    script.write_text(IMPATIENT)
+    line = [str(script) if word == str(AT_ONCE) else word for word in command(2, out, shapes, resnet, explainers=SLOW)]
+    with subprocess.Popen(line, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not list(out.glob("chunks/*.parquet")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(process_of(rank, process), signal.SIGSTOP)
+        _, shown = process.communicate(timeout=150)
+    lines = [text for text in shown.splitlines() if "sign of life" in text]
+    assert process.returncode != 0
+    assert len(lines) == 1, shown
+    assert f"error: process {rank} of 2 gave no sign of life for 6 s" in lines[0]
+    done = launched(2, out, shapes, resnet, explainers=SLOW)
+    assert read_json(done / "summary.json")["cells"]
