@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BEAT, SILENCE = 5.0, 300.0  # seconds between two signs of life, and without one after which a process is given up
 KEY = "saliency-bench/beat/"
-DONE = b"done"
+DONE = "done"
 
 
 def watch_others(rank: int, count: int) -> None:
@@ -49,7 +49,7 @@ def _watch(store: "Store", rank: int, count: int) -> None:
             store.set(f"{KEY}{rank}", str(number))
             for other in seen:
                 value = store.get(f"{KEY}{other}") if store.check([f"{KEY}{other}"]) else b""
-                if value == DONE or value != known.get(other):
+                if value == DONE.encode() or value != known.get(other):
                     known[other], seen[other] = value, monotonic()
         except Exception as error:
             if "timeout" in str(error).lower():  # whoever keeps the store is the one that does not answer

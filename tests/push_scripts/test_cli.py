@@ -155,6 +155,26 @@ def test_missing_or_malformed_options_exit_with_2(line, capsys):
     assert shown.count("\n") == 1
 
 
+@pytest.mark.parametrize("line", ["--help", "--version", "run --help", "list", "power --spread 0.2 --difference -1e-2",
+                                  "help gradcam", "list --json"])  # fmt: skip
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_reader_that_is_gone_is_no_error(line, merged, tmp_path):
+    """As with `| head -1`, whose pipe is closed before anything is printed; `2>&1` closes both."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with (tmp_path / "errors").open("wb") as errors:
+        words = [sys.executable, "-m", "saliency_bench", *line.split()]
+        done = subprocess.run(words, stdout=writing, stderr=writing if merged else errors, check=False)
+    os.close(writing)
+    assert (done.returncode, (tmp_path / "errors").read_text()) == (0, "")
+
+
+def test_a_broken_pipe_of_something_else_is_an_error(monkeypatch, capsys):
+    monkeypatch.setattr("saliency_bench.cli._main", lambda argv: (_ for _ in ()).throw(BrokenPipeError(32, "broken")))
+    assert main(["list"]) == 2
+    assert "broken" in capsys.readouterr().err
+
+
 def test_ctrl_c_is_one_line(capsys, monkeypatch):
     def stop(args):
         raise KeyboardInterrupt
