@@ -154,7 +154,14 @@ def test_tables_by_the_command(tmp_path, capsys, shapes):
     assert main(words) == 0
     with (tmp_path / "p.csv").open() as file:
         assert next(csv.reader(file)) == list(PAYMENTS)
-    assert (tmp_path / "q.csv").read_text().strip() == '"person"'
+    assert (tmp_path / "q.csv").read_text().strip() == "person"
+    store = Store(tmp_path / "s.db")
+    person = store.find().join("a request of a stranger").name
+    store.find().keep_parameters(person, {"PID": "=cmd|' /C calc'!A0", "@x": "-1"})
+    store.close()
+    assert main(words) == 0
+    with (tmp_path / "q.csv").open() as file:
+        assert list(csv.reader(file)) == [["person", "'@x", "PID"], [person, "-1", "'=cmd|' /C calc'!A0"]]
 
 
 @pytest.mark.parametrize(("option", "line"), [

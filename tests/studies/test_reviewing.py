@@ -171,7 +171,7 @@ def test_reports_and_exports_say_what_was_corrected(annotating, tmp_path, format
     assert "agreement as drawn" in report
     export(annotating, tmp_path / "out", format)
     lines = (tmp_path / "out/corrections.csv").read_text().splitlines()
-    assert lines == ['"image","person","revision","corrected by"', f'"{unit}","{person}",1,"rita"']
+    assert lines == ["image,person,revision,corrected by", f"{unit},{person},1,rita"]
     export(annotating, tmp_path / "nobody", format, people=False)
     assert "rita" not in (tmp_path / "nobody/corrections.csv").read_text()
 
