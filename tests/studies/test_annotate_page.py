@@ -353,7 +353,8 @@ def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
         review.get_by_role("button", name="Send back").click()
         playwright.expect(review.locator("#commentMissing")).to_have_text("Write what should be changed.")
         review.get_by_label("The person who drew it reads this").fill("<i>the ear</i> is missing")
-        review.get_by_role("button", name="Send back").click()
+        with review.expect_response(lambda response: response.request.method == "POST"):
+            review.get_by_role("button", name="Send back").click()
         playwright.expect(review.locator("#finishedTitle")).to_have_text("All done")
         saved(review)
     page.reload()
