@@ -105,13 +105,13 @@ def left_out(root: Path, namespace: str) -> list[str]:
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)
-    own = [
+    unnamed = [
         f"{folder} holds your own data, which have no name on the Hub yet: "
         f"saliency-bench push dataset {shlex.quote(str(folder))} --name NAME --namespace {namespace}"
         for folder, report in reports.items()
         if is_own_data(report["dataset"])
     ]
-    return [f"left out: {line}" for line in own + problems + _logs(root)[1]]
+    return [f"left out: {line}" for line in unnamed + problems + _logs(root)[1]]
 
 
 def models(root: Path, namespace: str, license: str | None = None, takes: Takes = everything) -> Iterator:

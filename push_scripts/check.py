@@ -3,7 +3,7 @@ r"""Check a run against requirements, as a gate for continuous integration.
 example:
   saliency-bench check runs/new --against runs/old \
       --require 'gradcam:saliency_miou>=0.3' 'gradcam:saliency_deletion<=0.2' \
-      'rise:masks=100:saliency_miou:threshold=0.3>=0.2' 'gradcam:saliency_miou>random'
+      'rise:masks=100:saliency_miou>=0.2' 'gradcam:saliency_miou>random'
 
 Prints a line per requirement, with the interval it was judged by. The exit code is 1 if an interval lies on the wrong
 side of its bound, or if the paired test finds an explainer worse than in the run of --against on the same samples; 0 if

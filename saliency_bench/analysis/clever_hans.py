@@ -47,15 +47,15 @@ def clever_hans(
     for run in runs:
         subject = run.subject
         for row, pointing, inserted in _scored_by_both(run):
-            found = found_by(run, pointing, inserted, confidence, pointing_game, insertion)
-            named = _samples(run, pointing, [run.ids[index] for index in found.order])
-            columns = found.confidences, run.values[pointing.cell_id], run.values[inserted.cell_id]
-            for index in found.order:
+            chosen = found_by(run, pointing, inserted, confidence, pointing_game, insertion)
+            named = _samples(run, pointing, [run.ids[index] for index in chosen.order])
+            columns = chosen.confidences, run.values[pointing.cell_id], run.values[inserted.cell_id]
+            for index in chosen.order:
                 numbers = (float(column[index]) for column in columns)
                 rows.append((*subject, row.name, run.ids[index], *named[run.ids[index]], *numbers))
-            share = interval(found.hits, run.codes(), (0.0, 1.0))
-            scored = int(np.isfinite(found.hits).sum())
-            counts.append((*subject, row.name, len(found.order), scored, *share.known, found.least))
+            share = interval(chosen.hits, run.codes(), (0.0, 1.0))
+            scored = int(np.isfinite(chosen.hits).sum())
+            counts.append((*subject, row.name, len(chosen.order), scored, *share.known, chosen.least))
     if not counts:
         raise UserError(
             f"a Clever Hans is found by {POINTING} and {INSERTION}, and no explainer of these runs has both; "

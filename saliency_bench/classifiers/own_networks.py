@@ -286,16 +286,16 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
     """
     from saliency_bench.utils.messages import complain
 
-    state, own = _state_of(content, file), network.state_dict()
-    chosen, prefix = _matching(state, set(own))
-    missing, spare = sorted(own.keys() - chosen.keys()), sorted(chosen.keys() - own.keys())
-    shapes = [key for key in own if key in chosen and own[key].shape != chosen[key].shape]
+    state, weights = _state_of(content, file), network.state_dict()
+    chosen, prefix = _matching(state, set(weights))
+    missing, spare = sorted(weights.keys() - chosen.keys()), sorted(chosen.keys() - weights.keys())
+    shapes = [key for key in weights if key in chosen and weights[key].shape != chosen[key].shape]
     if missing or spare:
         lacks = f"lacks {missing[0]}" if missing else f"has {spare[0]}, which the network lacks"
-        raise UserError(f"weights={file} {lacks} ({len(own) - len(missing)} of {len(own)} weights match); they are of "
-                        "another network")  # fmt: skip
+        match = f"{len(weights) - len(missing)} of {len(weights)} weights match"
+        raise UserError(f"weights={file} {lacks} ({match}); they are of another network")
     if shapes:
-        there, wanted = (tuple(values[shapes[0]].shape) for values in (chosen, own))
+        there, wanted = (tuple(values[shapes[0]].shape) for values in (chosen, weights))
         raise UserError(f"weights={file} has {shapes[0]} of shape {there}, but the network has {wanted}")
     if left := len(state) - len(chosen):
         complain(f"weights={file}: weights under '{prefix}' are used; {left} others of the file are not")

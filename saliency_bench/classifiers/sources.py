@@ -192,15 +192,15 @@ def _near_checkpoints(path: Path) -> list[str]:
 
 def _about_file(path: Path) -> str:
     """Return the message for a file in the place of a checkpoint's folder."""
-    own = (
+    texts = (
         f"timm:NAME:weights={path}, torchvision:NAME:weights={path}, or ./net.py:make:weights={path} with a function "
         "that returns the network"
     )
     if path.suffix in (".safetensors", ".json"):
         folder = f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
-        return folder + f"; for weights of your own, give {own}" * (path.suffix != ".json")
+        return folder + f"; for weights of your own, give {texts}" * (path.suffix != ".json")
     if path.suffix in (".bin", ".ckpt", ".pkl", ".pickle"):
-        return f"{path} holds weights without their network; give {own}"
+        return f"{path} holds weights without their network; give {texts}"
     if path.suffix in (".onnx", ".pt2", ".tflite", ".engine", ".keras", ".h5"):
         return (
             f"{path} has no gradients or layers that PyTorch could read; give the network that it was exported from: "

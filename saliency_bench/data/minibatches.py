@@ -116,12 +116,12 @@ def torch_dataset(
             "torchvision.transforms.v2"
         )
     foreground = " ".join(words_of(mask_values))
-    found = find(dataset, **options)
+    source = find(dataset, **options)
     if split is None:
         own_split = dataset.split if isinstance(dataset, datasets.Dataset) else None
         split = "train" if own_split is None else str(own_split).partition("[")[0]
-    rows = found.load_usual(split)[0]
-    return TorchDataset(_labelled(rows, label_column, found.text), transform, foreground)
+    rows = source.load_usual(split)[0]
+    return TorchDataset(_labelled(rows, label_column, source.text), transform, foreground)
 
 
 def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.Dataset:

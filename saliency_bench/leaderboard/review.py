@@ -109,14 +109,14 @@ def review_folder(board: Path) -> list[tuple[str, list[str]]]:
     root, folders = Source(board).folders()
     if not folders:
         raise UserError(f"{board} holds no submissions; add one with `saliency-bench submit RUN --to {board}`")
-    found: list[tuple[str, list[str]]] = []
+    reviewed: list[tuple[str, list[str]]] = []
     for folder in folders:
         try:
             read_folder(root, folder, owners)
-            found.append((folder, []))
+            reviewed.append((folder, []))
         except UserError as error:
-            found.append((folder, [str(error)]))
-    return found
+            reviewed.append((folder, [str(error)]))
+    return reviewed
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:

@@ -39,7 +39,7 @@ class Bodies:
     """
 
     def __init__(self, largest: int, most: int):
-        self.largest, self.most, self.held = largest, most, 0
+        self.largest, self.most, self.bytes = largest, most, 0
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[dict[str, Any]]:
@@ -62,7 +62,7 @@ class Bodies:
                 raise SlowError from None
             yield _parsed(body)
         finally:
-            self.held -= len(body)
+            self.bytes -= len(body)
 
     async def _fill(self, body: bytearray, request: Request) -> None:
         """Read a body, each part within its time."""
@@ -76,9 +76,9 @@ class Bodies:
                 return
             if len(body) + len(part) > self.largest:
                 raise UserError(f"more than {self.largest:,} bytes")
-            if self.held + len(part) > self.most:
+            if self.bytes + len(part) > self.most:
                 raise BusyError
-            self.held += len(part)
+            self.bytes += len(part)
             body += part
 
 

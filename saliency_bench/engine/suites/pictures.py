@@ -200,8 +200,8 @@ def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], 
     columns = ["image_id", "label", "labels", "logits"]
     table = pq.read_table(run.folder / "predictions.parquet", columns=columns)
     rows = {row["image_id"]: row for row in table.to_pylist()}
-    found = [run.ids[position] for position in _clever_hans(run, metrics, explainer)]
-    suspects = {index for image_id in found for index in _classes_in(context, rows[image_id] | {"labels": None})}
+    image_ids = [run.ids[position] for position in _clever_hans(run, metrics, explainer)]
+    suspects = {index for image_id in image_ids for index in _classes_in(context, rows[image_id] | {"labels": None})}
     images: dict[int, tuple[float, str]] = {}
     for image_id, code in zip(run.ids, run.codes(), strict=True):
         if (absent := _likeliest_absent(context, rows[image_id])) in suspects:
