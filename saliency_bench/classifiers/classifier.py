@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
+from inspect import signature
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -260,6 +261,11 @@ class Classifier(nn.Module):
                 raise UserError(f"{self.id} takes token ids, as ImageGPT does, not images") from error
             if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
                 raise
+            if "spatial_shapes" in signature(self.model.forward).parameters:
+                raise UserError(
+                    f"{self.id} takes images that are cut into patches (pixel_attention_mask, spatial_shapes), not "
+                    "(B, 3, H, W); put it into a torch module whose forward cuts them and returns logits"
+                ) from error
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
             raise RefusedImagesError(

@@ -267,7 +267,17 @@ def one_epoch(
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of a softmax or, where images have several classes, of each logit's sigmoid."""
+    """Return the mean cross-entropy of a softmax or, where images have several classes, of each logit's sigmoid.
+
+    Raises:
+        UserError: The logit of a label is minus infinity, which no training changes.
+    """
+    of_labels = logits.gather(1, labels[:, None]) if labels.ndim == 1 else logits[labels > 0]
+    if of_labels.isneginf().any():
+        raise UserError(
+            "the network gives the class of a training image a logit of minus infinity, so it cannot learn that class; "
+            "leave the class unmasked, or leave its images out"
+        )
     if labels.ndim == 1:
         return nn.functional.cross_entropy(logits, labels)
     # For a masked-out class with a logit of -infinity, torch would compute 0 times infinity.

@@ -454,6 +454,16 @@ def test_the_loss_of_several_labels_ignores_classes_at_minus_infinity():
     assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("labels", [torch.tensor([0, 1]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])])
+def test_a_label_at_minus_infinity_is_refused_and_not_blamed_on_the_learning_rate(labels):
+    from saliency_bench.engine.fitting import loss_of
+
+    with pytest.raises(
+        UserError, match=r"the class of a training image a logit of minus infinity.*leave the class unmasked"
+    ):
+        loss_of(torch.tensor([[0.5, -torch.inf], [0.5, -torch.inf]]), labels)
+
+
 def test_the_activation_is_a_setting_of_a_run_and_part_of_its_cells(saved, tmp_path):
     data = saved(dataset(list("abc"), [0, 1, 2, 0, 1, 2, 0]))
     network = classifier(3)

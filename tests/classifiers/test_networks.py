@@ -431,3 +431,16 @@ def test_a_picture_of_another_size_than_the_network_takes_is_refused_with_the_fi
     classifier = load_classifier(Sized(), mean=0.5, std=0.25)
     with pytest.raises(UserError, match=r"Sized does not accept images of 24 x 24 .*size=\(H, W\)"):
         sb.explain(picture(24, 24), classifier, "occlusion")
+
+
+def test_a_network_that_takes_patches_is_not_blamed_on_the_image_size():
+    class Patches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(48, 4)
+
+        def forward(self, pixel_values, pixel_attention_mask=None, spatial_shapes=None):
+            return self.embed(pixel_values).mean(1)
+
+    with pytest.raises(UserError, match=r"takes images that are cut into patches .*whose forward cuts them"):
+        sb.load_classifier(Patches(), mean=0, std=1)(torch.rand(1, 3, 16, 16))
