@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from huggingface_hub import HfApi, snapshot_download
+from scipy.stats import rankdata
 
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import Attempt, HiddenScore, Status
@@ -26,6 +27,7 @@ PER_DAY, PER_WEEK = 1, 3  # attempts of a submitter on a dataset
 STEP = 0.01  # of the range of a metric
 WEEK = timedelta(days=7)
 BITS, GRID, NEARLY = 1024, 8, 0.95  # of a sketch: its length, the side of a coarse map, the correlation that is marked
+VIEWS = 3  # of a map that are compared
 TINY = 1e-9  # of a step: 0.29 / 0.01 is just below 29
 
 
@@ -111,16 +113,35 @@ def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) 
 def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
     """Return hexadecimal digits that differ in the fewer bits the more two sets of maps of the same images correlate.
 
+    There are as many digits for each of `views`: the maps, and what metrics see of them.
+    """
+    coarse = {image_id: [_coarse(view) for view in views(maps[image_id])] for image_id in sorted(maps)}
+    return "".join(_sketch({image_id: parts[view] for image_id, parts in coarse.items()}) for view in range(VIEWS))
+
+
+def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a map (H, W), its pixels above half of its range, and its ranks, tied ones at their mean.
+
+    Metrics that set a threshold see the second, metrics that order pixels the third: a copy with other values on each
+    side of the threshold, or in the same order, has the same view.
+    """
+    values = values.astype(np.float64)
+    ranks = rankdata(values).reshape(values.shape)
+    return values, (values > (values.min() + values.max()) / 2).astype(np.float64), ranks
+
+
+def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
+    """Return the digits of one view of all maps.
+
     Each bit is the side of a random plane on which the maps lie, coarse, without their mean and of length 1 (Charikar,
     2002): two correlations r apart differ in a share arccos(r) / pi of them. Multiples and shifts have the same bits.
     """
     sides = np.zeros(BITS)
-    for image_id in sorted(maps):
-        coarse = _coarse(maps[image_id].astype(np.float64)).ravel()
-        coarse -= coarse.mean()
-        draws = np.frombuffer(shake_256(image_id.encode()).digest(coarse.size * BITS // 8), np.uint8)
-        length = np.linalg.norm(coarse)
-        sides += np.unpackbits(draws).reshape(BITS, -1) @ (coarse / length if length else coarse)
+    for image_id, values in coarse.items():
+        centred = values.ravel() - values.mean()
+        draws = np.frombuffer(shake_256(image_id.encode()).digest(centred.size * BITS // 8), np.uint8)
+        length = np.linalg.norm(centred)
+        sides += np.unpackbits(draws).reshape(BITS, -1) @ (centred / length if length else centred)
     return np.packbits(sides > 0).tobytes().hex()
 
 
@@ -133,9 +154,13 @@ def _coarse(values: np.ndarray) -> np.ndarray:
 
 
 def _correlation(first: str, second: str) -> float:
-    """Return about how much the maps of two sketches correlate."""
-    differing = (int(first, 16) ^ int(second, 16)).bit_count()
-    return cos(pi * differing / BITS)
+    """Return about how much the maps of two sketches correlate, by the view in which they do most."""
+    digits = BITS // 4
+    differing = [
+        (int(first[start : start + digits], 16) ^ int(second[start : start + digits], 16)).bit_count()
+        for start in range(0, len(first), digits)
+    ]
+    return cos(pi * min(differing) / BITS)
 
 
 def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:

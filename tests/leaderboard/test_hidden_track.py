@@ -470,6 +470,13 @@ def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_
 
     assert lines(mixed(0.3)) == ["its maps are nearly those of m by ada, scored on 2026-11-20"]
     assert lines({name: np.sign(values) * abs(values) ** 1.1 for name, values in maps.items()}) != []
+    sides = {name: values > (values.min() + values.max()) / 2 for name, values in maps.items()}
+    noise = {name: draw.random(values.shape) for name, values in maps.items()}
+    ramp = np.linspace(0, 0.4, 35 * 35).reshape(35, 35)
+    assert lines({name: side.astype(float) for name, side in sides.items()}) != []
+    assert lines({name: np.where(sides[name], 1, ramp) for name in maps}) != []
+    assert lines({name: np.where(sides[name], 0.6 + 0.4 * noise[name], 0.4 * noise[name]) for name in maps}) != []
+    assert lines({name: np.exp(3 * values) for name, values in maps.items()}) != []
     assert lines(mixed(0.3), first="Eve") == lines(mixed(0.3), fingerprint="0" * 64) == []
     assert lines(mixed(5)) == lines({name: -values for name, values in maps.items()}) == []
     for correlation in (0.0, 0.6, 0.9):
