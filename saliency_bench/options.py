@@ -172,7 +172,10 @@ class _Annotation:
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
             if self.choices and isinstance(value, str):
                 raise unknown(f"value of option {key} of {owner}", value, str(self).split(" or "))
-            raise UserError(f"option {key} of {owner} takes {self}; got {value!r}")
+            digits = isinstance(value, int | float) and not isinstance(value, bool) and str in self.types
+            text = f'{key}="{value}"'  # with quotes for JSON, and others around all for the shell
+            fix = f"; as text write {text}, in a shell '{owner}:{text}'" if digits else ""
+            raise UserError(f"option {key} of {owner} takes {self}; got {value!r}{fix}")
 
     def __str__(self) -> str:
         words = {str: "text", NoneType: "nothing"}

@@ -7,11 +7,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import saliency_bench as sb
+from saliency_bench import targets
 from saliency_bench.analysis.sequential import Race
 from saliency_bench.bound_metric import as_metric
+from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
+from saliency_bench.engine.choosing.candidates import candidates
 from saliency_bench.engine.choosing.choose import _affordable
 from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup
 from saliency_bench.engine.choosing.questions import QUESTIONS, questions_of
@@ -402,3 +407,12 @@ def test_settings_to_copy_run_as_printed(shapes, resnet):
     exec("\n".join([*lines, "maps = explainer(classifier, images, target)"]), scope)
     assert scope["maps"].shape == (1, 32, 32)
     assert scope["target"][0, scope["label"]] == 1
+
+
+def test_layers_of_a_sequential_are_candidates():
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()]
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    classifier = load_classifier(network, mean=0.5, std=0.5, device="cpu")
+    fitting, _ = candidates(classifier, torch.rand(1, 3, 16, 16), targets.one_hot([0], 2))
+    by_name = {candidate.name: dict(candidate.explainer.options).get("layer") for candidate in fitting}
+    assert by_name.get('gradcam:layer="1"') == "1", by_name

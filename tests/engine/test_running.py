@@ -638,7 +638,7 @@ def test_cells_of_an_earlier_start_with_fewer_samples_are_named_and_not_mixed_in
     [
         ({"explainers": ["rise:p=2"]}, "0 < p <= 1"),
         ({"explainers": ["rise:p=high"]}, "option p of rise takes float; got 'high'"),
-        ({"explainers": ["gradcam:layer=3"]}, "option layer of gradcam takes text or nothing"),
+        ({"explainers": ["gradcam:layer=3"]}, 'takes text or nothing; got 3; as text write layer="3"'),
         ({"explainers": ["centre:sigma=-1"]}, "must be above 0"),
         ({"explainers": ["gradcam:on=Logit"]}, "option on of gradcam 'Logit'; did you mean logit"),
         ({"metrics": ["saliency_miou:threshold=2"]}, r"must lie in \[0, 1\]"),
