@@ -29,7 +29,7 @@ import numpy as np
 from scipy import special
 from scipy import stats as laws
 
-from saliency_bench.analysis.requirements import found_violation
+from saliency_bench.analysis.requirements import violation_of_hits, violation_of_share, wilson_size
 from saliency_bench.results import intervals as package
 from saliency_bench.results.clusters import Matched, effective_clusters
 from saliency_bench.results.intervals import TAIL, aggregate_interval, difference, intervals
@@ -191,18 +191,30 @@ def met_by_mistake(quantiles: np.ndarray, n: int, requirements: int, times: int)
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
-    """Return how often a mean above a bound by what `check` calls the smallest violation is found to be above it."""
+    """Return how often a mean that misses a bound, the mean of `quantiles`, by what `check` says is found to miss it."""
     rng, hits = np.random.default_rng([7, n]), bool(np.isin(quantiles, (0, 1)).all())
+    bound, codes = float(quantiles.mean()), np.arange(n)
 
-    def judged(shift: float, count: int) -> list[package.Estimate]:
-        share = np.mean(quantiles) - shift
-        shifted = (1 - share < GRID) * 1.0 if hits else quantiles - shift
-        estimates = intervals(drawn(shifted, rng, "single samples", np.ones(n, int), count), np.arange(n), UNIT)
+    def judged(mean: float, count: int) -> list[package.Estimate]:
+        # A mean between 0 and the bound: more zeros of 0/1 scores, all others shrunk with their spread about it.
+        moved = (1 - mean < GRID) * 1.0 if hits else moved_to(quantiles, mean)
+        estimates = intervals(drawn(moved, rng, "single samples", np.ones(n, int), count), codes, UNIT)
         return [package.clopper_pearson(estimate) for estimate in estimates] if hits else estimates
 
-    halves = [estimate.high - estimate.value for estimate in judged(0.0, times // 4)]
-    violation = found_violation(float(np.mean(halves)), TAIL)
-    return float(np.mean([estimate.high < quantiles.mean() for estimate in judged(violation, times)]))
+    def violation(estimate: package.Estimate) -> float | None:
+        if hits:
+            return violation_of_hits(bound, n, TAIL)
+        return violation_of_share(bound, wilson_size(estimate.value, (estimate.high, estimate.low), TAIL), TAIL)
+
+    named = [size for estimate in judged(bound, times // 4) if (size := violation(estimate)) is not None]
+    return float(np.mean([estimate.high < bound for estimate in judged(bound - float(np.mean(named)), times)]))
+
+
+def moved_to(quantiles: np.ndarray, mean: float) -> np.ndarray:
+    """Return quantiles of the beta law of another mean whose m (1 - m) / variance is that of these."""
+    old, variance = float(quantiles.mean()), float(quantiles.var())
+    count = old * (1 - old) / variance - 1
+    return laws.beta(mean * count, (1 - mean) * count).ppf(GRID)
 
 
 def coverage(law: str, design: str, effective: int, times: int, seed: int = 0) -> float:

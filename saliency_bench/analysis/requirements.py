@@ -18,10 +18,11 @@ have exact intervals here, which keep this for every share; others keep it as fa
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, inf, isfinite
+from math import ceil, inf, isfinite, sqrt
 
 import numpy as np
 from pydantic import JsonValue
+from scipy import special
 
 from saliency_bench.analysis.differences import Pair, compared, why_not
 from saliency_bench.errors import UserError, unknown
@@ -35,8 +36,10 @@ from saliency_bench.results.intervals import (
     aggregate_difference,
     clopper_pearson,
     interval,
+    is_bounded,
     paired_difference,
     t_quantile,
+    wilson,
 )
 from saliency_bench.results.ranking import aggregate_of, aggregated
 from saliency_bench.results.run_folder import RunData
@@ -101,6 +104,7 @@ class Checked:
         cell: the cell it is about.
         interval: by which it was judged; of the difference, where another explainer is named.
         level: of the interval.
+        exact: whether that is Clopper and Pearson's, of scores of 0 and 1.
         pair: the cell in an earlier run, first, and in this one.
     """
 
@@ -108,6 +112,7 @@ class Checked:
     cell: CellResult
     interval: Interval
     level: float
+    exact: bool = False
     pair: Pair | None = None
 
     @property
@@ -140,13 +145,19 @@ class Checked:
         """Return by how much the mean must miss the bound for so many samples to fail it with 80 %; None: never."""
         if (ends := self.interval.ends) is None:
             return None
-        value, limits = self.interval.value or 0.0, self.cell.limits
-        if self.requirement.other:
-            limits = limits[0] - limits[1], limits[1] - limits[0]
+        value, (low, high), tail = self.interval.value or 0.0, self.cell.limits, (1 - self.level) / 2
+        numbers = np.array([self.requirement.bound, value, *ends])
+        if not self.requirement.other and not self.cell.aggregate and is_bounded((low, high)):
+            bound, mean, *shares = (numbers - low) / (high - low)
+            if not self.requirement.at_least:
+                bound, mean, *shares = 1 - bound, 1 - mean, *(1 - end for end in reversed(shares))
+            if self.exact:
+                share = violation_of_hits(bound, self.interval.n, tail)
+            else:
+                share = violation_of_share(bound, wilson_size(mean, shares[::-1], tail), tail)
+            return None if share is None else share * (high - low)
         half = ends[1] - value if self.requirement.at_least else value - ends[0]
-        violation = found_violation(half, (1 - self.level) / 2)
-        room = self.requirement.bound - limits[0] if self.requirement.at_least else limits[1] - self.requirement.bound
-        return violation if violation <= room else None
+        return found_violation(half, tail) if half > 0 and found_violation(half, tail) <= high - low else None
 
     def passes(self, strict: bool = False) -> bool:
         """Return whether nothing speaks against the requirement; with `strict`, whether it is met."""
@@ -213,6 +224,40 @@ def found_violation(half: float, tail: float) -> float:
     return half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, tail))
 
 
+def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
+    """Return `found_violation` of a share of n samples that is to be at least `bound`; None where none is found.
+
+    It fails where `clopper_pearson` ends below the bound: up to so many hits, which `POWER` of the samples of a share p
+    do not exceed.
+    """
+    numbers = np.arange(n)
+    hits = int(np.count_nonzero(special.betaincinv(numbers + 1, n - numbers, 1 - tail) < bound)) - 1
+    return None if hits < 0 else bound - float(special.betaincinv(hits + 1, n - hits, 1 - POWER))
+
+
+def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
+    """Return of how many samples a share has a Wilson interval with the first of two ends, or the second at 0 or 1.
+
+    (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2; 0 where neither end says it.
+    """
+    z = t_quantile(inf, tail)
+    sizes = [z**2 * end * (1 - end) / (end - mean) ** 2 for end in ends if 0 < end < 1 and end != mean]
+    return sizes[0] if sizes else 0.0
+
+
+def violation_of_share(bound: float, size: float, tail: float) -> float | None:
+    """Return `found_violation` of a mean in [0, 1] that is to be at least `bound`; None where none is found.
+
+    Scores vary more or less as their mean moves, as 0/1 scores do: by m (1 - m) / size. Means up to
+    c = bound - z(1 - tail) sqrt(bound (1 - bound) / size) fail, and the mean of the samples is at most c in `POWER` of
+    the cases where the true mean is the lower end of Wilson's interval of c with z(.8).
+    """
+    if not 0 < bound <= 1 or not size:
+        return None
+    greatest = bound - t_quantile(inf, tail) * sqrt(bound * (1 - bound) / size)
+    return bound - wilson(greatest, size, t_quantile(inf, 1 - POWER))[0] if greatest > 0 else None
+
+
 def verdict(requirement: Requirement, interval: Interval) -> str:
     """Return what an interval says of a requirement; where all scores are equal there may be none, and one decides."""
     value = interval.value or 0.0
@@ -248,17 +293,17 @@ def check(run: RunData, requirements: Sequence[Requirement], against: RunData | 
 
 def _holm(
     run: RunData, requirements: Sequence[Requirement], cells: Sequence[tuple[CellResult, CellResult | None]]
-) -> list[tuple[Interval, float]]:
-    """Return (the interval that each requirement is judged by, its level)."""
+) -> list[tuple[Interval, float, bool]]:
+    """Return (the interval that each requirement is judged by, its level, whether it is Clopper and Pearson's)."""
     codes = run.codes()
-    judged: dict[int, tuple[Interval, float]] = {}
+    judged: dict[int, tuple[Interval, float, bool]] = {}
     undecided = list(range(len(cells)))
     while undecided:
         tail = TAIL / len(undecided)
-        judged |= {
-            index: (Interval.from_estimate(_estimate(run, *cells[index], codes, tail)), 1 - 2 * tail)
-            for index in undecided
-        }
+        for index in undecided:
+            estimate = _estimate(run, *cells[index], codes, tail)
+            exact = cells[index][1] is None and _is_share(run, cells[index][0], estimate)
+            judged[index] = Interval.from_estimate(estimate), 1 - 2 * tail, exact
         left = [index for index in undecided if verdict(requirements[index], judged[index][0]) == UNDECIDED]
         if len(left) == len(undecided):
             break
@@ -279,10 +324,16 @@ def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: n
         return crossed(areas, codes, cell.limits, tail)
     values = run.values[cell.cell_id]
     estimate = interval(values, codes, cell.limits, run.summary["seed"], tail)
-    scored = values[np.isfinite(values)]
-    if cell.limits == (0, 1) and estimate.clusters == estimate.n and bool(((scored == 0) | (scored == 1)).all()):
-        return clopper_pearson(estimate, tail)
-    return estimate
+    return clopper_pearson(estimate, tail) if _is_share(run, cell, estimate) else estimate
+
+
+def _is_share(run: RunData, cell: CellResult, estimate: Estimate) -> bool:
+    """Return whether a mean is a share: of single samples with scores of 0 and 1."""
+    if cell.aggregate or cell.trainings or cell.limits != (0, 1) or estimate.clusters != estimate.n:
+        return False
+    scored = run.values[cell.cell_id]
+    scored = scored[np.isfinite(scored)]
+    return bool(((scored == 0) | (scored == 1)).all())
 
 
 def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.ndarray, tail: float) -> Estimate:
