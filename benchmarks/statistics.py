@@ -121,8 +121,10 @@ ORDINARY = {
 # Scores of mean .6, which a gate asks for.
 GATED = {
     "0/1": (GRID > 0.4) * 1.0,
-    "uniform": 0.3 + 0.6 * GRID,
+    "0/1, share .9": (GRID > 0.1) * 1.0,
+    "0/1, share .96": (GRID > 0.04) * 1.0,
     "beta 4.8, 3.2": laws.beta(4.8, 3.2).ppf(GRID),
+    "beta 9, 1": laws.beta(9, 1).ppf(GRID),
 }
 PARTS = ("coverage", "rare", "family", "power", "cost")
 
@@ -191,12 +193,12 @@ def met_by_mistake(quantiles: np.ndarray, n: int, requirements: int, times: int)
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
-    """Return how often a mean that misses a bound, the mean of `quantiles`, by what `check` says is found to miss it."""
+    """Return how often a mean that misses a bound, that of `quantiles`, by what `check` says is found to miss it."""
     rng, hits = np.random.default_rng([7, n]), bool(np.isin(quantiles, (0, 1)).all())
     bound, codes = float(quantiles.mean()), np.arange(n)
 
     def judged(mean: float, count: int) -> list[package.Estimate]:
-        # A mean between 0 and the bound: more zeros of 0/1 scores, all others shrunk with their spread about it.
+        # 0/1 scores have more zeros; others are of beta laws.
         moved = (1 - mean < GRID) * 1.0 if hits else moved_to(quantiles, mean)
         estimates = intervals(drawn(moved, rng, "single samples", np.ones(n, int), count), codes, UNIT)
         return [package.clopper_pearson(estimate) for estimate in estimates] if hits else estimates

@@ -165,7 +165,8 @@ def alike(run: RunData, pair: Against) -> str:
     """Say that a difference that was not found is small, where its whole interval lies within a margin; else "".
 
     The margin is `MARGIN` of the range of the scores; those without two ends have none. An interval of 95 % within it
-    is two one-sided tests at 2.5 %: of pairs whose true difference is the margin, one in forty is said to be alike.
+    is two one-sided tests at 2.5 %: of pairs whose true difference is the margin, one in forty is said to be alike, but
+    for differences made of rare failures (docs/numbers.md).
     """
     contrast = pair.contrast
     low, high = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
