@@ -222,8 +222,8 @@ def _script(path: Path) -> "nn.Module":
     except Exception as error:
         raise UserError(
             f"{path} holds no TorchScript network; for weights give ./net.py:make:weights={path} with a function that "
-            f"returns the network, timm:NAME:weights={path} or torchvision:NAME:weights={path}; a pickled network is not "
-            "opened: save its state_dict()"
+            f"returns the network, timm:NAME:weights={path} or torchvision:NAME:weights={path}; a pickled network is "
+            "not opened: save its state_dict()"
         ) from error
 
 

@@ -116,7 +116,7 @@ def test_architectures_have_the_classes_of_their_weights(own, library, name):
 
 
 REFUSED = {
-    "FILE:make:width=3,depth=3": "unknown option 'depth' of FILE:make; known: classes, labels, mean, name, size, std, weights, width",
+    "FILE:make:width=3,depth=3": "unknown option 'depth' of FILE:make; known: classes, labels, mean, name, size, std",
     "FILE:number": "returned int; it must return a torch module or what load_classifier returns",
     "FILE:fails": "raised ValueError: no disk",
     "FILE:nake": "unknown function 'nake' .*did you mean make",
