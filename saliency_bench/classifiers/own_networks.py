@@ -28,6 +28,7 @@ SCRIPT = re.compile(r"(?P<file>.+\.(?:pt|pth|ts|torchscript))(?::(?P<options>.*)
 LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classifier`
 NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
           "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
+RUN_FIRST = "run it first with --model, and give predicted-by: the folder of that run"
 HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
 
 
@@ -41,12 +42,12 @@ def is_own(text: str) -> bool:
     return library == "timm" or (SCRIPT.fullmatch(text) is not None and not Path(text).is_dir())
 
 
-def refuse_own(name: str) -> None:
-    """Raise UserError for the text of an own network in a file that somebody else may have written."""
+def refuse_own(name: str, fix: str = "give the network itself with --model or model=") -> None:
+    """Raise UserError for the text of an own network in a file that somebody else may have written; `fix` helps."""
     if is_own(name):
         raise UserError(
             f"the model {one_line(name, 100)} is a file or architecture of its user, which is not opened by its name; "
-            "give the network itself with --model or model="
+            f"{fix}"
         )
 
 

@@ -173,7 +173,7 @@ def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
     with pytest.raises(UserError, match="is not opened by its name; give the network itself"):
         refuse_own(text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
-    with pytest.raises(UserError, match="is not opened by its name"):
+    with pytest.raises(UserError, match="is not opened by its name; run it first with --model, and give predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
     with pytest.raises(UserError, match="is not opened by its name"):
         load(RunSpec.read({**common, "model": text, "out": "run"}), {})

@@ -80,3 +80,6 @@ def test_the_table_of_a_suite_says_what_does_not_fit_a_network_of_your_own(tmp_p
     assert main(["suite", "mine.yaml", "--out", "made", "--limit", "4"]) == 0
     table = (tmp_path / "made/tables/main.md").read_text()
     assert "1 of 3 numbers are missing: the explainer does not fit the network." in table
+    assert main(["submit", "made", "--to", "board", "--by", "ada"]) == 0
+    assert "left out: gae (" in capsys.readouterr().out
+    assert main(["review", "board"]) == 0

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.own_networks import refuse_own
+from saliency_bench.classifiers.own_networks import RUN_FIRST, refuse_own
 from saliency_bench.engine.answers import answers_of
 from saliency_bench.engine.classified import classified
 from saliency_bench.engine.loading.table import Table
@@ -57,7 +57,7 @@ def predicted_by(
     if not names_a_model(spec.target):
         labels, by_data, identity, title, answers, predicted = _of_run(Path(name).expanduser(), spec, table)
     else:
-        refuse_own(name)
+        refuse_own(name, RUN_FIRST)
         texts, is_required = texts_for(spec, objects, table.names), model.prompts is None and spec.other_model is None
         other = load_with_texts(name, texts, is_required, device=model.device, **spec.computing)
         by_data = [[number] for number in range(len(table.names or ()))]  # as is assumed of a model without names
