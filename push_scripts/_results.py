@@ -25,6 +25,8 @@ def propose(args: Namespace, folder: Path) -> None:
         folder: of a run, or of a suite, whose runs are sent together.
     """
     from saliency_bench.leaderboard import submit
+    from saliency_bench.results.run_folder import read_summary
+    from saliency_bench.results.summary import misfits
     from saliency_bench.utils.messages import complain
 
     more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}
@@ -45,8 +47,8 @@ def propose(args: Namespace, folder: Path) -> None:
     submit.check_sizes(plans)
     if not args.json:
         announced = False
-        for plan in plans:
-            print("\n".join(plan.lines(several=announced)), flush=True)
+        for plan, run in zip(plans, runs, strict=True):
+            print("\n".join([*plan.lines(several=announced), *misfits(read_summary(run)[0])]), flush=True)
             announced = announced or not plan.nothing
     url = None if args.dry_run else submit.propose(plans)
     if args.json:

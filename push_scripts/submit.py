@@ -13,6 +13,7 @@ publish the results under CC-BY-4.0.
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
+from pathlib import Path
 
 from saliency_bench.push_scripts import _results, _shared
 
@@ -21,7 +22,8 @@ SECTION = "publish"
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("what", metavar="RUN|MAPS", help="the folder of a run, of a filled-in template, or of maps")
+    parser.add_argument("what", metavar="RUN|MAPS", help="the folder of a run, of a suite, of a filled-in "
+                        "template, or of maps")  # fmt: skip
     _shared.namespace(parser)
     parser.add_argument("--note", default="", help="a short note for readers of the leaderboard")
     parser.add_argument("--link", default="", metavar="URL", help="https address of the code or paper of your method")
@@ -49,10 +51,13 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Submit a run, or maps of your own method, to the leaderboard."""
-    from saliency_bench.leaderboard.submit import scored
+    from saliency_bench.leaderboard.submit import is_suite, scored
 
     options = ("template", "metrics", "partial", "out", "batch_size", "device", "with_maps")
     given = {option: value for option in options if (value := getattr(args, option))}
     if not args.json:
         given["say"] = partial(print, flush=True)
+    if is_suite(folder := Path(args.what)) and given.keys() <= {"say"}:
+        _results.propose(args, folder)
+        return
     _results.propose(args, scored(args.what, args.name, progress=not args.json, **given))

@@ -68,6 +68,13 @@ def options_of(text: str) -> dict[str, object]:
     return options.parse(f"{name}:{written}")[1]
 
 
+def without_options(text: str) -> str:
+    """Return the file and the function of a text, as it was written."""
+    match = WRITTEN.fullmatch(text)
+    assert match is not None, text
+    return f"{match['file']}:{match['function'] or ''}"
+
+
 def _parts(text: str) -> tuple[Path, str, str]:
     """Return (file, function, options) of a text; "" for what it does not name."""
     match = WRITTEN.fullmatch(text)

@@ -401,6 +401,10 @@ def find_cell(names: str, run: RunData) -> CellResult:
     if names in by_name:
         return by_name[names]
     if not cells:
+        for name, reason in run.summary.get("misfits", {}).items():
+            if any(explainer == name for explainer, _ in splits):
+                why = reason.partition(";")[0]
+                raise UserError(f"{name} was left out of {run.folder}, as it does not fit the network: {why}")
         raise unknown("explainer and metric", names, by_name, owner=str(run.folder))
     if len(cells) > 1:
         names_of_cells = " or ".join(name for name, cell in by_name.items() if cell in cells)

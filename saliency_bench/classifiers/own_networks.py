@@ -12,6 +12,7 @@ submission or the Hub names is never run (`refuse_own`).
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 LIBRARIES = ("timm", "torchvision")
 SCRIPT = re.compile(r"(?P<file>.+\.(?:pt|pth|ts|torchscript))(?::(?P<options>.*))?", re.DOTALL)
 LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classifier`
-NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module", "model_ema", "ema")
+NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
+          "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
+RUN_FIRST = "run it first with --model, and give predicted-by: the folder of that run"
 HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
 
 
@@ -39,12 +42,12 @@ def is_own(text: str) -> bool:
     return library == "timm" or (SCRIPT.fullmatch(text) is not None and not Path(text).is_dir())
 
 
-def refuse_own(name: str) -> None:
-    """Raise UserError for the text of an own network in a file that somebody else may have written."""
+def refuse_own(name: str, fix: str = "give the network itself with --model or model=") -> None:
+    """Raise UserError for the text of an own network in a file that somebody else may have written; `fix` helps."""
     if is_own(name):
         raise UserError(
             f"the model {one_line(name, 100)} is a file or architecture of its user, which is not opened by its name; "
-            "give the network itself with --model or model="
+            f"{fix}"
         )
 
 
@@ -111,7 +114,7 @@ def _parsed(text: str) -> tuple[str, dict[str, object]]:
 def _lines(path: Path) -> list[str]:
     """Return the class names in a text file, one per line."""
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"labels={path} cannot be read as text; write one class name per line") from error
 
@@ -128,7 +131,7 @@ def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict
                  if key in takes or (takes_all and key not in ("weights", *LOADING))}  # fmt: skip
     rest = {key: value for key, value in given.items() if key not in arguments}
     if lost := sorted(rest.keys() - {"weights", *LOADING}):
-        raise unknown("option", lost[0], (*takes, "weights", *LOADING), owner=text.partition(":" + lost[0])[0])
+        raise unknown("option", lost[0], (*takes, "weights", *LOADING), owner=own_files.without_options(text))
     weights = rest.pop("weights", None)
     content = None if weights is None else _content(Path(str(weights)).expanduser())
     if isinstance(function, type) and isinstance(content, Mapping):  # Lightning stores the arguments of the class
@@ -214,9 +217,15 @@ def _script(path: Path) -> "nn.Module":
     import torch
 
     try:
-        return torch.jit.load(str(path), map_location="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch advises another format to those who write files
+            return torch.jit.load(str(path), map_location="cpu")
     except Exception as error:
-        raise UserError(f"{path} holds no TorchScript network; for weights, {HOW_TO_GIVE}") from error
+        raise UserError(
+            f"{path} holds no TorchScript network; for weights give ./net.py:make:weights={path} with a function that "
+            f"returns the network, timm:NAME:weights={path} or torchvision:NAME:weights={path}; a pickled network is "
+            "not opened: save its state_dict()"
+        ) from error
 
 
 def _content(path: Path) -> Any:
@@ -245,7 +254,7 @@ def _content(path: Path) -> Any:
 
 
 def _state_of(content: Any, file: str) -> "dict[str, Tensor]":
-    """Return {name: tensor} of the content of a file, which may lie below a usual key.
+    """Return {name: tensor} of the content of a file, which may lie below a usual key beside other numbers.
 
     Raises:
         UserError: There are no tensors.
@@ -253,12 +262,22 @@ def _state_of(content: Any, file: str) -> "dict[str, Tensor]":
     from torch import Tensor
 
     if isinstance(content, Mapping):
+        if sets := _sets(content):
+            return _state_of(content[sets[0]], file)
         if tensors := {str(key): value for key, value in content.items() if isinstance(value, Tensor)}:
             return tensors
-        for key in NESTED:
-            if isinstance(inner := content.get(key), Mapping):
-                return _state_of(inner, file)
     raise UserError(f"weights={file} holds no weights {{name: tensor}}; save network.state_dict()")
+
+
+def _sets(content: Any) -> list[str]:
+    """Return the usual keys of a file under which weights lie, the one that is used first."""
+    from torch import Tensor
+
+    def has_weights(inner: object) -> bool:
+        return isinstance(inner, Mapping) and (any(isinstance(value, Tensor) for value in inner.values())
+                                               or any(has_weights(inner.get(key)) for key in NESTED))  # fmt: skip
+
+    return [key for key in NESTED if isinstance(content, Mapping) and has_weights(content.get(key))]
 
 
 def _matching(state: "dict[str, Tensor]", names: set[str]) -> "tuple[dict[str, Tensor], str]":
@@ -287,6 +306,9 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
     from saliency_bench.utils.messages import complain
 
     state, weights = _state_of(content, file), network.state_dict()
+    if len(sets := _sets(content)) > 1:
+        complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; for these, "
+                 f"save them alone: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
     chosen, prefix = _matching(state, set(weights))
     missing, spare = sorted(weights.keys() - chosen.keys()), sorted(chosen.keys() - weights.keys())
     shapes = [key for key in weights if key in chosen and weights[key].shape != chosen[key].shape]
@@ -298,5 +320,5 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
         there, wanted = (tuple(values[shapes[0]].shape) for values in (chosen, weights))
         raise UserError(f"weights={file} has {shapes[0]} of shape {there}, but the network has {wanted}")
     if left := len(state) - len(chosen):
-        complain(f"weights={file}: weights under '{prefix}' are used; {left} others of the file are not")
+        complain(f"weights={file}: weights under '{prefix}' are used, {left:,} under other names are not")
     network.load_state_dict(chosen)

@@ -176,7 +176,7 @@ def check_target(text: str) -> None:
             raise UserError(f"{text} names no model; write {PREDICTED_BY}MODEL, or the folder of a run of it")
         if (Path(name).expanduser() / MANIFEST).is_file():
             return None
-        own_networks.refuse_own(name)
+        own_networks.refuse_own(name, own_networks.RUN_FIRST)
         return check_model(name)
     if Path(text).is_dir() or "/" in text or Path(text).suffix:
         raise UserError(f"there is no target file {text}; give {', '.join(TARGETS)} or a CSV file")

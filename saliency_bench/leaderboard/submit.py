@@ -271,13 +271,18 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
     Raises:
         UserError: No run is finished.
     """
-    if (folder / "summary.json").is_file() or not (folder / "runs").is_dir():
+    if not is_suite(folder):
         return [folder], []
     runs = sorted(path for path in (folder / "runs").iterdir() if path.is_dir())
     finished = [path for path in runs if (path / "summary.json").is_file()]
     if not finished:
         raise UserError(f"{folder} holds no finished run; start its suite again")
     return finished, [path for path in runs if path not in finished]
+
+
+def is_suite(folder: Path) -> bool:
+    """Return whether a folder holds the runs of a suite, and is no run itself."""
+    return (folder / "runs").is_dir() and not (folder / "summary.json").is_file()
 
 
 def _already(count: int, repo: str) -> str:

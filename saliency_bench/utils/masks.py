@@ -17,6 +17,7 @@ from saliency_bench.utils.pictures import UnreadableError, opened, orientation_o
 DEEP = ("I", "F")  # first letters of modes with more than 8 bits per channel
 LOSSY = ("JPEG", "MPO")
 OFTEN_LOSSY = ("WEBP", "AVIF", "JPEG2000")
+TINT = 2  # by how much the channels of a grey pixel differ in these formats
 PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 CHOOSE = "choose the object with --foreground"
 
@@ -112,6 +113,8 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
     if _is_blurred(stored, codes) and not all(isinstance(each, tuple) and len(each) == 2 for each in chosen or [0]):
         raise UnclearMaskError(f"a {stored.format} mask, whose values are blurred; save masks as PNG, or give a "
                                "threshold, such as --foreground 128+ (in Python mask_values=)")  # fmt: skip
+    if is_colour and _is_blurred(stored, codes) and (greys := _nearly_grey(image)) is not None:
+        codes, background, is_colour = greys, 0, False
     if chosen:
         return np.logical_or.reduce([_chosen(each, image, alpha, codes, background, is_colour) for each in chosen])
     if reason := unclear(codes, background):
@@ -128,6 +131,13 @@ def _is_blurred(stored: Image.Image, codes: np.ndarray) -> bool:
     if stored.format in OFTEN_LOSSY and not stored.info.get("lossless"):
         return len(np.unique(codes)) > 2
     return stored.format in LOSSY
+
+
+def _nearly_grey(image: Image.Image) -> np.ndarray | None:
+    """Return the greys (H, W) of a grey picture that a lossy format has tinted a little; None for one of colours."""
+    channels, greys = np.asarray(image.convert("RGB")), np.asarray(image.convert("RGB").convert("L"))
+    is_tinted = (channels.max(-1) - channels.min(-1) <= TINT).all()
+    return greys if is_tinted and np.ptp(greys) > 10 * TINT else None  # few dark colours may number classes
 
 
 def _alpha(image: Image.Image) -> np.ndarray | None:

@@ -1,5 +1,7 @@
 """Your own network as the text of a model, in every command and call that takes a model."""
 
+import warnings
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -57,7 +59,14 @@ def own(tmp_path, monkeypatch):
     content = {"state_dict": inner | {"loss.weight": torch.ones(3)}, "hyper_parameters": {"width": 6, "lr": 0.1}}
     torch.save(content, "trained.ckpt")
     torch.jit.trace(namespace["make"](8).eval(), IMAGES).save("script.pt")
+    plain = namespace["make"](8).state_dict()
+    # As the ImageNet script of PyTorch saves it: a number beside the weights is a tensor.
+    torch.save({"epoch": 2, "best_acc1": torch.tensor(71.0), "state_dict": plain}, "example.pth")
+    averaged = {key: value + 1 for key, value in plain.items()}
+    torch.save({"model": plain, "model_ema": averaged}, "both.pth")
+    torch.save({"state_dict_ema": plain}, "averaged.pth")
     (tmp_path / "classes.txt").write_text("\n".join("abcdefgh"))
+    (tmp_path / "windows.txt").write_bytes("\r\n".join("abcdefgh").encode("utf-8-sig"))
     return f"./{name}.py", namespace
 
 
@@ -67,17 +76,23 @@ def own(tmp_path, monkeypatch):
         ("FILE:make:mean=0,std=1", 8),
         ("FILE:make:width=6,weights=six.safetensors,mean=0,std=1", 6),
         ("FILE:make:weights=plain.pth,mean=0,std=1,labels=classes.txt", 8),
+        ("FILE:make:weights=example.pth,mean=0,std=1,labels=windows.txt", 8),
+        ("FILE:make:weights=both.pth,mean=0,std=1", 8),
+        ("FILE:make:weights=averaged.pth,mean=0,std=1", 8),
         ("FILE:Trained:weights=trained.ckpt,mean=0,std=1", 6),
         ("FILE:make:width=6,weights=trained.ckpt,mean=0,std=1", 6),
         ("FILE:ready:mean=0,std=1", 8),
         ("script.pt:mean=0,std=1", 8),
     ],
 )
-def test_a_text_gives_the_network_of_the_object(own, text, width):
-    classifier = sb.load_classifier(text.replace("FILE", own[0]))
+def test_a_text_gives_the_network_of_the_object(own, caplog, text, width):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classifier = sb.load_classifier(text.replace("FILE", own[0]))
     expected = own[1]["make"](width)(IMAGES)
     torch.testing.assert_close(classifier(IMAGES), expected, rtol=0, atol=1e-6)
     assert classifier.labels == (list("abcdefgh") if "labels" in text else None)
+    assert ("the weights under 'model' are used, not those under 'model_ema'" in caplog.text) == ("both" in text)
 
 
 def test_what_load_classifier_returns_keeps_its_settings(own):
@@ -101,7 +116,7 @@ def test_architectures_have_the_classes_of_their_weights(own, library, name):
 
 
 REFUSED = {
-    "FILE:make:depth=3": "unknown option 'depth' of .*; known: classes, labels, mean, name, size, std, weights, width",
+    "FILE:make:width=3,depth=3": "unknown option 'depth' of FILE:make; known: classes, labels, mean, name, size, std",
     "FILE:number": "returned int; it must return a torch module or what load_classifier returns",
     "FILE:fails": "raised ValueError: no disk",
     "FILE:nake": "unknown function 'nake' .*did you mean make",
@@ -116,7 +131,8 @@ REFUSED = {
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
     "torchvision:resnet18:weights=plain.pth": "they are of another network",
-    "plain.pth": "holds no TorchScript network; for weights, give --model",
+    "plain.pth": r"holds no TorchScript network; for weights give \./net\.py:make:weights=plain\.pth",
+    "code.pth": r"holds no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; give",
     "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
     "trained.ckpt": "holds weights without their network; give timm:NAME:weights=trained.ckpt",
@@ -129,7 +145,7 @@ def test_what_cannot_be_opened_is_one_line(own, text):
     torch.save({"0.weight": torch.ones(8, 3, 3, 3)}, "other.pth")
     torch.save(nn.Linear(2, 2), "code.pth")
     open("net.onnx", "wb").close()
-    with pytest.raises(UserError, match=REFUSED[text]):
+    with pytest.raises(UserError, match=REFUSED[text].replace("FILE", own[0])):
         sb.load_classifier(text.replace("FILE", own[0]))
 
 
@@ -157,7 +173,7 @@ def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
     with pytest.raises(UserError, match="is not opened by its name; give the network itself"):
         refuse_own(text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
-    with pytest.raises(UserError, match="is not opened by its name"):
+    with pytest.raises(UserError, match="is not opened by its name; run it first with --model, and give predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
     with pytest.raises(UserError, match="is not opened by its name"):
         load(RunSpec.read({**common, "model": text, "out": "run"}), {})

@@ -7,6 +7,7 @@ import timm
 import torch
 
 import saliency_bench as sb
+from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 
 
@@ -33,6 +34,10 @@ def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, ca
     )
     assert [cell.explainer_text for cell in result.cells] == ["gae", "random"]
     assert result.summary["misfits"].keys() == {"gradcam"}
+    with pytest.raises(UserError, match=r"^gradcam was left out of .*run, as it does not fit the network: no convolut"):
+        sb.load_run(result.folder).check("gradcam:saliency_miou>=0.1")
+    assert main(["submit", str(result.folder), "--to", str(tmp_path / "board"), "--by", "ada", "--dry-run"]) == 0
+    assert "left out: gradcam (no convolutional block" in capsys.readouterr().out
     assert any(line.startswith("left out: gradcam (no convolutional block") for line in result.lines)
     assert "left out: gradcam (no convolutional block" in (result.folder / "report.html").read_text()
     assert run("gradcam", "gae", "random").complete
@@ -51,3 +56,30 @@ def test_a_strict_run_or_one_without_another_explainer_is_refused_before_it_begi
     with pytest.raises(UserError, match=r"^gradcam does not fit the network: no convolutional block"):
         run(*explainers, **further)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_table_of_a_suite_says_what_does_not_fit_a_network_of_your_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net_of_suite.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), "
+        "nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8))\n"
+    )
+    content = {
+        "paper": "Own",
+        "datasets": {"shapes": {"name": "shapes-xai"}},
+        "models": {"mine": {"name": "./net_of_suite.py:make:mean=0,std=1,size=32", "family": "resnet"}},
+        "runs": {"all": {"datasets": ["shapes"], "models": ["mine"], "explainers": ["gae", "gradient", "random"]}},
+        "tables": {"main": {"title": "Mine", "runs": ["all"], "rows": ["explainer"], "columns": ["value"],
+                            "values": {"mIoU": {"metric": "saliency_miou"}}}},
+    }  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(json.dumps(content))
+    assert main(["suite", "mine.yaml", "--out", "made", "--plan", "--limit", "4"]) == 0
+    plan = capsys.readouterr().out
+    assert "there" in plan
+    assert "not on this machine" not in plan
+    assert main(["suite", "mine.yaml", "--out", "made", "--limit", "4"]) == 0
+    table = (tmp_path / "made/tables/main.md").read_text()
+    assert "1 of 3 numbers are missing: the explainer does not fit the network." in table
+    assert main(["submit", "made", "--to", "board", "--by", "ada"]) == 0
+    assert "left out: gae (" in capsys.readouterr().out
+    assert main(["review", "board"]) == 0

@@ -126,6 +126,37 @@ def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_f
     )
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_path, caplog, is_named):
+    """The network of a run is not opened by its name: its classes are known by those of the dataset."""
+    names = sb.load_classifier(world[2]).labels
+    torch.manual_seed(2)
+    last = torch.nn.Conv2d(3, len(names), 5)
+    network = torch.nn.Sequential(last, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    common = {"mean": 0.5, "std": 0.01, "size": 32}
+    order = [3, 0, 2, 1, *range(4, len(names))]
+    moved = torch.nn.Sequential(torch.nn.Conv2d(3, len(names), 5), *list(network)[1:])
+    moved[0].load_state_dict({key: value[order] for key, value in last.state_dict().items()})
+    shuffled = sb.load_classifier(moved, labels=[names[place] for place in order], **common)
+    usual = sb.load_classifier(network, labels=names if is_named else None, **common)
+    chosen = {"limit": 8, "explainers": ["gradient"], "metrics": ["saliency_miou"]}
+    named = run(world, tmp_path / "named", model=shuffled, target="predicted", **chosen)
+    got = run(world, tmp_path / "got", model=usual, target=f"predicted-by:{named.folder}", **chosen)
+    predicted = run(world, tmp_path / "predicted", model=usual, target="predicted", **chosen)
+    targets = [
+        [row["target"] for row in pq.read_table(result.folder / "records.parquet").to_pylist()]
+        for result in (got, predicted)
+    ]
+    assert targets[0] == targets[1]
+    assert len(set(targets[0])) > 1
+    assert "class names" not in caplog.text.replace("has no class names", "")
+
+
+def test_classes_without_names_go_by_number_with_a_message(caplog):
+    assert predicted_by._places(None, 2, ["a", "b"], 2, "runs/x") == [0, 1]
+    assert "the class names of runs/x are not known: its class 0 is taken as class 0 of the model" in caplog.text
+
+
 def test_a_run_whose_model_was_replaced_names_no_targets(world, tmp_path):
     names = sb.load_classifier(world[2]).labels
     folder = save(tmp_path / "model", names, 3)

@@ -106,6 +106,7 @@ def test_a_mask_of_one_value_is_empty_or_everything(mask, expected):
 
 TRIMAP = np.where(BOX, 1, 2).astype(np.uint8) + EDGE * np.uint8(2)  # 1 pet, 2 background, 3 border
 VOID = palette(np.where(EDGE, 255, ONES), VOC)
+TINTED = np.hypot(*(np.indices((48, 40)) - 20)) < 9
 NAMED = {  # mask, what is named, the object
     "an Oxford trimap": (TRIMAP, "1", BOX & ~EDGE),
     "an Oxford trimap with its border": (TRIMAP, "1 3", BOX),
@@ -122,6 +123,7 @@ NAMED = {  # mask, what is named, the object
     "a threshold of alpha": (with_alpha(WHITE, SOFT), "128+", BOX),
     "a threshold of JPEG": (stored(grey(np.repeat(np.repeat(FULL[::5, ::5], 16, 0), 16, 1)), "JPEG"), "128+",
                             np.repeat(np.repeat(BOX[::5, ::5], 16, 0), 16, 1)),
+    "a threshold of tinted WebP": (stored(grey(TINTED * np.uint8(255)), "WEBP", quality=60), "128+", TINTED),
     "alpha of a cut-out photograph": (with_alpha(NOISE), "alpha", BOX),
     "alpha where colours say the opposite": (with_alpha(255 - np.repeat(FULL[..., None], 3, 2)), "alpha", BOX),
     "a value that is not there": (TRIMAP, "9", np.zeros(SIZE, bool)),

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.own_networks import refuse_own
+from saliency_bench.classifiers.own_networks import RUN_FIRST, refuse_own
 from saliency_bench.engine.answers import answers_of
 from saliency_bench.engine.classified import classified
 from saliency_bench.engine.loading.table import Table
@@ -26,17 +26,18 @@ from saliency_bench.results.manifest import MANIFEST, read_manifest
 from saliency_bench.results.network_answers import NetworkAnswers, check_same_network
 from saliency_bench.results.public_names import public_name
 from saliency_bench.spec import PREDICTED_BY, RunSpec
-from saliency_bench.targets.label_maps import same_classes
+from saliency_bench.targets.label_maps import Members, is_unnamed, same_classes
 from saliency_bench.targets.rules import TargetRule, ordered_classes
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import bar
 
 Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
 
 
 def predicted_by(
-    spec: RunSpec, objects: Objects, table: Table, model: Classifier, classes: int
+    spec: RunSpec, objects: Objects, table: Table, model: Classifier, classes: int, members: Members | None
 ) -> tuple[TargetRule, NetworkAnswers | None]:
     """Return the target rule for `predicted-by:MODEL`, and that model's answers to fixed pictures.
 
@@ -46,6 +47,7 @@ def predicted_by(
         table: Samples of the run.
         model: Classifier of the run; targets are among its classes.
         classes: Number of logits of that classifier.
+        members: Its classes of each class of the dataset; None if they are not known.
 
     Raises:
         UserError: MODEL cannot be loaded or lacks classes, its run has other data or too few samples, or it has the
@@ -53,11 +55,12 @@ def predicted_by(
     """
     name = spec.target.removeprefix(PREDICTED_BY)
     if not names_a_model(spec.target):
-        labels, identity, title, answers, predicted = _of_run(Path(name).expanduser(), spec, table)
+        labels, by_data, identity, title, answers, predicted = _of_run(Path(name).expanduser(), spec, table)
     else:
-        refuse_own(name)
+        refuse_own(name, RUN_FIRST)
         texts, is_required = texts_for(spec, objects, table.names), model.prompts is None and spec.other_model is None
         other = load_with_texts(name, texts, is_required, device=model.device, **spec.computing)
+        by_data = [[number] for number in range(len(table.names or ()))]  # as is assumed of a model without names
         labels, title = other.labels, public_name(other.id, other.repo is None)
         identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
         answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
@@ -67,12 +70,34 @@ def predicted_by(
         return TargetRule("predicted", "predicted"), None  # the model of the run itself
     by_id: dict[str, TargetTerms] = {}
     places: list[int] = []
+    own_labels = _named_by_data(model.labels, members, classes, table)
     for image_id, logits in predicted:
-        places = places or same_classes(labels, len(logits), model.labels, classes, name)
+        places = places or _places(
+            _named_by_data(labels, by_data, len(logits), table), len(logits), own_labels, classes, name
+        )
         by_id[image_id] = TargetTerms((places[ordered_classes(np.asarray(logits))[0]],))
     if places != list(range(len(places))):  # the models have their classes in another order
         identity = f"{identity} {hash_of(places)}"
     return TargetRule(f"{PREDICTED_BY}{title}", f"predicted-by {identity}", by_id), answers
+
+
+def _places(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
+    """Return what `same_classes` does, with a message where only one of the models names its classes."""
+    places = same_classes(first, count, second, classes, name)
+    if (first is None) != (second is None):
+        unnamed, named = (name, "the model") if first is None else ("the model", name)
+        complain(f"the class names of {unnamed} are not known: its class 0 is taken as class 0 of {named}, and so on")
+    return places
+
+
+def _named_by_data(labels: list[str] | None, members: Members | None, count: int, table: Table) -> list[str] | None:
+    """Return the class names of a model; without any, those of the dataset, if each of its classes is one of these."""
+    if labels is not None and not is_unnamed(labels):
+        return labels
+    named = {
+        places[0]: name for places, name in zip(members or (), table.names or (), strict=False) if len(places) == 1
+    }
+    return [named[place] for place in range(count)] if sorted(named) == list(range(count)) else None
 
 
 def names_a_model(target: str) -> bool:
@@ -98,10 +123,10 @@ def _of_model(other: Classifier, spec: RunSpec, table: Table) -> Predicted:
 
 def _of_run(
     folder: Path, spec: RunSpec, table: Table
-) -> tuple[list[str] | None, str, str, NetworkAnswers | None, Predicted]:
-    """Return (labels, identity, name, answers to fixed pictures, logits of the samples) of a run's model.
+) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
+    """Return (labels, classes of each class of the dataset, identity, name, answers to fixed pictures, logits).
 
-    The labels are None if the model cannot be loaded.
+    All are those of the run's model, the logits of the samples. The labels are None if the model cannot be loaded.
 
     Raises:
         UserError: The run has other samples, or fewer, or its model has changed.
@@ -128,6 +153,7 @@ def _of_run(
     title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)
     return (
         _labels(manifest.spec, table, identity.classifier, folder),
+        identity.labels,
         _identity(identity.classifier, identity.geometry, identity.precision),
         title,
         manifest.answers.get("model"),

@@ -49,7 +49,7 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
     known = (names, members) if names is not None and members is not None else ((), ())
     groups = load_groups(object_of(spec.groups, objects), model.labels, classes, *known)
     if spec.target.startswith(PREDICTED_BY):
-        rule, named_by = predicted_by(spec, objects, table, model, classes)
+        rule, named_by = predicted_by(spec, objects, table, model, classes, members)
     else:
         rule = load_rule(spec.target, model.labels, classes, groups)
         check_known(rule, table.ids)

@@ -29,6 +29,7 @@ from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.classifiers.own_networks import is_own
 from saliency_bench.engine.fitting import Recipe
 from saliency_bench.engine.retraining.networks import Task
 from saliency_bench.engine.retraining.networks import new_classifier as new_network
@@ -193,7 +194,7 @@ def network_like(job: Job, device: str | None) -> Classifier | None:
     while name in starts and not (Path(name) / "model.safetensors").is_file():
         name = starts[name]
     try:
-        if Path(name).is_dir():
+        if Path(name).is_dir() or is_own(name):
             if job.spec.prompts is not None:  # the texts do not affect the time
                 return load_classifier(name, device=device, prompts="{}", labels=["a", "b"])
             return load_classifier(name, device=device)

@@ -34,6 +34,7 @@ from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error, inter
 from saliency_bench.results.run_folder import RunData, read_run
 
 NOT_RUN = "not run"
+UNFIT = "the explainer does not fit the network"
 AXES = ("dataset", "model", "explainer", "variant", "value")
 explainer_text = cache(lambda text: str(as_explainer(text)))  # as cells call it
 metric_text = cache(lambda text: str(as_metric(text)))
@@ -186,7 +187,7 @@ def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Numbe
     """Return the mean score of an explainer by a metric, or of one of its parts; NoNumberError if there is none."""
     cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric)), None)
     if cell is None:
-        raise NoNumberError(NOT_RUN)
+        raise NoNumberError(UNFIT if explainer in run.summary.get("misfits", {}) else NOT_RUN)
     interval: Interval | None = cell if part is None else part_of(cell, part)
     if interval is None:
         raise NoNumberError(f"no part {part}")

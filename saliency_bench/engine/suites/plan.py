@@ -14,6 +14,7 @@ from typing import Any
 
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
+from saliency_bench.classifiers.own_networks import is_own
 from saliency_bench.data.loading import find
 from saliency_bench.data.names import SPLITS
 from saliency_bench.engine.preflight import check_model, check_start
@@ -396,7 +397,7 @@ def _model(job: Job) -> str:
     from huggingface_hub import try_to_load_from_cache
 
     name = str(job.spec.model)
-    if Path(name).is_dir():
+    if Path(name).is_dir() or is_own(name):
         return "there"
     if name.startswith("torchvision:"):
         return "of torchvision"
