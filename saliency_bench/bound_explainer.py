@@ -174,6 +174,11 @@ class Explainer:
         """Return whether it is one of this package, not of another one or a function of yours."""
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
+    @property
+    def ignores_against(self) -> bool:
+        """Return whether its maps are against all other classes, whichever the target names: the weighted contrast."""
+        return self.is_bundled and dict(self.options).get("on") == "weighted"
+
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
         """(name, options as text, version): explainers of the same identity make the same maps."""

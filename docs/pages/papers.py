@@ -86,7 +86,8 @@ def dataset_row(suite: Suite, name: str) -> tuple[str, ...]:
     entry = suite.datasets[name]
     builder = registry.load("hub_builders", entry.name)
     counts = ", ".join(f"{what}: {count}" for what, count in builder.PAPER_COUNTS.items()) or "none"
-    return f"`{name}`", f"`{entry.build}`", counts, "yes" if builder.REDISTRIBUTE else "no: masks and labels only"
+    build = f"{entry.build} --source DIR --out datasets/{entry.folder or entry.name}"
+    return f"`{name}`", f"`{build}`", counts, "yes" if builder.REDISTRIBUTE else "no: masks and labels only"
 
 
 def metric_rows(suite: Suite) -> Iterator[tuple[str, ...]]:

@@ -130,9 +130,13 @@ def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.
     Raises:
         UserError: A column is missing, or the labels are neither classes, text nor whole numbers.
     """
-    for column in ("mask", label_column):
-        if column not in rows.features:
-            raise unknown(f"column of {name}", column, rows.column_names)
+    if "mask" not in rows.features:
+        raise UserError(
+            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); if another one holds the masks, call "
+            "it mask, and if there are none, add a column mask of None"
+        )
+    if label_column not in rows.features:
+        raise unknown(f"column of {name}", label_column, rows.column_names)
     if label_column != "label":
         rows = rows.remove_columns("label") if "label" in rows.features else rows
         rows = rows.rename_column(label_column, "label")

@@ -32,12 +32,25 @@ def check_fits(explainer: Explainer, classifier: Classifier, images: Images, tar
         replace(explainer, options=few)(classifier, images, target)
 
 
+def check_contrast(context: RunContext) -> None:
+    """Raise UserError if the target is a contrast and an explainer has one of its own."""
+    rule = context.question.rule
+    is_contrast = rule.name == "contrast:second" or any(terms.minus for terms in (rule.by_id or {}).values())
+    own = next((item for item in context.explainers if item.ignores_against), None)
+    if is_contrast and own is not None:
+        raise UserError(
+            f"{own} explains a class against all others, not against those that --target {rule.name} names; take "
+            "on=logit, or a target that is no contrast"
+        )
+
+
 def without_misfits(context: RunContext) -> RunContext:
     """Return the run without explainers that the network does not fit, and a line about each.
 
     Raises:
-        UserError: No explainer fits, or one does not and the run is strict.
+        UserError: No explainer fits, or one does not and the run is strict; or see `check_contrast`.
     """
+    check_contrast(context)
     names = registry.names("explainers")
     asking = [item for item in context.explainers
               if item.name in names and item.declaration.needs not in ("outputs", "nothing")]  # fmt: skip

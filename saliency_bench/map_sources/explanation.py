@@ -152,6 +152,8 @@ def explain(
         name, why = fitting(classifier, images)
         complain(f"{classifier.id}: using {name}, because {why}; name an explainer to override this")
         method = load_explainer(name, **options)
+    if against is not None and method.ignores_against:
+        raise UserError(f"{method} explains a class against all others; leave out against, or take on=logit")
     sample_seed = seed if image_id is None else seed_of(seed, image_id, "explain")
     made = method.seeded(seed).made(classifier, images, weights, seeds=[sample_seed])
     values = made.maps[0].cpu().numpy()

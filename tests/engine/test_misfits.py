@@ -20,11 +20,25 @@ def transformer():
 
 @pytest.fixture
 def run(transformer, tmp_path):
-    def started(*explainers, **further):
+    def started(*explainers, out="run", **further):
         return sb.run(dataset="shapes-xai", model=transformer, explainers=list(explainers), metrics=["saliency_miou"],
-                      limit=4, out=tmp_path / "run", progress=False, **further)  # fmt: skip
+                      limit=4, out=tmp_path / out, progress=False, **further)  # fmt: skip
 
     return started
+
+
+@pytest.mark.parametrize("by", ["rule", "file"])
+def test_an_explainer_with_a_contrast_of_its_own_takes_no_other_one(by, run, tmp_path):
+    rows = sb.load_dataset("shapes-xai")["image_id"]
+    contrasts, plain = tmp_path / "contrasts.csv", tmp_path / "plain.csv"
+    contrasts.write_text("image_id,target,against\n" + "".join(f"{row},0,1\n" for row in rows))
+    plain.write_text("image_id,target\n" + "".join(f"{row},0\n" for row in rows))
+    target = "contrast:second" if by == "rule" else str(contrasts)
+    with pytest.raises(UserError, match="gradcam_vit:on=weighted explains a class against all others"):
+        run("gradcam_vit:on=weighted", "random", target=target)
+    assert run("gradcam_vit", "random", target=target).cells
+    other = "predicted" if by == "rule" else str(plain)
+    assert run("gradcam_vit:on=weighted", target=other, out="other").cells
 
 
 def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, capsys, tmp_path):

@@ -106,6 +106,13 @@ def test_what_is_no_target_is_refused_by_name(asked, words, resnet):
     assert "\n" not in str(error.value)
 
 
+def test_a_weighted_contrast_takes_no_other_one(resnet):
+    asked = {"model": str(resnet), "explainer": "gradcam", "target": "ring", "on": "weighted", "device": "cpu"}
+    with pytest.raises(UserError, match=r"gradcam:on=weighted .*all others; leave out against"):
+        sb.explain(picture(), against="cross", **asked)
+    assert sb.explain(picture(), **asked).target == "ring"
+
+
 def test_a_picture_that_is_not_there_is_named(resnet, tmp_path):
     with pytest.raises(UserError, match=r"no picture .*gone\.png"):
         sb.explain(tmp_path / "gone.png", resnet)

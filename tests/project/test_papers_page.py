@@ -79,7 +79,8 @@ def test_decisions_and_declared_counts_stand_as_they_are_declared(sections, name
     assert list(datasets) == list(content["datasets"])
     for dataset, entry in content["datasets"].items():
         builder = registry.load("hub_builders", entry["name"])
-        assert " ".join(entry["build"].split()) in datasets[dataset][1]
+        out = f"datasets/{entry.get('folder', entry['name'])}"  # where --data datasets looks for it
+        assert datasets[dataset][1] == f"`{' '.join(entry['build'].split())} --source DIR --out {out}`"
         assert all(str(count) in datasets[dataset][2] for count in builder.PAPER_COUNTS.values())
         assert datasets[dataset][3].startswith("yes" if builder.REDISTRIBUTE else "no")
 
