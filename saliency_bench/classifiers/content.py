@@ -289,8 +289,9 @@ class ContentHasher:
         methods that were patched into a library class count too.
         """
         yield from ("class", _class_name(kind))
-        if not is_library(type(kind).__module__):  # its metaclass
-            yield self._hash(type(kind))
+        metaclass = type(kind)
+        if isinstance(metaclass.__module__, str) and not is_library(metaclass.__module__):  # compiled ones have none
+            yield self._hash(metaclass)
         reached = _reached(kind) if issubclass(kind, nn.Module) else None
         for parent in kind.__mro__:
             is_own = not is_library(parent.__module__)
@@ -554,7 +555,8 @@ def _is_own_function(value: object) -> bool:
 
 def _class_name(kind: type) -> str:
     """Return the name of a class with its package, since your own module may be imported under several names."""
-    package = kind.__module__.partition(".")[0] if is_library(kind.__module__) else ""
+    module = str(kind.__module__)  # no text for some compiled classes
+    package = module.partition(".")[0] if is_library(module) else ""
     return f"{package} {kind.__qualname__}"
 
 

@@ -76,8 +76,11 @@ def test_the_backward_pass_stops_at_the_last_block(tiny):
     reached = []
     model.blocks[1]["qkv"].register_forward_hook(lambda _, inputs, output: watched(output, reached))
     classifier = load_classifier(model, device="cpu", mean=0, std=1)
+    load_explainer("gradcam_vit")(classifier, IMAGES, TARGETS["class"])  # the first one also checks the gradients
+    reached.clear()
+    passes = classifier.passes
     load_explainer("gradcam_vit")(classifier, IMAGES, TARGETS["class"])
     assert reached == []
-    assert classifier.passes == 3
+    assert classifier.passes - passes == len(IMAGES)
     load_explainer("gae")(classifier, IMAGES, TARGETS["class"])
     assert len(reached) == 1
