@@ -97,3 +97,13 @@ def test_the_table_of_a_suite_says_what_does_not_fit_a_network_of_your_own(tmp_p
     assert main(["submit", "made", "--to", "board", "--by", "ada"]) == 0
     assert "left out: gae (" in capsys.readouterr().out
     assert main(["review", "board"]) == 0
+
+
+def test_choose_leaves_a_misfit_out_by_name(transformer, tmp_path):
+    settings = {"dataset": "shapes-xai", "model": transformer, "metrics": ["saliency_miou"], "limit": 12,
+                "within": "20s", "progress": False}  # fmt: skip
+    choice = sb.choose(**settings, explainers=["gradcam", "gae"], out=tmp_path / "choice")
+    assert list(choice.content["not_tried"]) == ["gradcam"]
+    assert "no convolutional block found" in choice.content["not_tried"]["gradcam"]
+    with pytest.raises(UserError, match="gradcam does not fit the network: no convolutional block"):
+        sb.choose(**settings, explainers=["gradcam"], out=tmp_path / "none")

@@ -31,7 +31,7 @@ from saliency_bench.engine.misfits import check_fits
 from saliency_bench.engine.preflight import check_settings, check_writable
 from saliency_bench.engine.python_objects import describe, modes_kept
 from saliency_bench.engine.reading import group_names
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.reports.choice import page_text, sentences
 from saliency_bench.results.clusters import cluster_names
 from saliency_bench.results.run_folder import read_run
@@ -342,16 +342,23 @@ def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candida
     predicted = _predicted(context, image)
     if not given:
         return candidates(context.classifier, image, predicted)
-    explainers = list(map(as_explainer, given))
-    for explainer in explainers:
-        check_fits(explainer, context.classifier, image, predicted)
+    explainers, misfits = [], {}
+    for explainer in map(as_explainer, given):
+        try:
+            check_fits(explainer, context.classifier, image, predicted)
+            explainers.append(explainer)
+        except UserError as error:
+            misfits[str(explainer)] = one_line(error).partition(";")[0]
+    if misfits and not explainers:
+        name, reason = next(iter(misfits.items()))
+        raise UserError(f"{name} does not fit the network: {reason}")
     names = set(map(str, explainers))
     baselines = [
         as_explainer(name)
         for name in registry.names("explainers")
         if registry.declared("explainers", name, "needs", "") == "nothing" and name not in names
     ]
-    return [candidate_of(explainer, image) for explainer in [*explainers, *baselines]], {}
+    return [candidate_of(explainer, image) for explainer in [*explainers, *baselines]], misfits
 
 
 def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
