@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -297,7 +298,11 @@ def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, tmp_path, monkeyp
     package(tmp_path, "explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
     monkeypatch.syspath_prepend(tmp_path)
     found_anew()
-    code = main(["list", "explainers"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by processes in the background
+    try:
+        code = main(["list", "explainers"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     shown = capsys.readouterr()
     if "kill" in text:  # a true signal
         assert code == 130
