@@ -29,7 +29,7 @@ html_show_copyright = False
 html_show_sphinx = False
 templates_path: list[str] = []
 
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
 nitpicky = True

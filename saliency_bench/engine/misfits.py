@@ -33,13 +33,13 @@ def check_fits(explainer: Explainer, classifier: Classifier, images: Images, tar
 
 
 def check_contrast(context: RunContext) -> None:
-    """Raise UserError if the target is a contrast and an explainer has one of its own."""
+    """Raise UserError if the target is a contrast and an explainer has a contrast of its own."""
     rule = context.question.rule
     is_contrast = rule.name == "contrast:second" or any(terms.minus for terms in (rule.by_id or {}).values())
-    own = next((item for item in context.explainers if item.ignores_against), None)
-    if is_contrast and own is not None:
+    weighted = next((item for item in context.explainers if item.ignores_against), None)
+    if is_contrast and weighted is not None:
         raise UserError(
-            f"{own} explains a class against all others, not against those that --target {rule.name} names; take "
+            f"{weighted} explains a class against all others, not against those that --target {rule.name} names; take "
             "on=logit, or a target that is no contrast"
         )
 

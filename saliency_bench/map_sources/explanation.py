@@ -37,8 +37,7 @@ class Explanation:
     target        what the map explains, as text
     explainer     its name and options
     why           why this explainer, where none was named
-    reliability   of a map that averages random draws: the correlation it is expected to have with the map of as many
-                  other draws; else None
+    reliability   expected correlation of a map that averages random draws with one of other draws; None for others
     overlay       the prepared picture in grey with the map over it: blue below zero and red above if it is signed
     picture       the prepared picture, as the classifier saw it
     """

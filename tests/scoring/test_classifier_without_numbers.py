@@ -112,7 +112,9 @@ def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
 def test_a_classifier_without_any_number_ends_with_tables_and_json_without_one(shapes, tmp_path):
     result = started(shapes, Broken(np.nan, lambda pictures: slice(None)), tmp_path / "run")
     accuracy = result.summary["model"]["accuracy"]
-    assert {name: value for name, value in accuracy.items() if value is not None} == {"n": 0, "clusters": 0}
+    assert {name: value for name, value in accuracy.items() if value is not None} == {
+        "n": 0, "clusters": 0, "rare": False,
+    }  # fmt: skip
     assert {(cell["value"], cell["low"], cell["n"], cell["rank"]) for cell in result.summary["cells"]} == {
         (None, None, 0, None)
     }
