@@ -349,7 +349,7 @@ def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candida
             explainers.append(explainer)
         except UserError as error:
             misfits[str(explainer)] = one_line(error).partition(";")[0]
-    if misfits and not explainers:
+    if misfits and all(explainer.baseline for explainer in explainers):
         name, reason = next(iter(misfits.items()))
         raise UserError(f"{name} does not fit the network: {reason}")
     names = set(map(str, explainers))
