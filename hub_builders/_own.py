@@ -63,7 +63,7 @@ def check_split(owner: str, split: str) -> None:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a folder of a path names, also as Train or val2017; None where there is none."""
+    """Return the split that a folder in a path names, also as Train or val2017, or None."""
     folders = (part.lower().rstrip("0123456789") for part in name.split("/")[:-1])
     return next((SPLITS[folder] for folder in folders if folder in SPLITS), None)
 
@@ -99,7 +99,7 @@ def pictures_in(
 
 
 def unread(log: BuildLog) -> Names:
-    """Return the files that are left out, by their names, so that none is counted twice where a list names it."""
+    """Return the names of the files left out, so that a file that a list also names is not counted twice."""
     return Names(entry["id"] for entry in log.left_out if entry["what"] == "image")
 
 

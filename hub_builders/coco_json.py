@@ -170,7 +170,7 @@ def _order(key: int | str) -> tuple[bool, int, str]:
 
 
 def _sources(given: Path) -> list[tuple[Path, Path]]:
-    """Return (folder of pictures, file of annotations) of a source; several if its folders of splits each have both."""
+    """Return [(folder of pictures, annotation file)] of a source: one, or one for each split that has both."""
     if not any((given / name).is_file() for name in LISTINGS):
         splits = [folder for folder in entries_of(given) if _own.split_of(f"{folder.name}/") and folder.is_dir()]
         if len(listings := [listing for folder in splits if (listing := _listing(folder))]) > 1:
@@ -185,7 +185,7 @@ def _annotated(base: Path, path: Path) -> tuple[Path, Path]:
 
 
 def _bases(source: Path) -> Iterator[Path | None]:
-    """Yield, for each usual file of annotations, the folder that holds it, best with the pictures; None if missing."""
+    """Yield the folder of each usual annotation file, preferably one with the pictures; None if there is none."""
     for name in LISTINGS:
         for wanted in (*((name, folder) for folder in PICTURES), (name,)):
             base = base_of(source, *wanted)

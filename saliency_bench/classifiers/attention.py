@@ -223,7 +223,7 @@ class _Uncut(AttentionRecorder):
     """AttentionRecorder that lets gradients through where a network switches them off or detaches."""
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a torch function, with gradients through it in any case."""
+        """Call a torch function with autograd switched on."""
         return call_uncut(function, args, kwargs)
 
 

@@ -263,8 +263,8 @@ class Classifier(nn.Module):
                 raise
             if "spatial_shapes" in signature(self.model.forward).parameters:
                 raise UserError(
-                    f"{self.id} takes images that are cut into patches (pixel_attention_mask, spatial_shapes), not "
-                    "(B, 3, H, W); put it into a torch module whose forward cuts them and returns logits"
+                    f"{self.id} takes images that are already cut into patches (spatial_shapes), not (B, 3, H, W); "
+                    "wrap it in a torch module whose forward cuts the images and returns logits"
                 ) from error
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
@@ -428,7 +428,7 @@ class Classifier(nn.Module):
 
     @property
     def digests(self) -> dict[str, str]:
-        """Hash of each part that `digest` covers, to name the parts in which two classifiers differ."""
+        """Return the hash of each part that `digest` covers, to name the parts in which two classifiers differ."""
         hashers: dict[str, Any] = {}
         for part, content in self._contents():
             hashers.setdefault(part, blake2b(digest_size=8)).update(content)

@@ -290,7 +290,7 @@ class ContentHasher:
         """
         yield from ("class", _class_name(kind))
         metaclass = type(kind)
-        if isinstance(metaclass.__module__, str) and not is_library(metaclass.__module__):  # compiled ones have none
+        if isinstance(metaclass.__module__, str) and not is_library(metaclass.__module__):  # else compiled
             yield self._hash(metaclass)
         reached = _reached(kind) if issubclass(kind, nn.Module) else None
         for parent in kind.__mro__:
@@ -326,7 +326,7 @@ class ContentHasher:
         """Yield the keys and values of a mapping, in their order."""
         try:
             items = list(value.items())
-        except Exception:  # a config whose required entries are missing
+        except Exception:  # raised by configs with missing required entries
             yield from self._reduced(value)
             return
         pairs = []

@@ -73,7 +73,7 @@ class Geometry:
         return np.asarray(resized.crop(self.box(height, width)).convert("L")) >= 128
 
     def picture(self, picture: Image.Image) -> np.ndarray:
-        """Return a grey picture (mode L) in the prepared frame, Float (H, W), about as its processor resizes it."""
+        """Return a grey picture (mode L) in the prepared frame, Float (H, W), resized about as by its processor."""
         height, width = self.resized(picture.height, picture.width)
         resample = Image.Resampling.__members__.get(self.resample.upper(), Image.Resampling.BILINEAR)
         return np.asarray(picture.resize((width, height), resample).crop(self.box(height, width))) / 255
@@ -113,7 +113,7 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
                 f"the image processor of {name} fails: {type(error).__name__} {one_line(error, 200)}"
             ) from error
         expected = geometry.mask(mask)
-        # In a frame of a few pixels most of what is red is edge, where the picture is soft and the mask is not.
+        # In a frame of a few pixels, most of the red area is edge, where the picture is blurred and the mask is not.
         likely = expected, geometry.picture(mask)
         same_shape = red.shape == expected.shape
         if (

@@ -112,7 +112,7 @@ def has_feature_maps(classifier: Classifier, images: Images) -> bool:
 
 
 def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> None:
-    """Check that a layer's last output holds all evidence, and lies as the image does.
+    """Check that a layer's last output holds all evidence, and is aligned with the image.
 
     If the layer runs once and another branch bypasses it (as inside a residual block), only print a message.
 
@@ -124,7 +124,7 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
 
     Raises:
         UserError: The layer runs several times and its last output does not hold all evidence, it runs on several views
-            of an image, or its map does not lie as the image does.
+            of an image, or its map is not aligned with the image.
     """
     if len(outputs[-1]) != len(images) and _grown(classifier, images):
         raise _of_views(classifier, layer, len(outputs[-1]), len(images))
@@ -212,7 +212,7 @@ def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether a layer's map lies as the image does; tested once per size."""
+    """Return whether a layer's map is aligned with the image; tested once per size."""
     recording, layout = _recording(classifier, images[:1]), layout_of(classifier, images, layer)
     if layout is None or layout.pixels == 1:
         return True
@@ -225,7 +225,7 @@ def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def _is_stem_placed(classifier: Classifier, images: Images, grid: tuple[int, int]) -> bool:
-    """Return whether the first convolution sees the image where it lies, up to half a cell of a layer's grid."""
+    """Return whether the first convolution sees the image in place, up to half a cell of a layer's grid."""
     modules = dict(classifier.model.named_modules())
     for output in _outputs(classifier, images[:1]):
         module, layout = modules[output.name], output.layout
@@ -237,7 +237,7 @@ def _is_stem_placed(classifier: Classifier, images: Images, grid: tuple[int, int
 
 
 def _holds_tokens(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether a layer's map are tokens."""
+    """Return whether a layer outputs tokens."""
     layout = layout_of(classifier, images, layer)
     return layout is not None and layout.axes == "BNC"
 
@@ -263,14 +263,14 @@ def _of_views(classifier: Classifier, layer: str, maps: int, images: int) -> Use
 
 
 def _of_place(classifier: Classifier, images: Images, layer: str) -> UserError:
-    """Return the error for a layer whose map does not lie as the image does."""
+    """Return the error for a layer whose map is not aligned with the image."""
     if _holds_tokens(classifier, images, layer):
         return UserError(
             f"the tokens of layer {layer} of {classifier.id} do not lie in rows, as the image does (Hiera orders them "
             f"for its pooling), so they are no map of it; {OUTSIDE}"
         )
     return UserError(
-        f"the map of layer {layer} of {classifier.id} does not lie as the image does: its forward crops, pads, "
+        f"the map of layer {layer} of {classifier.id} is not aligned with the image: its forward crops, pads, "
         f"mirrors or turns the image, or moves features; {OUTSIDE}, or do this to the images before"
     )
 
@@ -397,7 +397,7 @@ class Recording:
     Attributes:
         outputs: outputs of its modules, in the order in which they finish.
         cuts: {layer: whether it is a full cut}.
-        placed: {layer: whether its map lies as the image does}.
+        placed: {layer: whether its map is aligned with the image}.
         complained: layers that a message was printed about.
     """
 

@@ -1,4 +1,4 @@
-"""Your own network as the text of a model: a function in a file, an architecture with a file of weights, TorchScript.
+"""Load your own network from a model text: a function in a file, an architecture with weights, or TorchScript.
 
     ./net.py:make                                     a function or class that returns a module or a classifier
     ./net.py:make:depth=18,weights=best.ckpt          arguments of the function, and a file of weights
@@ -33,7 +33,7 @@ HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision
 
 
 def is_own(text: str) -> bool:
-    """Return whether the text of a model means a network of your own, rather than a checkpoint by its name."""
+    """Return whether a model text names your own network rather than a checkpoint."""
     library, _, rest = text.partition(":")
     if library == "hub":
         return False
@@ -43,11 +43,10 @@ def is_own(text: str) -> bool:
 
 
 def refuse_own(name: str, fix: str = "give the network itself with --model or model=") -> None:
-    """Raise UserError for the text of an own network in a file that somebody else may have written; `fix` helps."""
+    """Raise UserError if a name from an untrusted file is the text of an own network; `fix` ends the message."""
     if is_own(name):
         raise UserError(
-            f"the model {one_line(name, 100)} is a file or architecture of its user, which is not opened by its name; "
-            f"{fix}"
+            f"the model {one_line(name, 100)} belongs to the machine of its author and is not opened by its name; {fix}"
         )
 
 
@@ -77,7 +76,7 @@ def _check_architecture(name: str, given: Mapping[str, object]) -> None:
 
 
 def opened(text: str) -> tuple[Any, dict[str, Any]]:
-    """Return (the module, classifier or pipeline that a text means, arguments of `load_classifier`).
+    """Return (the module, classifier or pipeline that a text names, arguments for `load_classifier`).
 
     Raises:
         UserError: The network cannot be made or its weights do not fit.
@@ -120,7 +119,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict[str, object]]:
-    """Return (what a function in a file makes, the options left for loading)."""
+    """Call the function in a file and return (the network, the options left for loading)."""
     from torch import nn
 
     from saliency_bench.classifiers.model_objects import is_pipeline
@@ -157,7 +156,7 @@ def _is_classifier(model: object) -> bool:
 
 
 def _called(function: Callable[..., Any], arguments: dict[str, object], text: str) -> Any:
-    """Return what the function returns; UserError for anything that it raises."""
+    """Call the function and turn anything that it raises into a UserError."""
     try:
         with no_exit():
             return function(**arguments)
@@ -168,7 +167,7 @@ def _called(function: Callable[..., Any], arguments: dict[str, object], text: st
 
 
 def _architecture(name: str, weights: str) -> "nn.Module":
-    """Return an architecture of timm or torchvision with the weights of a file, and as many classes as these have."""
+    """Build an architecture of timm or torchvision with as many classes as the weights have, and load the weights."""
     import torch
 
     library, _, wanted = name.partition(":")
@@ -254,7 +253,7 @@ def _content(path: Path) -> Any:
 
 
 def _state_of(content: Any, file: str) -> "dict[str, Tensor]":
-    """Return {name: tensor} of the content of a file, which may lie below a usual key beside other numbers.
+    """Return the weights {name: tensor} in the content of a file, which may be nested under a usual key.
 
     Raises:
         UserError: There are no tensors.
@@ -270,7 +269,7 @@ def _state_of(content: Any, file: str) -> "dict[str, Tensor]":
 
 
 def _sets(content: Any) -> list[str]:
-    """Return the usual keys of a file under which weights lie, the one that is used first."""
+    """Return the usual keys under which a file has weights; the first one is used."""
     from torch import Tensor
 
     def has_weights(inner: object) -> bool:
@@ -292,7 +291,7 @@ def _matching(state: "dict[str, Tensor]", names: set[str]) -> "tuple[dict[str, T
 
 
 def _ends_of(key: str) -> Iterator[str]:
-    """Yield a dotted name and its ends."""
+    """Yield a dotted name and its suffixes."""
     parts = key.split(".")
     return (".".join(parts[start:]) for start in range(len(parts)))
 

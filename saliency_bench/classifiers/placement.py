@@ -1,4 +1,4 @@
-"""Test whether a layer's map lies as the image does: whether each place of it looks at the same place of the image.
+"""Test whether a layer's map is aligned with the image: whether each place of it looks at the same place of the image.
 
 It does not if `forward` crops, pads, mirrors or turns the image first, or if tokens are in another order than row by
 row: those of Hiera are in that of its pooling. Enlarged to the image, such a map would show the wrong places.
@@ -63,7 +63,7 @@ def lies_as_the_image(
 def stem_lies_as_the_image(
     classifier: Classifier, image: Images, convolution: nn.Module, grid: tuple[int, int], allowed: tuple[float, float]
 ) -> bool:
-    """Return whether the first convolution sees the image where it lies, neither padded, cropped, moved nor mirrored.
+    """Return whether the first convolution sees the image in place, neither padded, cropped, moved nor mirrored.
 
     Noise replaces the part at each side of the image; the mean place of what this changes must be there.
 
@@ -93,21 +93,21 @@ def stem_lies_as_the_image(
 
 
 def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int]) -> bool:
-    """Return whether the changes (cells, places) of a map by noise in cells of the image come from where they are."""
+    """Return whether noise in a cell changes the map at the place of that cell, given the changes (cells, places)."""
     largest = changes.amax(dim=0)
     shares = changes / largest.clamp(min=1e-30)
     profile = _centred(shares.clamp(min=FAINT).log())
     sources, places = _coordinates(cells), _coordinates(grid)
 
     def fit(moved: Tensor) -> float:
-        """Return the correlation of changes with the nearness of cells to places that are moved like this."""
+        """Return the correlation of changes with the nearness of cells to places moved in this way."""
         nearness = _centred(-torch.cdist(sources, moved))
         return float((profile * nearness).sum() / (profile.norm() * nearness.norm()).clamp(min=1e-30))
 
     reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
 
     def share(moved: Tensor) -> float:
-        """Return the mean share of the largest change that the cells at places moved like this make."""
+        """Return the mean share of the largest change that is due to the cells at places moved in this way."""
         is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
         return float((shares * is_own).amax(dim=0)[largest > 0].mean())
 
@@ -120,7 +120,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
 
 
 def _moved(places: Tensor) -> Iterator[Tensor]:
-    """Yield places in [0, 1]^2 as they lie in the mirrored, turned and half shifted image."""
+    """Yield the positions in [0, 1]^2 of the places in mirrored, turned and half-shifted images."""
     turned = places.flip(1)
     for points in (places, turned):
         for mirrored in ((True, False), (False, True), (True, True)):
@@ -148,7 +148,7 @@ def _changes(
     replaced: list[Tensor],
     channels_first: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return how far each place of the map changes where noise replaces the pixels of each mask, (n, h * w)."""
+    """Return how much each place of the map changes when noise replaces the pixels of each mask, (n, h * w)."""
     noise = torch.from_numpy(uniform(seed_of("placement"), image.numel())).view_as(image).to(image)
     outputs: list[Tensor] = []
     handle = module.register_forward_hook(lambda module, inputs, output: outputs.append(output), prepend=True)
@@ -156,7 +156,7 @@ def _changes(
     try:
         with untouched(classifier), classifier.uncounted(), torch.no_grad():
             for mask in [torch.zeros(image.shape[2:], dtype=torch.bool), *replaced]:
-                torch.manual_seed(0)  # a network may draw; `untouched` sets the generators back
+                torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
                 classifier(torch.where(mask.to(image.device), noise, image))
                 maps.append(channels_first(outputs[-1])[0].float().flatten(1).cpu())
                 outputs.clear()

@@ -515,12 +515,12 @@ def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
 
 
 def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
-    """Return rows whose column of numbers (H, W) holds pictures of them.
+    """Return rows in which a column of numbers (H, W) is encoded as pictures.
 
     Raises:
         UserError: Some have lines of different length, a pixel without a number, or numbers that are too large.
     """
-    # `datasets` draws plain lists only, and cuts whole numbers to 32 bits.
+    # `datasets` encodes plain lists only, and truncates integers to 32 bits.
     number = Value("int32") if pa.types.is_integer(number.pa_type) else number
     try:
         with warnings.catch_warnings():
@@ -542,7 +542,7 @@ def _is_encoded(kind: object) -> bool:
 
 
 def _number_of_grid(kind: object) -> Value | None:
-    """Return the type of the numbers of a column that holds them as (H, W); None of any other column."""
+    """Return the number type of a column of numbers (H, W), or None for any other column."""
     value = getattr(getattr(kind, "feature", None), "feature", None)  # lists of lists
     value = Value(kind.dtype) if isinstance(kind, Array2D) else value
     is_kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)

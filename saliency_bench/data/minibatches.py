@@ -1,4 +1,4 @@
-"""Images, masks and labels as tensors, for the `DataLoader` of torch (P0, appendices A.2 and A.3)."""
+"""Load images, masks and labels as tensors for the `DataLoader` of torch (P0, appendices A.2 and A.3)."""
 
 from collections.abc import Callable, Sequence
 from operator import index
@@ -99,7 +99,7 @@ def torch_dataset(
 
     Args:
         dataset: as in `load_dataset`; also what `datasets.load_dataset` returns, in any format.
-        split: its name; None: "train", or the split that a `datasets.Dataset` is.
+        split: name of the split; by default "train", or the split of a given `datasets.Dataset`.
         transform: called with (image, mask), a `tv_tensors.Image` and a `tv_tensors.Mask` of 0 and 1, to return both.
             Transforms of `torchvision.transforms.v2` move both alike and resize masks by nearest neighbour. Pixels that
             they add, by turning or padding, are not part of the object, whatever their `fill` is.
@@ -125,7 +125,7 @@ def torch_dataset(
 
 
 def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.Dataset:
-    """Return rows with masks, whose `label` is this column.
+    """Return rows with masks, and with this column as `label`.
 
     Raises:
         UserError: A column is missing, or the labels are neither classes, text nor whole numbers.

@@ -12,7 +12,7 @@ from saliency_bench.utils.devices import is_out_of_memory
 
 
 def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
-    """Return (name of an explainer that is defined for a network and takes few passes, why it is this one).
+    """Return (name of a cheap explainer that is defined for a network, why it was chosen).
 
     gae if several blocks attend from all patches to all patches: it follows the attention of every block, not only that
     of the last one; gradcam if a feature map holds all evidence; integrated_gradients for any other network; rise if

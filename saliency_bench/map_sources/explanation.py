@@ -62,7 +62,7 @@ class Explanation:
 
     @property
     def _reliable(self) -> str:
-        """Say how reliable the map is; "" where that is not known."""
+        """Return the reliability of the map as text, or "" if it is unknown."""
         return "" if self.reliability is None else f"reliability {self.reliability:.2f}"
 
     @property

@@ -1,8 +1,8 @@
-"""Read the tensor of a `.pt` file, as `torch.save` writes it, without torch; all is checked before it is unpacked.
+"""Read the tensor in a `.pt` file without torch, and check everything before unpacking it.
 
 Such a file is a zip archive: `NAME/data.pkl` describes the tensor, `NAME/data/KEY` holds the numbers of its storage.
-The description is a pickle. Here it can name a few functions and types and nothing else, so it runs no code; a tensor
-without numbers of its own (meta, sparse, quantised), a subclass or any other object is refused by its name.
+The description is a pickle. This reader accepts a few names of functions and types in it, so it runs no code. Tensors
+without numbers (meta, sparse, quantised), subclasses and any other object are refused by name.
 """
 
 import pickle
@@ -19,18 +19,18 @@ import numpy as np
 from saliency_bench.errors import one_line
 from saliency_bench.utils.files import check_members, check_readable
 
-LARGEST_PICKLE = 100_000  # bytes; that of one tensor has a few hundred
+LARGEST_PICKLE = 100_000  # bytes; the pickle of one tensor has a few hundred
 MOST_AXES = 8
-BFLOAT16 = "bfloat16"  # which numpy does not have
-# {name of torch: name of numpy}, of storages and of types
+BFLOAT16 = "bfloat16"  # not in numpy
+# {torch name: numpy name} of storages and types
 STORAGES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
             "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
             "BoolStorage": "?", "UntypedStorage": "bytes"}  # fmt: skip
-TYPES = {"uint16": "<u2", "uint32": "<u4", "uint64": "<u8"}  # whose storages have no type of their own
+TYPES = {"uint16": "<u2", "uint32": "<u4", "uint64": "<u8"}  # types without a storage type
 
 
 class _Tensor(NamedTuple):
-    """Description of a tensor: where its numbers are, and which of them it has."""
+    """Layout of a tensor: the type and key of its storage, and the part of the storage that it uses."""
 
     kind: str
     key: str
@@ -82,7 +82,7 @@ def _described(content: bytes) -> _Tensor:
 
 
 def _strided(tensor: _Tensor, storage: bytes) -> np.ndarray:
-    """Return the array of a tensor, a view of its storage: an expanded tensor takes no more memory than that."""
+    """Return a tensor as a view of its storage, so that an expanded tensor needs no more memory."""
     dtype = np.dtype("<u2" if tensor.kind == BFLOAT16 else tensor.kind)
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
     if prod(tensor.shape) and (last + 1) * dtype.itemsize > len(storage):
@@ -97,7 +97,7 @@ def _strided(tensor: _Tensor, storage: bytes) -> np.ndarray:
 
 
 def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any, kind: str = "") -> _Tensor:
-    """Return the tensor of the arguments with which torch rebuilds it."""
+    """Return the tensor that the arguments of torch's rebuild function describe."""
     if len(others) > 2 and others[-1]:  # of a negated or conjugate view
         raise ValueError(f"it holds a tensor with {one_line(others[-1], 60)}; save maps.resolve_neg().clone()")
     named, key = storage if isinstance(storage, tuple) and len(storage) == 2 else ("", "")
@@ -112,7 +112,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
 
 
 def _of_type(storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, kind: Any, *rest: Any) -> Any:
-    """Return a tensor of a type that has no storage of its own."""
+    """Return a tensor of a type without a storage type."""
     return _tensor_of(storage, offset, shape, strides, grad, hooks, *rest, kind=str(kind))
 
 
@@ -129,12 +129,12 @@ FUNCTIONS: dict[tuple[str, str], Callable] = {
 }
 
 
-# That of pure Python: the one in C reserves memory for an index of the memo, which a few bytes make huge.
+# The unpickler in pure Python: the one in C allocates memory for memo indices, which a few bytes can make huge.
 class _Unpickler(pickle._Unpickler):
     """Read the description of a tensor."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a name stands for; raise ValueError for anything that no tensor of numbers needs."""
+        """Return the stand-in for a name; raise ValueError for names that no tensor of numbers needs."""
         if module in ("torch", "torch.storage") and (kind := (STORAGES | TYPES).get(name)):
             return kind
         if (module, name) not in FUNCTIONS:

@@ -254,7 +254,7 @@ def test_settings_of_a_class_and_buffers_count_by_content(monkeypatch):
 
 
 class Looking(Net):
-    """Finds what it computes with by names that it puts together, imports or is given."""
+    """Network that looks up methods and factors by composed, imported or given names."""
 
     default_cfg: dict
 
@@ -458,7 +458,7 @@ COUNTS, CALLS = {"calls": 0}, 0
 
 
 class Counting(Net):
-    """Writes into things that also hold what it computes with."""
+    """Network that writes into objects which also hold settings of its forward pass."""
 
     calls = 0
 

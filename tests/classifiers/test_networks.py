@@ -442,5 +442,7 @@ def test_a_network_that_takes_patches_is_not_blamed_on_the_image_size():
         def forward(self, pixel_values, pixel_attention_mask=None, spatial_shapes=None):
             return self.embed(pixel_values).mean(1)
 
-    with pytest.raises(UserError, match=r"takes images that are cut into patches .*whose forward cuts them"):
+    with pytest.raises(
+        UserError, match=r"takes images that are already cut into patches .*whose forward cuts the images"
+    ):
         sb.load_classifier(Patches(), mean=0, std=1)(torch.rand(1, 3, 16, 16))

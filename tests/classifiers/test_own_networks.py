@@ -1,4 +1,4 @@
-"""Your own network as the text of a model, in every command and call that takes a model."""
+"""Own networks as model texts, in commands and calls that take a model."""
 
 import warnings
 
@@ -47,7 +47,7 @@ IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """A folder with a file of networks, whose name no other test imports, and files of weights."""
+    """Return (text of a file with networks, its names), in a folder with files of weights."""
     monkeypatch.chdir(tmp_path)
     name = f"net_{abs(hash(str(tmp_path)))}"
     (tmp_path / f"{name}.py").write_text(CODE)

@@ -20,7 +20,7 @@ COLOUR = (200, 60, 40)
 
 
 def coloured(count=6, size=(24, 16), without=()):
-    """Pictures whose object is the only thing in COLOUR, so that a picture itself tells where its mask must be."""
+    """Return pictures in which only the object has COLOUR, so that each picture shows where its mask must be."""
     rows = {"image": [], "mask": [], "label": [], "image_id": []}
     for index in range(count):
         mask = np.zeros(size[::-1], np.uint8)
@@ -36,13 +36,13 @@ def coloured(count=6, size=(24, 16), without=()):
 
 
 def is_object(images):
-    """Where images (..., 3, H, W) show COLOUR, up to interpolation by nearest neighbour."""
+    """Return where images (..., 3, H, W) show COLOUR; exact if they were resized by nearest neighbour."""
     colour = torch.tensor(COLOUR).view(3, 1, 1) / 255
     return ((images - colour).abs() < 0.02).all(-3)
 
 
 def test_the_pets_come_in_minibatches_by_every_route(here, pets):
-    """By folder, by our loader, and by plain `datasets` from the Hub, in any format, equal to a literal reading."""
+    """Compare the folder, `load_dataset` and plain `datasets` from the Hub, in any format, with a literal reading."""
     api = here.api()
     api.create_repo("saliency-bench/pets", repo_type="dataset", exist_ok=True)
     api.upload_folder(repo_id="saliency-bench/pets", folder_path=pets, repo_type="dataset")
@@ -205,7 +205,7 @@ def test_sizes_labels_and_masks_that_do_not_fit_are_named():
 
 @pytest.mark.slow
 def test_the_page_trains_a_network_that_is_right_for_the_right_reasons(tmp_path, monkeypatch):
-    """Its penalty, once more by a loop over samples; and what it says of its two networks."""
+    """Recompute the penalty by a loop over samples, and check what the page claims about its two networks."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "minibatches.md").read_text(encoding="utf-8")
     names = {}

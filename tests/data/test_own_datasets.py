@@ -121,7 +121,7 @@ def halves(mask):
 
 
 def ones(rows):
-    """The masks as lists of 0 and 1."""
+    """Return the masks as lists of 0 and 1."""
     return [(np.asarray(mask) > 0).astype(int).tolist() for mask in rows["mask"]]
 
 

@@ -593,7 +593,7 @@ def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
             continue
         for explainer in READERS:
             for classifier in (loaded(late=late), loaded("b", late)):
-                with pytest.raises(UserError, match=r"layer b .* does not lie as the image does: .* crops.*rise"):
+                with pytest.raises(UserError, match=r"layer b .* is not aligned with the image: .* crops.*rise"):
                     load_explainer(explainer, **CHEAP.get(explainer, {}))(classifier, images, target)
         assert fitting(loaded(late=late), images)[0] == "integrated_gradients"
     if name in MOVED:  # before the features are moved, all is in its place
@@ -625,7 +625,7 @@ def test_a_mirrored_or_padded_image_is_noticed_by_maps_of_wide_receptive_fields(
         lambda x: x.flip(3), lambda x: x.flip(2, 3), lambda x: x.transpose(2, 3), lambda x: x.roll(side // 2, 3),
         lambda x: F.pad(x, [0, side, 0, 0]),
     ):  # fmt: skip
-        with pytest.raises(UserError, match="does not lie as the image does"):
+        with pytest.raises(UserError, match="is not aligned with the image"):
             layer(move)
 
 
