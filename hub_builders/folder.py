@@ -163,13 +163,13 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
             "class, or give --labels CSV with the columns image and label"
         )
     above = sorted({folders[0] for folders in parts.values() if len(folders) > 1})
-    in_splits = all(folder.lower() in _own.SPLITS for folder in above)
+    in_splits = all(_own.split_of(f"{folder}/") for folder in above)
     rows = {}
     for name, folders in parts.items():
         if len(folders) <= 1 + in_splits:
             log.leave_out(ids[name], "image", "it lies in no class folder")
         else:
-            rows[name] = Row(folders[1], _own.SPLITS[folders[0].lower()]) if in_splits else Row(folders[0])
+            rows[name] = Row(folders[1], _own.split_of(f"{folders[0]}/")) if in_splits else Row(folders[0])
     if no_classes := sorted({row.label for row in rows.values() if row.label.lower() in NO_CLASSES}):
         raise UserError(
             f"{images} has folders called {no_classes[0]}, which is a part of a dataset rather than a class; give "

@@ -421,18 +421,16 @@ class Classifier(nn.Module):
 
         Values that a forward pass changes, such as a counter or cached features, are left out.
         """
-        hasher = blake2b(digest_size=16)
-        for _, content in self._contents():
-            hasher.update(content)
-        return hasher.hexdigest()
+        return self.hashes()[0]
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """Return the hash of each part that `digest` covers, to name the parts in which two classifiers differ."""
-        hashers: dict[str, Any] = {}
+    def hashes(self) -> tuple[str, dict[str, str]]:
+        """Return (`digest`, {part: hash}); the parts name what differs between two classifiers."""
+        whole = blake2b(digest_size=16)
+        parts: dict[str, Any] = {}
         for part, content in self._contents():
-            hashers.setdefault(part, blake2b(digest_size=8)).update(content)
-        return {part: hasher.hexdigest() for part, hasher in hashers.items()}
+            whole.update(content)
+            parts.setdefault(part, blake2b(digest_size=8)).update(content)
+        return whole.hexdigest(), {part: hasher.hexdigest() for part, hasher in parts.items()}
 
     def _contents(self) -> Iterator[tuple[str, bytes | memoryview]]:
         """Yield (name of a part of this classifier, bytes to hash of it), of each part in a fixed order."""

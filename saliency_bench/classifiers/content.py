@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.source_code import is_library, nested
 
 DEEPEST = 150  # levels of nesting
@@ -173,6 +174,8 @@ class ContentHasher:
                 raise UnhashableError(f"{_class_name(type(value))} is nested too deeply or too large")
             return _digest(*self._parts(value))
         except Exception as error:  # methods of the object may raise any exception
+            if is_out_of_memory(error):
+                raise
             message = str(error) if isinstance(error, UnhashableError) else f"{_class_name(type(value))} cannot be read"
             self._failed[id(value)] = message
             raise UnhashableError(message) from error
@@ -429,7 +432,9 @@ def _tensor(value: torch.Tensor) -> Iterator[str | bytes]:
         plain = value.detach().cpu().resolve_conj().resolve_neg().to_dense() if value.layout != torch.strided else (
             value.detach().cpu().resolve_conj().resolve_neg())  # fmt: skip
         yield plain.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-    except (RuntimeError, NotImplementedError, TypeError) as error:
+    except (RuntimeError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise
         raise UnhashableError(f"a tensor of dtype {value.dtype} and layout {value.layout} cannot be hashed") from error
 
 

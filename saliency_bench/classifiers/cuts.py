@@ -11,7 +11,7 @@ autograd follows these parts too?
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -126,36 +126,45 @@ def call_uncut(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
 
 
-_checked: WeakKeyDictionary[Classifier, set[tuple]] = WeakKeyDictionary()
+_partial: WeakKeyDictionary[Classifier, dict[tuple, bool]] = WeakKeyDictionary()  # results of `is_gradient_partial`
+_named: WeakSet[Classifier] = WeakSet()  # about which the message was printed
 
 
 def check_gradient(classifier: Classifier, images: Images, module: nn.Module | None = None) -> None:
-    """Print a message if gradients leave out a part of the network; checked once per image size and module.
+    """Print a message, once per network, if gradients leave out a part of it.
 
     Args:
         classifier: the network.
         images: (B, 3, H, W).
         module: the one whose last output the gradients are taken at; None: they are taken at the images.
     """
-    checked = _checked.setdefault(classifier, set())
-    key = (images.shape[2:], id(module))
-    if key not in checked:
-        checked.add(key)
-        if is_gradient_partial(classifier, images[:1], module):
-            complain(
-                f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), which maps of "
-                "methods with gradients leave out; occlusion and rise show all of it"
-            )
+    if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
+        _named.add(classifier)
+        complain(
+            f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), which maps of "
+            "methods with gradients leave out; occlusion and rise show all of it"
+        )
 
 
 def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module | None = None) -> bool:
     """Return whether a gradient leaves out a part that is computed without gradients; False if there is no gradient.
+
+    The result is kept for each image size and module.
 
     Args:
         classifier: the network.
         image: (1, 3, H, W).
         module: as in `check_gradient`.
     """
+    results = _partial.setdefault(classifier, {})
+    key = (image.shape[2:], id(module))
+    if key not in results:
+        results[key] = _leaves_out(classifier, image, module)
+    return results[key]
+
+
+def _leaves_out(classifier: Classifier, image: Images, module: nn.Module | None) -> bool:
+    """Return whether the gradient changes if the network cannot switch gradients off."""
     noise = torch.from_numpy(uniform(seed_of("gradient"), image.numel())).view_as(image).to(image)
     gradients = []
     with untouched(classifier), classifier.uncounted():
@@ -166,7 +175,9 @@ def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module
                 with mode, nullcontext([inputs]) if module is None else _last_output_of(module) as outputs:
                     logits = classifier(inputs)
                 gradients.append(_gradient(logits, outputs[-1]))
-            except Exception:  # without `no_grad`, networks may raise any exception
+            except Exception as error:  # without `no_grad`, networks may raise any exception
+                if is_out_of_memory(error):
+                    raise
                 return False
     partial, whole = gradients
     if partial is None or whole is None:

@@ -206,13 +206,18 @@ class RunContext:
         return range(-(-self.data.count // self.spec.batch_size))
 
     @cached_property
+    def hashes(self) -> tuple[str, dict[str, str]]:
+        """Return the digest of the classifier, and the hashes of its parts."""
+        return self.classifier.hashes()
+
+    @cached_property
     def identity(self) -> Identity:
         """Return what all cells have in common."""
         entries = {
             "fingerprint": self.data.fingerprint,
             "label_column": self.spec.label_column,
             "split": self.spec.split,
-            "classifier": self.classifier.digest,
+            "classifier": self.hashes[0],
             "geometry": self.classifier.geometry.as_dict(),
             "layer": self.classifier.layer,
             "target": self.question.rule.identity,

@@ -34,7 +34,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
         dataset=context.loaded_dataset,
         model=context.loaded_model,
         answers=_answers_in(context) if ask else {},
-        network=context.classifier.digests if ask else {},
+        network=context.hashes[1] if ask else {},
         other=None if other is None else Other(model=other.loaded_model, identity=other.identity),
         objects=(*context.in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
         maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},

@@ -50,7 +50,7 @@ class Manifest(BaseModel):
         model: where the latest start loaded it from.
         other: another model; once given, every start must give it.
         answers: {role of a network: its answers to fixed pictures, from the first start that used it}.
-        network: {part of the model: its hash}, as in `Classifier.digests`.
+        network: {part of the model: its hash}, as in `Classifier.hashes`.
         objects: the explainers and metrics of all starts that were Python objects.
         maps: {explainer_id: NAME=PATH} of the precomputed maps of all starts that were files.
     """
