@@ -83,10 +83,8 @@ def summed_gradients(
         batch_size: points in one pass; None: `pictures_per_pass`.
         points: takes the numbers of images and steps, as in `passes.Pass`, and gives the points (n, 3, H, W) and their
             factors.
-        halves: Bool (B, steps), the steps of the second sum; None: those with even numbers.
+        halves: Bool (B, steps), the steps of the second sum; None: no second sum, which is then 0.
     """
-    if halves is None:
-        halves = (torch.arange(steps, device=images.device) % 2 == 0).expand(len(images), -1)
 
     def work(passes: Iterator[Pass]) -> tuple[Tensor, Tensor]:
         """Return the sums of all passes."""
@@ -95,12 +93,19 @@ def summed_gradients(
             at, factors = points(batch.samples, batch.pictures)
             gradient = factors * gradient_at(classifier, at, target[batch.samples], on)
             of_images = gradient[: batch.count].view(len(batch.images), -1, *images.shape[1:])
-            chosen = halves[batch.samples, batch.pictures][: batch.count].view(*of_images.shape[:2], 1, 1, 1)
             total[batch.images.start : batch.images.stop] += of_images.sum(dim=1)
+            if halves is None:
+                continue
+            chosen = halves[batch.samples, batch.pictures][: batch.count].view(*of_images.shape[:2], 1, 1, 1)
             half[batch.images.start : batch.images.stop] += torch.where(chosen, of_images, 0).sum(dim=1)
         return total, half
 
     return in_passes(classifier, images, steps, batch_size, work)
+
+
+def even_steps(images: Images, steps: int) -> Tensor:
+    """Return Bool (B, steps): the steps with even numbers."""
+    return (torch.arange(steps, device=images.device) % 2 == 0).expand(len(images), -1)
 
 
 def over_channels(gradient: Tensor, reduction: Reduction) -> Maps:

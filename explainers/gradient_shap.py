@@ -19,7 +19,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._fills import filled
-from saliency_bench.explainers._gradients import summed_gradients
+from saliency_bench.explainers._gradients import even_steps, summed_gradients
 from saliency_bench.types import Averaged, Images, On, Target
 from saliency_bench.utils.seeds import normal, random_bits, seed_of, uniform
 
@@ -89,7 +89,7 @@ def gradient_shap(
         return start + places[image, step].view(-1, 1, 1, 1) * way, way / samples
 
     # Halves with baselines of their own: another run has another bank, which draws of one bank cannot tell.
-    halves = picked % 2 == 0 if is_bank else None
+    halves = picked % 2 == 0 if is_bank else even_steps(images, samples)
     total, even = summed_gradients(classifier, images, target, on, samples, batch_size, on_path, halves)
     maps, of_even, of_odd = (gradient.sum(dim=1) for gradient in (total, even, total - even))
     return Averaged(maps, of_even, of_odd, samples)

@@ -14,7 +14,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
-from saliency_bench.explainers._gradients import Reduction, over_channels, summed_gradients
+from saliency_bench.explainers._gradients import Reduction, even_steps, over_channels, summed_gradients
 from saliency_bench.map_sources.composing import noisy_copies
 from saliency_bench.types import Averaged, Images, On, Target
 
@@ -73,6 +73,7 @@ def smoothgrad(
         """Return noisy copies and the factor of their gradients."""
         return copies(image, step), 1 / samples
 
-    total, even = summed_gradients(classifier, images, target, on, samples, batch_size, noisy)
+    halves = even_steps(images, samples)
+    total, even = summed_gradients(classifier, images, target, on, samples, batch_size, noisy, halves)
     maps, of_even, of_odd = (over_channels(gradient, reduction) for gradient in (total, even, total - even))
     return Averaged(maps, of_even, of_odd, samples)

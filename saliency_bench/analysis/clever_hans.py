@@ -8,11 +8,8 @@ the classes of a group, or for a contrast the difference between the two sides, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from saliency_bench.analysis.tables import Findings, Table, dicts
 from saliency_bench.errors import UserError
@@ -118,28 +115,19 @@ def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]
 
 
 def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
-    """Return (f_c (n,) in the order of the run's ids, NaN if unknown; whether each sample may be right)."""
-    columns = ["image_id", "target_confidence", "correct"]
-    table = pa.concat_tables(pq.read_table(_predictions(folder), columns=columns) for folder in run.all_folders)
-    confidences, correct = (
-        dict(zip(table["image_id"].to_pylist(), table[name].to_pylist(), strict=True)) for name in columns[1:]
-    )
-    known_confidences = [confidences.get(image_id) for image_id in run.ids]
-    right = np.array([correct.get(image_id) is not False for image_id in run.ids])
-    return np.array(
-        [np.nan if confidence is None else confidence for confidence in known_confidences], dtype=float
-    ), right
+    """Return (f_c (n,) in the order of the run's ids, NaN if unknown; whether each sample may be right).
 
-
-def _predictions(folder: Path) -> Path:
-    """Return the path of a run's predictions; raise UserError if the file or its target confidence is missing."""
-    path = folder / "predictions.parquet"
-    if not path.is_file() or "target_confidence" not in pq.read_schema(path).names:
+    Raises:
+        UserError: The predictions are missing, or have no confidence in the target.
+    """
+    if "target_confidence" not in run.predictions:
         raise UserError(
-            f"{folder} has no predictions.parquet with the column target_confidence (the confidence in what the maps "
-            "explain); it may come from an earlier version: start the run again"
+            f"{run.folder} has no predictions.parquet with the column target_confidence (the confidence in what the "
+            "maps explain); it may come from an earlier version: start the run again"
         )
-    return path
+    confidences = [np.nan if value is None else value for value in run.predictions["target_confidence"]]
+    right = [value is not False for value in run.predictions.get("correct", [None] * len(run.ids))]
+    return np.array(confidences, dtype=float), np.array(right, dtype=bool)
 
 
 def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, ...]]:

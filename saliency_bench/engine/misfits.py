@@ -10,9 +10,12 @@ from saliency_bench.bound_explainer import Explainer, is_ours, load_explainer
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.context import RunContext
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.results.manifest import read_earlier
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images, Target
+from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.processes import Group, agreed
 
 COUNTS = ("steps", "samples", "masks")  # options that say how much is spent on a map
 
@@ -44,45 +47,57 @@ def check_contrast(context: RunContext) -> None:
         )
 
 
-def without_misfits(context: RunContext) -> RunContext:
-    """Return the run without explainers that the network does not fit, and a line about each.
+def without_misfits(context: RunContext, group: Group) -> RunContext:
+    """Return the run without explainers that the network does not fit, after a message about each.
+
+    The main process decides. An explainer with cells in the folder has fitted before and is not tried again.
 
     Raises:
         UserError: No explainer fits, or one does not and the run is strict; or see `check_contrast`.
     """
     check_contrast(context)
+    misfits = agreed(group, lambda: _misfits(context))
+    if not misfits:
+        return context
+    fitting = [item for item in context.explainers if str(item) not in misfits]
+    return replace(context, explainers=fitting, misfits=misfits)
+
+
+def _misfits(context: RunContext) -> dict[str, str]:
+    """Return {explainer that does not fit the network: the reason}; the arguments are those of `without_misfits`."""
     names = registry.names("explainers")
     asking = [item for item in context.explainers
               if item.name in names and item.declaration.needs not in ("outputs", "nothing")]  # fmt: skip
-    image = _image(context) if asking else None
-    if image is None:
-        return context
-    with torch.no_grad():
-        logits = context.classifier(image)
-    predicted = one_hot(logits.argmax(dim=1), logits.shape[1]).to(image)
+    if asking and (earlier := read_earlier(context.out)) is not None and earlier.identity == context.identity:
+        fitted = {cell.explainer_id for cell in earlier.cells.values()}
+        asking = [item for item in asking if hash_of(item.identity) not in fitted]
+    image, predicted = _image(context) if asking else (None, None)
+    if image is None or predicted is None:
+        return {}
     misfits: dict[Explainer, str] = {}
     for explainer in asking:
-        with suppress(Exception):  # what goes wrong with one image only is noted beside its score
+        with suppress(Exception):  # an error with one image only is noted beside its score
             try:
                 check_fits(explainer, context.classifier, image, predicted)
             except UserError as error:
                 misfits[explainer] = one_line(error)
     if not misfits:
-        return context
+        return {}
     first, reason = next(iter(misfits.items()))
     fitting = [item for item in context.explainers if item not in misfits]
-    if context.spec.strict or not any(not item.baseline for item in fitting):
+    if context.spec.strict or all(item.baseline for item in fitting):
         raise UserError(f"{first} does not fit the network: {reason}")
     for explainer, reason in misfits.items():
         complain(f"{explainer} is left out, as it does not fit the network: {reason}")
-    return replace(context, explainers=fitting, misfits={str(item): reason for item, reason in misfits.items()})
+    return {str(item): reason for item, reason in misfits.items()}
 
 
-def _image(context: RunContext) -> Images | None:
-    """Return the first image of the first chunk that the network can answer, (1, 3, H, W); None if there is none."""
-    batch = context.chunk(0).batch if context.data.count else None
-    for image in () if batch is None else batch.images.split(1):
-        with suppress(Exception), torch.no_grad():  # a network may raise anything, for some images only
-            if context.classifier(image).isfinite().all():
-                return image
-    return None
+def _image(context: RunContext) -> tuple[Images | None, Target | None]:
+    """Return the first image of the first chunk that the network can classify, and its predicted class as target."""
+    for position in range(min(context.data.count, context.spec.batch_size)):
+        with suppress(Exception), torch.no_grad():  # files may be damaged, and a network may raise for some images only
+            images = context.classifier.prepare([context.rows[position]], mask_values=context.spec.mask_values).images
+            logits = context.classifier(images.to(context.classifier.device))
+            if logits.isfinite().all():
+                return images.to(logits.device), one_hot(logits.argmax(dim=1), logits.shape[1]).to(logits)
+    return None, None

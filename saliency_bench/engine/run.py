@@ -116,7 +116,7 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Grou
     check_run_folder(Path(spec.out))
     accelerator = group or accelerator_on(spec.device)
     with without_bars(not progress):
-        context = without_misfits(load(spec, objects, accelerator.device))
+        context = without_misfits(load(spec, objects, accelerator.device), accelerator)
         return compute(context, accelerator, started, progress=progress)
 
 

@@ -86,18 +86,22 @@ class SubmissionPlan:
         return not self.new or self.pending is not None
 
     @cached_property
+    def sent(self) -> Submission:
+        """Return the submission with the new cells alone."""
+        return self.submission.only({cell.cell_id for cell in self.new})
+
+    @cached_property
     def files(self) -> dict[str, bytes | Path]:
         """Contents of the files of the pull request by path, or where they are; also of a pending one."""
         if not self.new:
             return {}
-        sent = self.submission.only({cell.cell_id for cell in self.new})
         with TemporaryDirectory() as folder:
-            written = sent.write(Path(folder))
+            written = self.sent.write(Path(folder))
             files: dict[str, bytes | Path] = {
                 path.relative_to(folder).as_posix(): path.read_bytes() for path in written
             }
         shards = shards_in(self.maps) if self.maps else []
-        return files | {f"{sent.result.folder}/{path.name}": path for path in shards}
+        return files | {f"{self.sent.result.folder}/{path.name}": path for path in shards}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -134,7 +138,7 @@ class SubmissionPlan:
 
     def description(self) -> str:
         """Return the text of the pull request, Markdown: scores, note, link and command in blocks of code."""
-        result = self.submission.only({cell.cell_id for cell in self.new}).result
+        result = self.sent.result
         parts = {"": "\n".join([*self.lines(), "", table(result.cells, result.dataset.used)])}
         parts |= {"Note": result.note, "Code or paper": result.link, "Command": result.command}
         blocks = [(f"{title}:\n\n" if title else "") + f"```text\n{text.replace('```', chr(39) * 3)}\n```\n"
@@ -248,7 +252,7 @@ def _write(plans: Sequence[SubmissionPlan], board: Path) -> str:
             write_with(board / path, partial(_copy, made))
     for plan in plans:
         files = plan.files
-        place = board / plan.submission.only({cell.cell_id for cell in plan.new}).result.folder
+        place = board / plan.sent.result.folder
         place.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=place.parent, prefix=".") as temporary:
             folder = Path(temporary) / place.name

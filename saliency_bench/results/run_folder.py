@@ -130,6 +130,21 @@ class RunData:
             values |= records.by_part(folder / "records.parquet", cells, self.ids)
         return values
 
+    @cached_property
+    def predictions(self) -> dict[str, list[Any]]:
+        """Return {column: values in the order of `ids`, None if unknown} of `correct` and `target_confidence`.
+
+        A column that a folder lacks, as those of earlier versions do, is missing.
+        """
+        files = [folder / "predictions.parquet" for folder in self.all_folders]
+        there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
+        columns = [name for name in ("correct", "target_confidence") if all(name in names for names in there)]
+        if not columns:
+            return {}
+        rows = [row for file in files for row in pq.read_table(file, columns=["image_id", *columns]).to_pylist()]
+        by_id = {row["image_id"]: row for row in rows}
+        return {name: [by_id.get(image_id, {}).get(name) for image_id in self.ids] for name in columns}
+
     def takes_part(self, cell: CellResult) -> np.ndarray:
         """Return Bool (n,), the samples that count in the value of a cell; of an aggregate those with a part."""
         columns = self.parts.get(cell.cell_id)

@@ -19,6 +19,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.targets.label_maps import Members, index_of
+from saliency_bench.utils.csv_text import csv_rows
 from saliency_bench.utils.files import parse_json, read_bytes
 
 HERE = Path(__file__).parent
@@ -162,7 +163,7 @@ def _read(path: Path) -> dict[str, list]:
     rows = path.suffix.lower() == ".csv"
     try:
         text = read_bytes(path).decode("utf-8-sig")
-        read = list(csv.DictReader(text.splitlines())) if rows else parse_json(text)
+        read = csv_rows(text) if rows else parse_json(text)
     except (OSError, ValueError, csv.Error) as error:  # also text that is not UTF-8
         raise UserError(f"the groups {path} cannot be read: {one_line(error)}") from error
     if rows:

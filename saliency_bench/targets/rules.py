@@ -17,6 +17,7 @@ from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.label_maps import Members, index_of
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Target
+from saliency_bench.utils.csv_text import csv_rows
 from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.hashing import hash_of
 
@@ -124,7 +125,7 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
         raise UserError(f"target '{text}' is neither a rule ({', '.join(RULES)}) nor a CSV file")
     try:
         content = read_bytes(path)
-        rows = list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
+        rows = csv_rows(content.decode("utf-8-sig"))
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"the target file {text} cannot be read as CSV: {one_line(error)}") from error
     if not rows or not {"image_id", "target"} <= set(rows[0]):

@@ -5,6 +5,7 @@ after one begins a cell, too. An apostrophe before the sign keeps it a text; `un
 """
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Sequence
 
@@ -51,6 +52,14 @@ def escaped(text: str) -> str:
 def unescaped(text: str) -> str:
     """Return the text of which `escaped` made this one."""
     return re.sub(CELL + "'" + SIGN, r"\1\2", text)
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of CSV with a header, {column: text} each, as `csv_text` was given them."""
+    return [
+        {name: unescaped(value or "") for name, value in row.items() if name is not None}
+        for row in csv.DictReader(io.StringIO(text, newline=""))
+    ]
 
 
 def _is_number(text: str) -> bool:

@@ -92,7 +92,8 @@ def several(tmp_path):
     values["iauc"][3] = np.nan
     cells = [SimpleNamespace(cell_id=name, explainer_text="gradcam", metric_text=name) for name in values]
     ids = [row["image_id"] for row in rows]
-    run = SimpleNamespace(ids=ids, values=values, cells=cells, folder=tmp_path, all_folders=[tmp_path],
+    run = SimpleNamespace(ids=ids, values=values, cells=cells, folder=tmp_path,
+                          predictions={name: [row[name] for row in rows] for name in ("correct", "target_confidence")},
                           position={name: place for place, name in enumerate(ids)},
                           codes=lambda: np.arange(40) % 30)  # fmt: skip
     question = SimpleNamespace(members=[(0,), (1,), (2,)])

@@ -35,7 +35,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.reports.choice import page_text, sentences
 from saliency_bench.results.clusters import cluster_names
 from saliency_bench.results.run_folder import read_run
-from saliency_bench.spec import RunSpec, takes_settings
+from saliency_bench.spec import PythonObject, RunSpec, takes_settings
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.durations import seconds_of
@@ -215,9 +215,14 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         tried = counted(len(request.explainers), "explainer") if request.explainers else "all explainers"
         step(f"saliency-bench: trying {tried} on an image")
     field = _field(context, request, folder, metrics, first)
+    # Described once: the text of an own network would be loaded anew for every run.
+    models = {
+        name: entry for name in ("model", "other_model") if isinstance(entry := getattr(spec, name), PythonObject)
+    }
     laboratory = RunLaboratory(
         folder=folder,
-        settings={key: value for key, value in settings.items() if key not in ("out", "limit")},
+        settings={key: value for key, value in settings.items() if key not in ("out", "limit")} | models,
+        objects=objects,
         explainers={item.name: item.name if _is_named(item.explainer) else item.explainer for item in field.chosen},
         metrics={str(as_metric(metric)): metric for metric in request.metrics} or {text: text for text in metrics},
         maps=lambda name: _maps(context, next(item.explainer for item in field.chosen if item.name == name)),

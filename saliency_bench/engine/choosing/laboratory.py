@@ -11,7 +11,7 @@ import torch
 
 from saliency_bench.analysis.randomisation import BOUND, METRIC, STAYS, verdict
 from saliency_bench.engine.choosing.rounds import Scores
-from saliency_bench.engine.python_objects import describe
+from saliency_bench.engine.python_objects import Objects, describe
 from saliency_bench.engine.run import start
 from saliency_bench.errors import UserError
 from saliency_bench.results.run_folder import RunData, read_run
@@ -31,6 +31,7 @@ class RunLaboratory:
     Attributes:
         folder: of `choose`.
         settings: of the runs, but for explainers, metrics, limit and folder.
+        objects: the Python objects among them.
         explainers: {candidate: what a run is given for it}.
         metrics: {metric: what a run is given for it}.
         maps: gives the maps of a candidate on the first images, None where it has none.
@@ -40,6 +41,7 @@ class RunLaboratory:
 
     folder: Path
     settings: Mapping[str, Any]
+    objects: Objects
     explainers: Mapping[str, Any]
     metrics: Mapping[str, Any]
     maps: Callable[[str], Maps | None]
@@ -106,7 +108,8 @@ class RunLaboratory:
         }
         # A run says of each cell on fewer images that it is not shown: here these are the beaten candidates.
         with _errors_only(folder == RANDOMISED or (self.folder / folder).exists()):
-            start(*describe(settings), progress=self.progress)
+            spec, objects = describe(settings)
+            start(spec, {**self.objects, **objects}, progress=self.progress)
 
 
 def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> Scores:

@@ -5,7 +5,6 @@ its seconds beside its passes, per map. Plans and runs on a device extend the fi
 hour costs is written by hand, as in `1.80 EUR`, into any row of the device that has no `work`.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from saliency_bench.engine.suites.costs import Key, Speed
 from saliency_bench.engine.suites.own_work import OwnWork, seconds_of
 from saliency_bench.engine.suites.plan import Step
 from saliency_bench.errors import UserError
-from saliency_bench.utils.csv_text import csv_text, unescaped
+from saliency_bench.utils.csv_text import csv_rows, csv_text
 from saliency_bench.utils.files import write_text
 
 TIMES = ("prepare", "forward", "gradient", "trained", "step", "new", "state")  # seconds, as in `Speed`
@@ -41,8 +40,7 @@ def read_devices(path: Path) -> list[Measured]:
     if not path.exists():
         return []
     try:
-        read = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
-        rows = [{name: unescaped(value or "") for name, value in row.items()} for row in read]
+        rows = csv_rows(path.read_text(encoding="utf-8-sig"))
         measured = [_measured(row) for row in rows if not row.get("work")]
         works = {(row.device, row.key): row.own_work for row in measured}
         for row in (row for row in rows if row.get("work")):

@@ -6,7 +6,6 @@ A cell shows one view of an image, such as its map by one explainer, and below i
 Axes are those of tables, and `image` and `view`; an axis that is in neither rows nor columns must have one name.
 """
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +43,7 @@ from saliency_bench.target_weights import activation_of, probabilities
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images as BatchImages
 from saliency_bench.types import Target
+from saliency_bench.utils.csv_text import csv_rows
 from saliency_bench.utils.overlays import eight_bit, overlay
 
 AXES = ("dataset", "model", "image", "explainer", "view")
@@ -238,11 +238,12 @@ def _per_class(run: RunData, count: int) -> list[str]:
 def _listed(path: Path) -> list[str]:
     """Return the ids of a file: the column image_id of a CSV file, or a line each."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    lines = text.splitlines()
     if lines and "image_id" in lines[0].split(","):
-        return [row["image_id"] for row in csv.DictReader(lines)]
+        return [row["image_id"] for row in csv_rows(text)]
     return [line.strip() for line in lines if line.strip()]
 
 
