@@ -207,7 +207,11 @@ def plain_drops(columns: np.ndarray, limits: Iterable[int]) -> set[str]:
 
 
 def needed(lead: float, spread: float, images: int, times: int) -> list[str]:
-    """Return a row on "about N images would be needed": N and its range, and how often the range holds the true N."""
+    """Return a table row on how well "about N images would be needed" estimates the true number of images.
+
+    The columns are the arguments, the true number, the median, 10 % and 90 % quantile of N, how often the range of N
+    holds the true number, and how often the range has no upper end.
+    """
     found = []
     for seed in range(times):
         rng = np.random.default_rng([seed, images])
@@ -306,8 +310,8 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=200, metavar="N", help="simulations per case (default: 200)")
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")
     parser.add_argument("--run", metavar="RUN", help="a finished run in the place of drawn scores")
-    parser.add_argument("--images", type=int, metavar="N", help="may decide; with --run: are drawn from its own")
-    parser.add_argument("--needed", action="store_true", help="how sure the number of images is that would be needed")
+    parser.add_argument("--images", type=int, metavar="N", help="may decide; with --run: drawn from the run's images")
+    parser.add_argument("--needed", action="store_true", help="test the estimate of how many images would be needed")
     args = parser.parse_args()
     if args.needed:
         print("| lead | spread | images that decided | needed | median of N | 10 % | 90 % | range holds it | no end |")

@@ -80,7 +80,7 @@ def maps(path: Path) -> None:
 
 
 def tensors(kind: str, path: Path) -> None:
-    """A folder with the map of an image as a .pt file that lies."""
+    """Write a folder with the map of an image as a malicious .pt file."""
     import torch
 
     path.mkdir()

@@ -1,10 +1,10 @@
-"""Is the reliability of a map, from halves of its draws, the correlation of the maps of two seeds? Tables for the docs.
+"""Compare the reliability of a map, from halves of its draws, with the correlation of the maps of two seeds.
 
 example:
   python benchmarks/reliability.py           # a few minutes; the tables of docs/reliability.md
 
-First a law whose reliability is known: a signal, and draws with noise. Then a small network with weights of our own
-random numbers, each explainer with several run seeds.
+The first table uses a law whose reliability is known: a signal, and draws with noise. The second table uses a small
+network with weights from the package's random numbers, and runs each explainer with several seeds.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ EXPLAINERS = {
 
 
 def known_law(draws: int, known: float, maps: int = 1000, pixels: int = 256) -> tuple[float, float, float]:
-    """Return (mean, 5th and 95th percentile) of what halves say of maps of this reliability."""
+    """Return (mean, 5th, 95th percentile) of the reliability from halves, for maps whose reliability is known."""
     rng = np.random.default_rng(draws)
-    width = np.sqrt(draws * (1 - known) / known)  # so that signal / (signal + noise / draws) is known
+    width = np.sqrt(draws * (1 - known) / known)  # so that signal / (signal + noise / draws) = known
     every = rng.normal(size=(maps, 1, pixels)) + width * rng.normal(size=(maps, draws, pixels))
     even, odd = (every[:, start::2].mean(axis=1)[:, None] for start in (0, 1))
     found = reliability(even, odd)

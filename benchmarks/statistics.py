@@ -4,11 +4,11 @@ example:
   python benchmarks/statistics.py
   python benchmarks/statistics.py --share 0.1 --skip cost
 
-The scores are drawn from known laws, which leave nothing out that a metric has shown: 0/1 scores, rare ones, skewed
-ones, a narrow one, narrow ones with rare failures, and three without bounds. Samples are alone or in clusters, of one
-size or not (`DESIGNS`), of as many as make up 20, 50 and 100 effective clusters. `--share` takes a part of the
-simulations; all in all about an hour. The tables are Markdown, as `docs/numbers.md` shows them; ! marks what falls
-short of 93 %.
+The scores are drawn from known laws that cover all shapes that metrics have shown: 0/1 scores, rare ones, skewed ones,
+a narrow one, narrow ones with rare failures, and three without bounds. Samples are single or in clusters of equal or
+unequal sizes (`DESIGNS`), and there are as many as make up 20, 50 and 100 effective clusters. `--share` runs a part of
+the simulations; all of them take about an hour. The tables are Markdown, as in `docs/numbers.md`; ! marks values below
+93 %.
 """
 
 import sys
@@ -102,14 +102,14 @@ APART = {
     "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
     "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
-# Narrow scores {name: (law, mean and spread)}, a few of which fail (0).
+# Narrow scores {mean and spread: law}, to which a few failures (scores of 0) are added.
 NARROW = {
     "mean .5, spread .02": laws.norm(0.5, 0.02),
     "mean .75, spread .02": laws.beta(300, 100),
     "mean .5, spread .06": laws.beta(30, 30),
     "mean .8, spread .09": laws.beta(15, 4),
 }
-# Scores whose intervals should stay as they are, beside `LAWS`.
+# Scores, in addition to `LAWS`, whose intervals should not change.
 ORDINARY = {
     "normal (.5, .15)": laws.truncnorm(-10 / 3, 10 / 3, 0.5, 0.15).ppf(GRID),
     "uniform": GRID,
@@ -118,7 +118,7 @@ ORDINARY = {
     "two peaks (beta 4, 16 and 16, 4)": np.sort(np.concatenate([laws.beta(4, 16).ppf(GRID[::2]),
                                                                 laws.beta(16, 4).ppf(GRID[1::2])])),
 }  # fmt: skip
-# Scores of mean .6, which a gate asks for.
+# Scores whose mean is used as the bound of a requirement.
 GATED = {
     "0/1": (GRID > 0.4) * 1.0,
     "0/1, share .9": (GRID > 0.1) * 1.0,
@@ -158,7 +158,7 @@ def drawn(law: str | np.ndarray, rng: np.random.Generator, design: str, sizes: n
 
 
 def with_failures(law: laws.rv_continuous, share: float) -> np.ndarray:
-    """Quantiles of narrow scores of which this share is 0."""
+    """Return quantiles of narrow scores of which this share is 0."""
     return np.where(share > GRID, 0, law.ppf(np.clip((GRID - share) / (1 - share), 1e-9, 1 - 1e-9)))
 
 
@@ -170,7 +170,7 @@ def both_intervals(
     sizes = sizes_of(design, effective)
     columns, codes = drawn(quantiles, rng, design, sizes, times), np.repeat(np.arange(len(sizes)), sizes)
     found = intervals(columns, codes, UNIT, tail=tail)
-    wider, package.RARE_SHARE = package.RARE_SHARE, 0.0  # no share of other scores, so nothing to widen for
+    wider, package.RARE_SHARE = package.RARE_SHARE, 0.0  # a share of 0 turns the wider bounds off
     plain = intervals(columns, codes, UNIT, tail=tail)
     package.RARE_SHARE = wider
     ends = (np.array([[estimate.low, estimate.high] for estimate in estimates]) for estimates in (plain, found))
@@ -178,7 +178,7 @@ def both_intervals(
 
 
 def rare_scores(quantiles: np.ndarray, design: str, effective: int, times: int) -> tuple[float, float, float]:
-    """Return (coverage without the wider bounds, with them, the ratio of the mean widths)."""
+    """Return (coverage without the wider bounds, coverage with them, ratio of the mean widths)."""
     *both, _ = both_intervals(quantiles, design, effective, times)
     true = quantiles.mean()
     before, after = (float(np.mean((ends[:, 0] <= true) & (true <= ends[:, 1]))) for ends in both)
@@ -186,19 +186,19 @@ def rare_scores(quantiles: np.ndarray, design: str, effective: int, times: int) 
 
 
 def met_by_mistake(quantiles: np.ndarray, n: int, requirements: int, times: int) -> tuple[float, float]:
-    """Return how often any of several requirements just above the true mean is called met, without and with them."""
+    """Return how often any of several requirements just above the mean is called met, without and with wider bounds."""
     *both, _ = both_intervals(quantiles, "single samples", n, times, TAIL / requirements)
     before, after = (1 - (1 - float(np.mean(ends[:, 0] > quantiles.mean()))) ** requirements for ends in both)
     return before, after
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
-    """Return how often a mean that misses a bound, that of `quantiles`, by what `check` says is found to miss it."""
+    """Return how often a violation of the size that `check` states is found. The bound is the mean of `quantiles`."""
     rng, hits = np.random.default_rng([7, n]), bool(np.isin(quantiles, (0, 1)).all())
     bound, codes = float(quantiles.mean()), np.arange(n)
 
     def judged(mean: float, count: int) -> list[package.Estimate]:
-        # 0/1 scores have more zeros; others are of beta laws.
+        # 0/1 scores get more zeros; other scores follow a beta law.
         moved = (1 - mean < GRID) * 1.0 if hits else moved_to(quantiles, mean)
         estimates = intervals(drawn(moved, rng, "single samples", np.ones(n, int), count), codes, UNIT)
         return [package.clopper_pearson(estimate) for estimate in estimates] if hits else estimates
@@ -213,7 +213,7 @@ def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
 
 
 def moved_to(quantiles: np.ndarray, mean: float) -> np.ndarray:
-    """Return quantiles of the beta law of another mean whose m (1 - m) / variance is that of these."""
+    """Return quantiles of the beta law with another mean m and the same m (1 - m) / variance."""
     old, variance = float(quantiles.mean()), float(quantiles.var())
     count = old * (1 - old) / variance - 1
     return laws.beta(mean * count, (1 - mean) * count).ppf(GRID)

@@ -4,9 +4,10 @@ example:
   python benchmarks/study_load.py --images 10000 --people 20 --seconds 30
   python benchmarks/study_load.py --store postgresql://user@host/empty-database
 
-Each person joins, asks for the state, and sends one mask after another over one connection; some send an answer twice,
-as a page does that lost the connection. What is printed: answers a second, the time from sending an answer to the next
-question (median, 95 %, longest), the memory of the server, and that no confirmed answer is missing or doubled.
+Each person joins, asks for the state, and sends one mask after another over one connection. Some send an answer twice,
+as a page does after it lost the connection. The script prints the answers per second, the time from sending an answer
+to the next question (median, 95 %, longest), the memory of the server, and how many confirmed answers are missing,
+changed or stored twice.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def make_dataset(folder: Path, count: int) -> Path:
 
 @contextmanager
 def served(dataset: Path, store: str, *options: str) -> Iterator[tuple[int, subprocess.Popen]]:
-    """Serve the page in a process of its own: (its port, the process)."""
+    """Serve the page in a separate process; yield (its port, the process)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -64,7 +65,7 @@ def served(dataset: Path, store: str, *options: str) -> Iterator[tuple[int, subp
 
 
 def mask(draw: random.Random) -> list[int]:
-    """Return the runs of an ellipse somewhere."""
+    """Return the run lengths of a mask with a random ellipse."""
     y, x = np.mgrid[:SIDE, :SIDE]
     height, width = draw.uniform(20, 90), draw.uniform(20, 90)
     place = draw.uniform(60, 160), draw.uniform(60, 160)
@@ -72,7 +73,7 @@ def mask(draw: random.Random) -> list[int]:
 
 
 def draw_on(port: int, number: int, until: float) -> tuple[str, dict[str, str], list[float]]:
-    """Draw as one person: (pseudonym, {request: unit} of confirmed answers, seconds of each)."""
+    """Draw as one person; return (pseudonym, {request: unit} of confirmed answers, seconds of each request)."""
     draw, key, confirmed, seconds = random.Random(number), "", {}, []
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     masks = [mask(draw) for _ in range(8)]
@@ -100,7 +101,7 @@ def draw_on(port: int, number: int, until: float) -> tuple[str, dict[str, str], 
 
 
 def check(store: str, confirmed: dict[str, tuple[str, str]]) -> int:
-    """Return how many confirmed answers the store lacks, or holds otherwise or twice."""
+    """Return how many confirmed answers are missing from the store, changed or stored twice."""
     opened = Store(store, create=False)
     columns = select(answers.c.request, answers.c.person, answers.c.unit).where(answers.c.study == opened.find().id)
     with opened.reading() as connection:
@@ -112,7 +113,7 @@ def check(store: str, confirmed: dict[str, tuple[str, str]]) -> int:
 
 
 def memory_of(process: subprocess.Popen) -> float:
-    """Return the largest memory of a process so far, in MB."""
+    """Return the peak memory of a process in MB."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 

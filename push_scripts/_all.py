@@ -63,7 +63,7 @@ def built(root: Path) -> dict[Path, dict[str, Any]]:
 
 
 def _reports(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
-    """Return ({folder: build report} of all datasets below a folder, why others have none that can be read)."""
+    """Return ({folder: build report} of all datasets below a folder, errors of the reports that cannot be read)."""
     from saliency_bench.data.build_report import REPORT, read_report
     from saliency_bench.data.untrusted import complete
 
@@ -76,20 +76,20 @@ def trained(root: Path) -> dict[Path, dict[str, Any]]:
 
 
 def _logs(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
-    """Return ({folder: training log} of the models below a folder, why others have none that can be read)."""
+    """Return ({folder: training log} of all models below a folder, errors of the logs that cannot be read)."""
     from saliency_bench.utils.files import read_json
 
     def read(file: Path) -> dict[str, Any]:
         log = read_json(file)
         if not isinstance(log, dict) or not isinstance(log.get("settings"), dict):
-            raise UserError(f"{file} is no log of a training; train the model again")
+            raise UserError(f"{file} is not a training log; train the model again")
         return log
 
     return _readable(root, "training_log.json", read)
 
 
 def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[Path, Any], list[str]]:
-    """Return ({folder: content} of the files of a name below a folder, why each other one cannot be read)."""
+    """Return ({folder: content} of the files with this name below `root`, errors of those that cannot be read)."""
     contents: dict[Path, Any] = {}
     problems = []
     for file in sorted(root.rglob(name)):
@@ -101,7 +101,7 @@ def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder below `root` that is left out: one's own data, and what cannot be read."""
+    """Return a line for each folder below `root` that is left out: unnamed own data, and unreadable files."""
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)
@@ -152,6 +152,6 @@ def _run_on(model: Path, root: Path) -> Path | None:
 
 
 def _digest_of(summary: Any) -> Any:
-    """Return the hash of a summary's model; None where it has none."""
+    """Return the hash of a summary's model, or None if it has none."""
     model = summary.get("model") if isinstance(summary, dict) else None
     return model.get("digest") if isinstance(model, dict) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def login_name() -> str:
-    """Return the name under which the user of this machine submits to a board in a folder."""
+    """Return the login name as the name of a submitter to a local board, or "me" if there is none."""
     try:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", getpass.getuser()).strip("-.")
     except (OSError, KeyError):  # a container without an entry for its user

@@ -7,11 +7,11 @@ example:
 
 Prints a line per requirement, with the interval it was judged by. The exit code is 1 if an interval lies on the wrong
 side of its bound, or if the paired test finds an explainer worse than in the run of --against on the same samples; 0 if
-none does; 2 for anything else. With another explainer in the place of the number, the difference of the two on the same
-samples is judged. All requirements of one command are judged together (Holm): however many they are, true ones fail in
-about 2.5 % of the runs, with --against in 5 %. An interval that contains the bound decides nothing, and passes unless
---strict is given; the line says about how many samples would decide, and which violation so many samples would find.
-Quote a requirement: > means something to the shell.
+neither happens; 2 for any error. If an explainer stands in place of the number, the difference of the two explainers on
+the same samples is judged. All requirements of one command are judged together (Holm): however many there are, true
+requirements fail in about 2.5 % of the runs, or in 5 % with --against. A requirement whose interval contains the bound
+is undecided and passes, unless --strict is given. Its line states about how many samples would decide it, and how large
+a violation the samples of the run would find. Quote each requirement, because > has a meaning in the shell.
 """
 
 import json
@@ -32,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
              "EXPLAINER:METRIC>EXPLAINER or <",
     )  # fmt: skip
     parser.add_argument("--against", metavar="OLD_RUN", help="an earlier run, in which no explainer may be better")
-    parser.add_argument("--strict", action="store_true", help="fail what is undecided, too")
+    parser.add_argument("--strict", action="store_true", help="also fail if a requirement is undecided")
     _shared.output(parser)
 
 

@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--out", metavar="FILE", help="page to write (default, for one run: report.html in its folder)")
     parser.add_argument("--pairs", action="store_true", help="also print the difference of every two explainers")
-    text = "also print the scores of rightly and of wrongly classified images"
+    text = "also print the scores of correctly and wrongly classified images"
     parser.add_argument("--by-correct", action="store_true", help=text)
     _shared.output(parser)
 

@@ -5,7 +5,7 @@ example:
   saliency-bench review saliency-bench/results 7 --comment
   saliency-bench review saliency-bench/results 7 --comment --merge
   saliency-bench review saliency-bench/results --comment    # all that are open
-  saliency-bench review ./board    # the submissions of a board in a folder
+  saliency-bench review ./board    # the submissions of a local board
 
 It checks out if its author is the submitter, it adds the files of submissions and nothing else, deletes and changes
 nothing, and all numbers follow from the records. The exit code is 1 if it must not be merged. Values can be invented
@@ -25,7 +25,7 @@ SECTION = "publish"
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("repo", metavar="RESULTS", help="NAMESPACE/results of the Hub, or a folder with a board")
+    parser.add_argument("repo", metavar="RESULTS", help="NAMESPACE/results on the Hub, or the folder of a board")
     parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="of the pull request (default: all open)")
     parser.add_argument("--comment", action="store_true", help="post the verdict, unless it stands there already")
     parser.add_argument("--merge", action="store_true", help="merge what checks out, unless it has changed since")

@@ -29,9 +29,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--link", default="", metavar="URL", help="https address of the code or paper of your method")
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
-    parser.add_argument("--to", metavar="DIR", help="write to a board in this folder instead of the Hub; a new folder "
-                        "becomes one")  # fmt: skip
-    parser.add_argument("--by", metavar="NAME", help="who submits, with --to (default: your login name)")
+    parser.add_argument("--to", metavar="DIR", help="write to the board in this folder instead of the Hub; a new or "
+                        "empty folder becomes a board")  # fmt: skip
+    parser.add_argument("--by", metavar="NAME", help="name of the submitter, with --to (default: your login name)")
     maps = parser.add_argument_group("for maps")
     maps.add_argument("--name", help="the name of your method")
     maps.add_argument("--template", metavar="DIR", help="the template they were made from, if they lie elsewhere")

@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _main(sys.argv[1:] if argv is None else argv)
         finally:
-            sys.stdout.flush()  # or else Python does as it ends, and prints what goes wrong
+            sys.stdout.flush()  # otherwise Python flushes at exit and prints the error
     except BrokenPipeError as error:
         if not _silence_broken_pipes():
             show(f"error: {one_line(error)}")
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _silence_broken_pipes() -> bool:
-    """Discard what is printed to readers that are gone, say `head`; return whether there is such."""
+    """Discard further output to readers that are gone, such as `head`, and return whether there were any."""
     gone = [stream for stream in (sys.stdout, sys.stderr) if _is_reader_gone(stream)]
     for stream in gone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -56,17 +56,17 @@ def _silence_broken_pipes() -> bool:
 
 
 def _is_reader_gone(stream: TextIO) -> bool:
-    """Return whether nobody reads a pipe any more."""
+    """Return whether a stream is a pipe whose reader is gone."""
     waiting = select.poll()
     try:
         waiting.register(stream.fileno(), 0)
-    except (OSError, ValueError):  # it is no file, as under pytest
+    except (OSError, ValueError):  # the stream is not a file, as under pytest
         return False
     return any(event & select.POLLERR for _, event in waiting.poll(0))
 
 
 def _main(argv: list[str]) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code; pass on a BrokenPipeError."""
     _print_anything()
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow
         from saliency_bench.completion import complete
@@ -118,7 +118,7 @@ def guarded(command: str, argv: list[str]) -> int:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         _last_words(number, command, argv, args)
         return 128 + number
-    except BrokenPipeError:  # is an OSError, too
+    except BrokenPipeError:  # an OSError that `main` handles
         raise
     except (UserError, OSError) as error:
         if debug:

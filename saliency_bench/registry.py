@@ -80,19 +80,19 @@ def _all_points() -> dict[str, list[EntryPoint]]:
     try:
         every = entry_points()
         return {kind: list(every.select(group=group)) for kind, group in GROUPS.items()}
-    except Exception:  # the file of one package cannot be read: all others count
+    except Exception:  # one package's file cannot be read; the others still count
         points = _points_one_by_one()
         return {kind: [point for point in points if point.group == group] for kind, group in GROUPS.items()}
 
 
 def _points_one_by_one() -> list[EntryPoint]:
-    """Return the entry points of all packages whose list of them can be read; each other one is named in a line."""
+    """Return the entry points of all packages, and warn about each package whose entry points cannot be read."""
     points: list[EntryPoint] = []
     names: set[str] = set()
     for package in distributions():
         try:
             name = package.metadata["Name"]
-            if name not in names:  # of two of a name the first is imported
+            if name not in names:  # if two packages share a name, Python imports the first
                 points += package.entry_points
             names.add(name)
         except Exception as error:
@@ -108,7 +108,8 @@ def _points(kind: str) -> dict[str, EntryPoint]:
     for point in sorted(points, key=_called):
         if not NAME.fullmatch(point.name):
             name = one_line(point.name, 60)
-            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: a name has letters, digits, _ and -")
+            rule = "a name must have up to 100 letters, digits, ., _ and -, and begin with a letter or digit"
+            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
             complain(f"{KINDS[kind]} {point.name} is that of {_called(first)}; that of {_called(point)} is left out")
     return known
@@ -119,7 +120,7 @@ def _places(kind: str) -> dict[str, Path]:
     """Return {name: the folder, or the file without .py, of its module} of these; nothing of it is imported."""
     places: dict[str, Path] = {}
     for name, point in _points(kind).items():
-        with suppress(Exception):  # it is no name of a module, or what imports it fails
+        with suppress(Exception):  # the module name is invalid, or looking it up fails
             package, *inside = point.module.split(".")
             spec = find_spec(package)
             roots = [] if spec is None else spec.submodule_search_locations or [str(spec.origin).removesuffix(".py")]
@@ -214,10 +215,10 @@ def _called(point: EntryPoint) -> str:
 
 
 def _package(package: Distribution) -> str:
-    """Return name and version of a package, as far as it states them."""
+    """Return the name and version of a package, or the name of its folder if it states neither."""
     try:
         text = f"{package.metadata['Name'] or ''} {package.metadata['Version'] or ''}".strip()
-    except Exception:  # its description cannot be read
+    except Exception:  # its metadata cannot be read
         text = ""
     return one_line(text or Path(str(getattr(package, "_path", ""))).stem, 100)  # the folder is named after the package
 
@@ -326,7 +327,10 @@ def _load_added(kind: str, name: str, part: str) -> ModuleType:
 
 
 def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
-    """Return whether a user may have raised an error: a command's own handler of the signal raises a subclass."""
+    """Return whether a KeyboardInterrupt may come from Ctrl-C, and not from the imported code.
+
+    A command's own signal handler raises a subclass; Python's default handler raises KeyboardInterrupt itself.
+    """
     return type(error) is not KeyboardInterrupt or signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -218,9 +218,10 @@ def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
 def _check_numbers(
     names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
 ) -> None:
-    """Raise UserError if numbers of a cell or part differ from those derived by more than their last digits.
+    """Raise UserError if a number of a cell or part differs from the derived one by more than its last digits.
 
-    Submissions made before intervals outlasted rare failures have narrower ones there; the board shows its own.
+    Older submissions have narrower intervals where intervals are now widened for rare failures. There, `low` and `high`
+    are not compared, and the board shows the derived interval.
     """
     widened = ("low", "high") if derived.rare and not stated.rare else ()
     for name in (name for name in names if name not in widened):

@@ -27,7 +27,7 @@ PER_DAY, PER_WEEK = 1, 3  # attempts of a submitter on a dataset
 STEP = 0.01  # of the range of a metric
 WEEK = timedelta(days=7)
 BITS, GRID, NEARLY = 1024, 8, 0.95  # of a sketch: its length, the side of a coarse map, the correlation that is marked
-VIEWS = 3  # of a map that are compared
+VIEWS = 3  # number of views of a map that are compared
 TINY = 1e-9  # of a step: 0.29 / 0.01 is just below 29
 
 
@@ -113,17 +113,17 @@ def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) 
 def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
     """Return hexadecimal digits that differ in the fewer bits the more two sets of maps of the same images correlate.
 
-    There are as many digits for each of `views`: the maps, and what metrics see of them.
+    Each of the three `views` contributes the same number of digits: the maps, and what metrics see of them.
     """
     coarse = {image_id: [_coarse(view) for view in views(maps[image_id])] for image_id in sorted(maps)}
     return "".join(_sketch({image_id: parts[view] for image_id, parts in coarse.items()}) for view in range(VIEWS))
 
 
 def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a map (H, W), its pixels above half of its range, and its ranks, tied ones at their mean.
+    """Return a map (H, W), whether each pixel is above half of its range, and its ranks, where ties get their mean.
 
-    Metrics that set a threshold see the second, metrics that order pixels the third: a copy with other values on each
-    side of the threshold, or in the same order, has the same view.
+    Metrics with a threshold see the second view, and metrics that order pixels see the third. A copy with other values
+    on the same sides of the threshold has the same second view, and a copy in the same order has the same third view.
     """
     values = values.astype(np.float64)
     ranks = rankdata(values).reshape(values.shape)
@@ -131,7 +131,7 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
-    """Return the digits of one view of all maps.
+    """Return the hexadecimal digits for one view of all maps.
 
     Each bit is the side of a random plane on which the maps lie, coarse, without their mean and of length 1 (Charikar,
     2002): two correlations r apart differ in a share arccos(r) / pi of them. Multiples and shifts have the same bits.
@@ -154,7 +154,7 @@ def _coarse(values: np.ndarray) -> np.ndarray:
 
 
 def _correlation(first: str, second: str) -> float:
-    """Return about how much the maps of two sketches correlate, by the view in which they do most."""
+    """Return the approximate correlation of the maps of two sketches, in the view where it is highest."""
     digits = BITS // 4
     differing = [
         (int(first[start : start + digits], 16) ^ int(second[start : start + digits], 16)).bit_count()

@@ -418,8 +418,8 @@ def _run(
     else:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = submission.recorded.ids
-    # Scoring submitted maps runs no explainer, so all are scored. Explainers are run on a few samples, and never on
-    # those that a run with a limit did not submit.
+    # Scoring submitted maps runs no explainer, so all maps are scored. Explainers run on a few of the submitted samples
+    # only, because a run with a limit does not submit all samples of the dataset.
     if not maps and not is_hidden:
         few = min(len(ids), about["samples"])
         chosen = np.random.default_rng(about["seed"]).choice(len(ids), few, replace=False)

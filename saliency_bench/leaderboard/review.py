@@ -95,13 +95,13 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
 
 
 def review_folder(board: Path) -> list[tuple[str, list[str]]]:
-    """Check the submissions of a board in a folder of this machine.
+    """Check the submissions of a board in a local folder.
 
     Returns:
-        (folder of the submission, its problems), sorted by name.
+        [(folder of the submission, its problems)], sorted by folder.
 
     Raises:
-        UserError: The folder holds no submissions, or files of its owner are invalid.
+        UserError: The folder holds no submissions, or files of the board's owner are invalid.
     """
     owners, problems = Known.read(board)
     if problems:

@@ -36,7 +36,7 @@ class Row:
         rank_if_true: for other rows that are not only claimed, the ranks that it may have beside those, if its scores
             and those of its submitter's other rows are true.
         unranked: why there is no official rank; else "".
-        best: whether it may be the first by official ranks, beats every baseline and has nearly all samples scored.
+        best: whether its official rank includes 1, it beats every baseline, and nearly all samples are scored.
         not_comparable: why it can be compared with no other row; else "".
         beats: the baselines that it beats, by the test that gives its ranks.
         not_beaten: the other baselines that it was tested against.

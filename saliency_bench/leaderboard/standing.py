@@ -72,7 +72,8 @@ class Place:
         rank: the official one.
         if_true: the rank if the scores of its submitter are true; None for official rows.
         why: why there is no official rank; else "".
-        best: whether it may be the first by official ranks, and beats every baseline that has one.
+        best: whether its official rank includes 1, it beats every baseline with an official rank, and nearly all
+            samples are scored.
         beats: baselines that it beats, by the test that gives its rank.
         not_beaten: the other baselines that it was tested against.
     """

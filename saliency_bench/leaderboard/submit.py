@@ -62,7 +62,7 @@ class SubmissionPlan:
         pending: the address of an open pull request with exactly these cells.
         pull_request: the address of the pull request that was made.
         api: of the account that submits.
-        board: a board in a folder of this machine, to which files are written instead of a pull request.
+        board: folder of a local board, where files are written instead of making a pull request.
     """
 
     repo: str
@@ -246,7 +246,7 @@ def propose(plans: Sequence[SubmissionPlan]) -> str | None:
 
 
 def _write(plans: Sequence[SubmissionPlan], board: Path) -> str:
-    """Write submissions into a board in a folder, each whole or not at all, and return its path."""
+    """Write submissions to a local board, each one atomically, and return the path of the board."""
     if plans[0].create:
         for path, made in board_files(board.name).items():
             write_with(board / path, partial(_copy, made))
@@ -265,7 +265,7 @@ def _write(plans: Sequence[SubmissionPlan], board: Path) -> str:
 
 
 def _copy(content: bytes | Path, path: Path) -> None:
-    """Write the content of a file."""
+    """Write bytes, or the content of a file, to a path."""
     path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
 
 
@@ -285,7 +285,7 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def is_suite(folder: Path) -> bool:
-    """Return whether a folder holds the runs of a suite, and is no run itself."""
+    """Return whether a folder holds the runs of a suite and is not a run itself."""
     return (folder / "runs").is_dir() and not (folder / "summary.json").is_file()
 
 
@@ -379,7 +379,7 @@ def plan(
 def plan_for_folder(
     run: str | Path, board: str | Path, by: str, *, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Compare a finished run with a board in a folder of this machine, which `publish` creates if it is missing.
+    """Compare a finished run with a board in a local folder, which `publish` creates if it is missing.
 
     Args:
         run: folder of the run.
@@ -387,10 +387,10 @@ def plan_for_folder(
         by: name of the submitter.
         note: a few words for readers.
         link: https address of code or paper.
-        with_maps: publish the maps too that `score_maps` has written into the folder.
+        with_maps: also publish the maps that `score_maps` has written into the run's folder.
 
     Raises:
-        UserError: The folder holds something else, or the run cannot be read.
+        UserError: The folder of the board holds something else, or the run cannot be read.
     """
     board = Path(board).expanduser()
     maps = Path(run) / PUBLISHED if with_maps else None
@@ -399,7 +399,7 @@ def plan_for_folder(
         submission = replace(submission, result=submission.result.model_copy(update={"maps": hashes_of(maps)}))
     create = not board.exists() or (board.is_dir() and not any(board.iterdir()))
     if not create and not (board / SCHEMA).is_file():
-        raise UserError(f"{board} exists and is no board, as it has no {SCHEMA}; give a new folder with --to")
+        raise UserError(f"{board} is not a board, because it has no {SCHEMA}; give a new folder with --to")
     rights = client.Rights(True, "")
     proposed = SubmissionPlan(str(board), False, create, False, rights, submission, [], [], [], maps, board=board)
     _sort_cells(proposed, None if create else "")

@@ -127,7 +127,7 @@ def choose_known(
             break
         try:
             known = images.known_mask(unit, foreground)
-            if known is None or not known.any():  # which nobody can draw
+            if known is None or not known.any():  # nobody can draw an empty mask
                 raise UnreadableError("empty mask")
             drawn.append(unit)
         except UnreadableError as error:
@@ -255,22 +255,25 @@ class Annotating:
 
     @cached_property
     def places(self) -> Places:
-        """Who was given which unit."""
+        """Return the assignments of the study, kept in memory."""
         return Places(self.study, self.images.units)
 
     @property
     def _drawable(self) -> np.ndarray:
-        """Whether each unit of `places.order` may be drawn: those that can be shown, but honeypots and practice."""
+        """Return bool (N,): whether each unit of `places.order` may be drawn.
+
+        Honeypots, practice images and images that cannot be shown may not.
+        """
         return self._shown_of(frozenset(self.images.unshown))
 
     @cached_property
     def _shown_of(self) -> Callable[[Set[str]], np.ndarray]:
-        """The function of `_drawable`, whose last result is kept."""
+        """Return the function that computes `_drawable` from the images that cannot be shown; it caches one result."""
         units, order = set(self.units), self.places.order
         return lru_cache(1)(lambda unshown: np.array([unit in units and unit not in unshown for unit in order], bool))
 
     def _left(self, person: str) -> np.ndarray:
-        """Return the units that may be given to a person, as `Places.left`."""
+        """Return the indices of the units that may be given to a person, like `Places.left`."""
         return self.places.left(person, self._drawable, self.settings["annotators"], self.lease_hours)
 
     def _total(self, person: str) -> int:

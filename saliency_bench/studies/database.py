@@ -105,7 +105,7 @@ class Database:
 
         It is stored whole or not at all, and only one of a store runs at a time.
         """
-        # Threads of one server queue here: SQLite polls for its lock, and whoever polls may wait for many others.
+        # Threads of one server queue here. SQLite polls for its lock, so a thread could be overtaken by many others.
         with self._queue, self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if self.path is None:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
@@ -218,10 +218,12 @@ def _check_file(path: Path, create: bool) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Make an empty file that nobody else can read; the files that SQLite puts beside it have its permissions.
+    """Create an empty file that only its owner can read.
+
+    SQLite gives the files that it creates beside this one the same permissions.
 
     Raises:
-        UserError: It cannot be made.
+        UserError: The file cannot be created.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))

@@ -1,7 +1,7 @@
-"""Who was given which unit of a study, and what became of it: in memory, brought up to date by the rows that are new.
+"""Assignments of a study and their state, kept in memory and updated from new rows of the store.
 
-Rows of a store are only added, and by one writer at a time, so their numbers grow in the order in which others see
-them. What is known up to a number therefore stays true, and a request costs the same in a large study as in a small
+Rows of a store are only added, and by one writer at a time, so row numbers grow in the order in which others see the
+rows. What was read up to a row number therefore stays true, and a request costs the same in a large study as in a small
 one. Several servers may write to the same store.
 """
 
@@ -26,14 +26,14 @@ SETTLED, OPEN = "settled", "open"
 
 @dataclass(slots=True)
 class _Place:
-    """A unit of a person.
+    """Assignment of a unit to a person.
 
     Attributes:
-        position: in the person's order; None: it was answered but never given.
-        first: number of the first answer; 0 without one.
-        last: number of the last answer.
-        kind: of the last answer's payload.
-        state: SETTLED, OPEN, or None if it counts for nobody.
+        position: position in the person's order; None if the unit was answered but never given.
+        first: number of the first answer; 0 if there is none.
+        last: number of the last answer; 0 if there is none.
+        kind: `kind` in the payload of the last answer.
+        state: SETTLED, OPEN, or None if the assignment does not count.
     """
 
     position: int | None = None
@@ -44,23 +44,26 @@ class _Place:
 
 
 class Places:
-    """The places of a study, over `units`: those that may be drawn. May be used from any thread."""
+    """Thread-safe assignments of a study, where `units` are the units that may be drawn."""
 
     def __init__(self, study: Study, units: Sequence[str]):
         self.study = study
         self.order = sorted(units, key=lambda unit: seed_of(study.seed, "order", unit))
         self._index = {unit: index for index, unit in enumerate(self.order)}
-        self._settled = np.zeros(len(self.order), np.int32)  # people of each unit whose answers count
+        self._settled = np.zeros(len(self.order), np.int32)  # (N,), number of people whose answers count, per unit
         self._people: dict[str, dict[str, _Place]] = {}
-        self._open: dict[str, set[str]] = {}  # {person: units given and not answered, or sent back}
-        self._times: dict[str, list[str]] = {}  # {person: when something was given or answered, sorted}
-        self._comments: dict[int, str] = {}  # {number of an answer that was sent back: the comment}
+        self._open: dict[str, set[str]] = {}  # {person: units that were given and are unanswered or sent back}
+        self._times: dict[str, list[str]] = {}  # {person: sorted times of assignments and answers}
+        self._comments: dict[int, str] = {}  # {number of an answer that was sent back: the reviewer's comment}
         self._excluded: set[str] = set()
-        self._seen = dict.fromkeys(TABLES, 0)  # {table: number of its last row that is known}
+        self._seen = dict.fromkeys(TABLES, 0)  # {table: number of the last row that was read}
         self._lock = RLock()
 
     def refresh(self) -> None:
-        """Read the rows that are new. Within a transaction, call this before it writes: it may be undone."""
+        """Read the new rows.
+
+        Within a transaction, call this before the first write, because the transaction may be rolled back.
+        """
         newest = select(*(select(func.max(table.c.id)).scalar_subquery() for table in TABLES))
         with self._lock, self.study.store.reading() as connection:
             last = connection.execute(newest).one()
@@ -70,7 +73,7 @@ class Places:
                     self._seen[table] = number
 
     def _read(self, connection: Connection, table: Any) -> None:
-        """Take in the new rows of a table."""
+        """Read the new rows of a table and update the assignments."""
         columns: tuple[Any, ...]
         if table is assignments:
             columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
@@ -103,16 +106,19 @@ class Places:
         return connection.execute(rows.where((answers if table is reviews else table).c.study == self.study.id)).all()
 
     def _place(self, person: str, unit: str) -> _Place:
-        """Return the place of a person and unit, new where there is none."""
+        """Return the assignment of a unit to a person, which is created if there is none."""
         return self._people.setdefault(person, {}).setdefault(unit, _Place())
 
     def _stamp(self, person: str, unit: str, created: str) -> None:
-        """Keep when a person was at work, and count the place anew."""
+        """Store when a person was at work, and recount the assignment."""
         insort(self._times.setdefault(person, []), created)
         self._count(person, unit)
 
     def _count(self, person: str, unit: str) -> None:
-        """Count a place anew: what was skipped counts for nobody, and what was sent back as if it had no answer."""
+        """Recompute the state of an assignment and the count of its unit.
+
+        A skipped unit does not count. An answer that was sent back counts as no answer.
+        """
         place = self._place(person, unit)
         is_given = place.position is not None and place.kind != "skip"
         is_settled = place.last > 0 and place.last not in self._comments
@@ -122,17 +128,17 @@ class Places:
         units = self._open.setdefault(person, set())
         (units.add if place.state == OPEN else units.discard)(unit)
 
-    # what is known since the last `refresh`
+    # queries: the state at the last `refresh`
 
     def given(self, person: str) -> list[str]:
-        """Return the units that a person was given, in this person's order."""
+        """Return the units that were given to a person, in this person's order."""
         with self._lock:
             places = self._people.get(person, {})
             given = [(place.position, unit) for unit, place in places.items() if place.position is not None]
         return [unit for _, unit in sorted(given)]
 
     def is_given(self, person: str, unit: str) -> bool:
-        """Return whether a person was given a unit; new rows are read if need be."""
+        """Return whether a unit was given to a person. Read new rows if necessary."""
 
         def known() -> bool:
             place = self._people.get(person, {}).get(unit)
@@ -143,22 +149,22 @@ class Places:
         return known()
 
     def answered(self, person: str) -> list[str]:
-        """Return the units that a person has answered, in the order of the first answers."""
+        """Return the units that a person has answered, ordered by their first answers."""
         with self._lock:
             done = [(place.first, unit) for unit, place in self._people.get(person, {}).items() if place.first]
         return [unit for _, unit in sorted(done)]
 
     def sent_back(self, person: str) -> dict[str, str]:
-        """Return {unit: comment} of a person's last answers that a reviewer sent back, oldest first."""
+        """Return {unit: comment} for the units whose last answer was sent back to a person, oldest answer first."""
         with self._lock:
             last = [(place.last, unit) for unit, place in self._people.get(person, {}).items()]
             return {unit: self._comments[number] for number, unit in sorted(last) if number in self._comments}
 
     def counts(self, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return (N,), for each unit of `order` the people who answered it or hold it.
+        """Return (N,), the number of people who answered or hold each unit of `order`.
 
-        Whoever was given something, or answered, less than `lease_hours` ago holds what is open. People whom the owner
-        left out do not count, nor do units that a person skipped.
+        A person holds open units for `lease_hours` after the last assignment or answer. People whom the owner excluded
+        do not count, nor do units that a person skipped.
         """
         first, last = lately(lease_hours)
         with self._lock:
@@ -171,23 +177,23 @@ class Places:
         return counts
 
     def _indices(self, person: str, state: str) -> list[int]:
-        """Return the indices in `order` of a person's units in a state."""
+        """Return the indices in `order` of a person's units that have this state."""
         places = self._people.get(person, {}).items()
         return [self._index[unit] for unit, place in places if unit in self._index and place.state == state]
 
     def _is_active(self, person: str, first: str, last: str) -> bool:
-        """Return whether a person was at work between two times."""
+        """Return whether a person was given or answered a unit between two times."""
         times = self._times[person]
         index = bisect_left(times, first)
         return index < len(times) and times[index] <= last
 
     def left(self, person: str, allowed: np.ndarray, per_unit: int, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return the indices in `order` of the units that may be given to a person, those of the fewest people first.
+        """Return the indices in `order` of the units that may be given to a person, fewest people first.
 
         Args:
             person: the pseudonym.
             allowed: bool (N,), the units of `order` that may be drawn.
-            per_unit: people that a unit is given to at most.
+            per_unit: largest number of people per unit.
             lease_hours: as for `counts`.
         """
         counts = self.counts(lease_hours)
@@ -201,9 +207,10 @@ class Places:
     def draw(
         self, person: str, allowed: np.ndarray, per_unit: int, count: int = 1, lease_hours: float = LEASE_HOURS
     ) -> list[str]:
-        """Give a person up to `count` further units, and return them; the other arguments are those of `left`.
+        """Give a person up to `count` more units and return them. The other arguments are those of `left`.
 
-        No other unit is given in between. Equal units come in an order seeded by study and unit.
+        The draw is one transaction, so no other unit is given in between. Units with equally many people come in an
+        order seeded by study and unit.
         """
         with self.study.store.writing() as connection:
             self.refresh()

@@ -287,7 +287,7 @@ class Study:
         self.append_new(connection, person, new, first)
 
     def append_new(self, connection: Connection, person: str, units: Iterable[str], first: int) -> None:
-        """Append units that a person was not given yet, within a transaction; `first` is the next position."""
+        """Append units that a person was not given yet, within a transaction. `first` is the position of the first."""
         rows = [
             {"study": self.id, "person": person, "unit": unit, "position": first + index, "created": now()}
             for index, unit in enumerate(units)

@@ -1,7 +1,8 @@
-"""CSV that people may open in a spreadsheet: no text in it becomes a formula.
+"""CSV text without formulas, for files that people may open in a spreadsheet.
 
-A spreadsheet computes a cell that begins with =, +, - or @. Some split a line at semicolons or tabs, so that what comes
-after one begins a cell, too. An apostrophe before the sign keeps it a text; `unescaped` takes it away again.
+A spreadsheet computes a cell that begins with =, +, - or @. Some spreadsheets also split lines at semicolons or tabs,
+so the text after one of these begins a cell too. An apostrophe before the sign keeps the cell a text; `unescaped`
+removes it.
 """
 
 import csv
@@ -14,7 +15,7 @@ SIGN = r"([ ']*)(?=[=+\-@])"
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return CSV whose lines end in a line feed; None and NaN are empty, and numbers have all their digits."""
+    """Return CSV text with line feeds. None and NaN become empty cells, and numbers keep all their digits."""
     lines = _Lines()
     writer = csv.writer(lines)
     writer.writerow(map(escaped, header))
@@ -23,25 +24,28 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 class _Lines:
-    """File of a csv writer, which puts a carriage return into quotes only if its own lines end in one."""
+    """In-memory file for a csv writer, which replaces the end of each line by a line feed.
+
+    A csv writer quotes a cell with a carriage return only if its own line ends have one.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def write(self, line: str) -> None:
-        """Keep a line."""
+        """Store a line."""
         self.texts.append(f"{line[:-2]}\n")
 
 
 def _cell(value: object) -> object:
-    """Return a value as the writer takes it."""
+    """Return a value for the csv writer: "" for None and NaN, escaped texts, unchanged numbers."""
     if value is None or value != value:
         return ""
     return escaped(value) if isinstance(value, str) else value
 
 
 def escaped(text: str) -> str:
-    """Return a text of which nothing becomes a formula; a number stays as it is.
+    """Escape a text so that no part of it becomes a formula. Numbers stay unchanged.
 
     >>> escaped("=1+1"), escaped("-1.5"), escaped("a;@b"), escaped("a = b")
     ("'=1+1", '-1.5', "a;'@b", 'a = b')
@@ -50,7 +54,7 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Return the text of which `escaped` made this one."""
+    """Undo `escaped`: return the original text."""
     return re.sub(CELL + "'" + SIGN, r"\1\2", text)
 
 
@@ -63,5 +67,5 @@ def csv_rows(text: str) -> list[dict[str, str]]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text is a number, such as an id."""
+    """Return whether a text is a number, such as an id, or a single minus sign."""
     return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-", text, re.ASCII) is not None

@@ -189,12 +189,12 @@ def load_arrays(
 
 
 def check_members(packed: zipfile.ZipFile, most: int) -> None:
-    """Raise ValueError for an archive that unpacks to more than `most` bytes, or has two members of one name."""
+    """Raise ValueError for an archive that unpacks to more than `most` bytes, or has two members with the same name."""
     members = packed.infolist()
     if sum(member.file_size for member in members) > most:
         raise ValueError(f"its arrays unpack to more than {most:,} bytes")
     name, times = Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
-    if times > 1:  # readers differ in which one they take
+    if times > 1:  # readers differ in which one they read
         raise ValueError(f"it has {times} members called {one_line(ascii(name), 100)}")
 
 

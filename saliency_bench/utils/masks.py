@@ -17,7 +17,7 @@ from saliency_bench.utils.pictures import UnreadableError, opened, orientation_o
 DEEP = ("I", "F")  # first letters of modes with more than 8 bits per channel
 LOSSY = ("JPEG", "MPO")
 OFTEN_LOSSY = ("WEBP", "AVIF", "JPEG2000")
-TINT = 2  # by how much the channels of a grey pixel differ in these formats
+TINT = 2  # largest difference between the channels of a grey pixel in these formats
 PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 CHOOSE = "choose the object with --foreground"
 
@@ -127,17 +127,21 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
 
 
 def _is_blurred(stored: Image.Image, codes: np.ndarray) -> bool:
-    """Return whether the format of a mask changes values; formats with a lossless variant may hold two values."""
+    """Return whether the format of a mask changes its values.
+
+    A format with a lossless variant counts as lossy if the file is not known to be lossless and the mask has more than
+    two values.
+    """
     if stored.format in OFTEN_LOSSY and not stored.info.get("lossless"):
         return len(np.unique(codes)) > 2
     return stored.format in LOSSY
 
 
 def _nearly_grey(image: Image.Image) -> np.ndarray | None:
-    """Return the greys (H, W) of a grey picture that a lossy format has tinted a little; None for one of colours."""
+    """Return the grey values (H, W) of a grey picture that a lossy format tinted slightly; None if it has colours."""
     channels, greys = np.asarray(image.convert("RGB")), np.asarray(image.convert("RGB").convert("L"))
     is_tinted = (channels.max(-1) - channels.min(-1) <= TINT).all()
-    return greys if is_tinted and np.ptp(greys) > 10 * TINT else None  # few dark colours may number classes
+    return greys if is_tinted and np.ptp(greys) > 10 * TINT else None  # few dark colours may be class numbers
 
 
 def _alpha(image: Image.Image) -> np.ndarray | None:
@@ -180,7 +184,7 @@ def _chosen(
 ) -> np.ndarray:
     """Return bool (H, W): the pixels that a choice of the user selects. Other arguments are as in `object_in`."""
     if choice == NONZERO:
-        if np.isnan(codes).any():  # which may be the background, or unknown
+        if np.isnan(codes).any():  # NaN may mean background or unknown
             raise UnclearMaskError(_with_fix(NOT_NUMBERS, codes, is_colour, False))
         return codes != background
     if choice == ALPHA:

@@ -288,7 +288,7 @@ def _from_array(values: np.ndarray) -> Image.Image:
 
 
 def _is_lossless_webp(content: bytes) -> bool:
-    """Return whether the first picture of a WebP file is stored without loss, in a chunk VP8L."""
+    """Return whether the first picture of a WebP file is lossless, that is, stored in a VP8L chunk."""
     place = 12
     while content[:4] == b"RIFF" and content[8:12] == b"WEBP" and place < len(content):
         if content[place : place + 4] in (b"VP8L", b"VP8 "):

@@ -1,8 +1,8 @@
-"""Plain YAML within bounds: every file of YAML that the package reads comes through here.
+"""Bounded parser for plain YAML, which reads every YAML file of the package.
 
-A few hundred bytes of aliases or merge keys can stand for gigabytes, deep nesting ends the parser, and scalars (dates,
-whole numbers of thousands of digits) raise errors of many kinds. The nodes are counted before any value is made, those
-of an alias as often as it stands.
+A few hundred bytes of aliases or merge keys can stand for gigabytes, deep nesting crashes the parser, and scalars
+(dates, integers of thousands of digits) raise errors of many kinds. Nodes are counted before any value is built, and
+the nodes of an alias are counted each time it is used.
 """
 
 from collections import Counter
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from saliency_bench.errors import one_line
 from saliency_bench.utils.files import DEEPEST
 
-if TYPE_CHECKING:  # most commands need none
+if TYPE_CHECKING:  # most commands need no YAML
     import yaml
 
-MOST_NODES = 100_000  # values that aliases may repeat; what a file itself holds is bounded by its size
+MOST_NODES = 100_000  # values that aliases may repeat; a file's own values are bounded by its size
 LARGEST_NUMBER = 2**64
 
 
@@ -23,22 +23,22 @@ def parse_yaml(content: bytes | str, *, aliases: bool = True, texts: bool = Fals
     """Return the content of plain YAML.
 
     Args:
-        content: of a file.
-        aliases: allow that a value refers to another; False for files of strangers.
-        texts: leave every scalar a text: `no` is a name, not False.
+        content: the content of a file.
+        aliases: allow values that refer to other values; False for files of strangers.
+        texts: keep every scalar as a text, so that `no` is a name and not False.
 
     Raises:
-        ValueError: It is not YAML, is too large or too deep, holds a value that does not exist, such as the day
-            2001-99-99, or has a key twice, of which YAML would take the last.
+        ValueError: The content is not YAML, is too large or too deep, has an impossible value such as the day
+            2001-99-99, or has a duplicate key, of which YAML would keep the last.
     """
     import yaml
 
     kind = ("CBaseLoader", "BaseLoader") if texts else ("CSafeLoader", "SafeLoader")
-    base: Any = getattr(yaml, kind[0], getattr(yaml, kind[1]))  # libyaml, where it is, is 10 times faster
+    base: Any = getattr(yaml, kind[0], getattr(yaml, kind[1]))  # libyaml is 10 times faster, if it is installed
     try:
         _check_nodes(content, base, aliases)
         return yaml.load(content, _unique_keys(base))
-    except Exception as error:  # whatever a scalar makes its decoder raise: ValueError, OverflowError, AttributeError
+    except Exception as error:  # decoders of scalars raise many kinds: ValueError, OverflowError, AttributeError
         text = one_line(error, 250).replace('in "<unicode string>", ', "").replace('in "<byte string>", ', "")
         if not isinstance(error, ValueError | yaml.YAMLError):
             text = f"a value does not fit its tag ({type(error).__name__}: {text})"
@@ -46,18 +46,18 @@ def parse_yaml(content: bytes | str, *, aliases: bool = True, texts: bool = Fals
 
 
 def _check_nodes(content: bytes | str, loader: Any, aliases: bool) -> None:
-    """Raise ValueError for too many nodes, too deep ones, or aliases where there shall be none."""
+    """Raise ValueError if aliases repeat too many nodes, nodes nest too deep, or aliases are used but not allowed."""
     import yaml
 
-    sizes: dict[str, int] = {}  # {anchor: nodes below it, aliases followed}
-    level: list[tuple[str | None, int]] = []  # (anchor, nodes before) of what is open
+    sizes: dict[str, int] = {}  # {anchor: nodes below it, with aliases expanded}
+    level: list[tuple[str | None, int]] = []  # (anchor, nodes before it) of each open collection
     nodes = repeated = 0
     for event in yaml.parse(content, Loader=loader):
         if isinstance(event, yaml.AliasEvent):
             if not aliases:
-                raise ValueError(f"it has the alias *{event.anchor}; write the value where it is meant")
+                raise ValueError(f"it has the alias *{event.anchor}; write out the value instead")
             if event.anchor not in sizes:
-                raise ValueError(f"the alias *{event.anchor} refers to nothing before it")
+                raise ValueError(f"the alias *{event.anchor} refers to no finished value before it")
             nodes += sizes[event.anchor]
             repeated += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
@@ -79,7 +79,7 @@ def _check_nodes(content: bytes | str, loader: Any, aliases: bool) -> None:
 
 @cache
 def _unique_keys(base: Any) -> Any:
-    """Return a loader that refuses a key that stands twice, and numbers that no setting has."""
+    """Return a loader that rejects duplicate keys and integers with an absolute value of 2**64 or more."""
     import yaml
 
     class UniqueKeys(base):
@@ -87,13 +87,13 @@ def _unique_keys(base: Any) -> Any:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             key, times = Counter(keys).most_common(1)[0] if keys else ("", 0)
             if times > 1:
-                problem = f"the key {one_line(key, 60)} stands twice"
+                problem = f"the key {one_line(key, 60)} appears twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
             return super().construct_mapping(node, deep)
 
         def construct_number(self, node: "yaml.ScalarNode") -> int:
             number = self.construct_yaml_int(node)
-            if abs(number) >= LARGEST_NUMBER:  # Python cannot print one of thousands of digits
+            if abs(number) >= LARGEST_NUMBER:  # Python cannot print an integer of thousands of digits
                 raise ValueError(f"the number {one_line(node.value, 30)} is too large")
             return number
 

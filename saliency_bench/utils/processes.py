@@ -16,8 +16,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.heartbeat import watch_others
 
-# A finished process waits for the others, however long they take; the launcher notices one that died, and
-# `heartbeat` one that does not move.
+# A finished process waits for the others, however long they take. The launcher notices a process that died, and
+# `heartbeat` notices one that was stopped.
 PATIENCE = timedelta(days=30)
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def accelerator_on(device: str | None) -> Accelerator:
 
 @cache
 def _watch_once(rank: int, count: int) -> None:
-    """Look after the other processes, where there are some, once however often a group is asked for."""
+    """Start watching the other processes, if there are any. Repeated calls have no effect."""
     if count > 1 and "MASTER_PORT" in os.environ:
         watch_others(rank, count)
 

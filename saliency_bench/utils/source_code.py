@@ -203,7 +203,7 @@ def is_library(module: str) -> bool:
     if package == THIS_PACKAGE:
         return True
     file = _file(module) or _file(package) or Path()
-    if package in sys.stdlib_module_names and not file.is_absolute():  # one that is built in
+    if package in sys.stdlib_module_names and not file.is_absolute():  # a built-in module
         return True
     return bool(INSTALLED & set(file.parts)) or any(file.is_relative_to(folder) for folder in LIBRARIES)
 

@@ -31,7 +31,7 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
     - Products are float32 and cuDNN is deterministic, as `arithmetic` sets.
     - Compiled networks, layers and functions run uncompiled (`compiling` undoes this).
     - `torch.utils.checkpoint` calls its function and keeps the activations, so nothing is computed twice.
-    - Torch's trackers of modules, such as that of `FlopCounterMode`, are off: their hooks fail in `autograd.grad`.
+    - Torch's module trackers, as used by `FlopCounterMode`, are off, because their hooks fail in `autograd.grad`.
 
     With a network also:
 
@@ -171,7 +171,7 @@ def _without_checkpoints() -> Iterator[None]:
 
 @contextmanager
 def _without_trackers() -> Iterator[None]:
-    """Remove the hooks by which torch's trackers (`TRACKERS`) follow all modules."""
+    """Remove the global hooks of torch's module trackers (`TRACKERS`), and restore them at the end."""
     removed = []
     for hooks in (torch.nn.modules.module._global_forward_pre_hooks, torch.nn.modules.module._global_forward_hooks):
         for key, hook in list(hooks.items()):

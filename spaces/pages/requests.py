@@ -1,7 +1,7 @@
-"""Bodies of requests within bounds: known people first, so many bytes at once, and nobody who dawdles.
+"""Limits on requests: bytes per body, bytes of all bodies together, and waiting times for slow clients.
 
-A server holds the bodies that it reads and answers in memory. So whoever is unknown is refused before the body is read,
-all bodies together have at most so many bytes, and a client that does not go on sending or reading is cut off.
+A server holds the bodies that it reads and answers in memory. Therefore it refuses unknown people before it reads a
+body, limits the size of all bodies together, and disconnects a client that stops sending or reading.
 """
 
 import asyncio
@@ -17,25 +17,26 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from saliency_bench.errors import UserError
 
-PART = 20.0  # seconds without a part of a request or answer, after which a client is cut off
+PART = 20.0  # seconds without sending or reading, after which a client is disconnected
 WHOLE = 120.0  # seconds for a whole body
-CONNECTIONS = 800  # at once; systems allow 1,024 files of a process by default
+CONNECTIONS = 800  # open at once; by default a process may have 1,024 open files
 
 
 class BusyError(Exception):
-    """Too many bytes are being read at this moment; the client may try again."""
+    """Error for too many bytes that are being read at this moment; the client may try again."""
 
 
 class SlowError(Exception):
-    """The client takes too long to send its request."""
+    """Error for a client that takes too long to send its request."""
 
 
 class Bodies:
-    """The bodies of requests that are being read or answered.
+    """Bodies of the requests that are being read or answered.
 
     Attributes:
-        largest: bytes of one.
-        most: bytes of all together.
+        largest: most bytes of one body.
+        most: most bytes of all bodies together.
+        bytes: bytes of all bodies at this moment.
     """
 
     def __init__(self, largest: int, most: int):
@@ -43,12 +44,14 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[dict[str, Any]]:
-        """Yield what came with a request, JSON of its body or the values of its address; it counts until the end.
+        """Yield the JSON object of a request's body, or the query parameters of a GET or HEAD request.
+
+        The body counts towards `most` until the context ends.
 
         Raises:
-            UserError: It is neither, or too long.
-            BusyError: The bodies that are held have too many bytes.
-            SlowError: It does not arrive in time.
+            UserError: The body is not a JSON object, or is too long.
+            BusyError: All bodies together are too long.
+            SlowError: The body does not arrive in time.
         """
         if request.method in ("GET", "HEAD"):
             yield dict(request.query_params)
@@ -65,9 +68,9 @@ class Bodies:
             self.bytes -= len(body)
 
     async def _fill(self, body: bytearray, request: Request) -> None:
-        """Read a body, each part within its time."""
-        if int(request.headers.get("content-length", "0")) > self.largest:  # refused without reading it
-            raise UserError(f"more than {self.largest:,} bytes")
+        """Read the body of a request; each part must arrive within `PART` seconds."""
+        if int(request.headers.get("content-length", "0")) > self.largest:  # refuse it without reading it
+            raise UserError(f"the request has more than {self.largest:,} bytes")
         parts = aiter(request.stream())
         while True:
             async with asyncio.timeout(PART):
@@ -75,7 +78,7 @@ class Bodies:
             if part is None:
                 return
             if len(body) + len(part) > self.largest:
-                raise UserError(f"more than {self.largest:,} bytes")
+                raise UserError(f"the request has more than {self.largest:,} bytes")
             if self.bytes + len(part) > self.most:
                 raise BusyError
             self.bytes += len(part)
@@ -94,7 +97,7 @@ def _parsed(body: bytearray) -> dict[str, Any]:
 
 
 class Patience:
-    """Middleware that ends the answer to a client who does not read it, and logs a cut-off upload in a line."""
+    """Middleware that disconnects a client that does not read its answer, and logs a cut-off upload as one line."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -120,26 +123,26 @@ class Patience:
 
 
 class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """HTTP for which a connection has to send the head of each request in time; uvicorn waits for ever."""
+    """HTTP protocol that closes a connection if the head of a request takes too long; uvicorn would wait for ever."""
 
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
+        """Start the timer for the first request."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Begin to wait for the rest of a request, where its head is not complete."""
+        """Start the timer if the head of a request is incomplete, and stop it otherwise."""
         super().data_received(data)
         self._wait()
 
     def _is_answering(self) -> bool:
-        """Return whether a request is complete but for its body, and not answered."""
+        """Return whether the head of a request is complete and its answer is not."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
-        """Start the clock unless it runs; stop it once the head of a request is complete."""
+        """Start the timer unless it is running; stop it once the head of a request is complete."""
         if not self._is_answering():
             self._timer = self._timer or self.loop.call_later(PART, self._end)
         elif self._timer is not None:  # uvicorn itself closes a connection that is idle after an answer
@@ -147,7 +150,7 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._timer = None
 
     def _end(self) -> None:
-        """Close a connection that has sent no request in time."""
+        """Close a connection that has not sent the head of a request in time."""
         self._timer = None
         if not self._is_answering() and not self.transport.is_closing():
             self.transport.close()

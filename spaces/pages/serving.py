@@ -35,8 +35,8 @@ from saliency_bench.utils.pictures import UnreadableError
 COMMON = Path(__file__).parent
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
 PICTURES = ("image", "picture", "map", "votes")  # methods whose answer is a picture
-LARGEST = 2**16  # bytes of one request by default, and of a stranger's
-LARGEST_OF_ALL = 2**22  # bytes of all requests at once, at least
+LARGEST = 2**16  # bytes of one request by default, and of a request from a stranger
+LARGEST_OF_ALL = 2**22  # lower bound on the limit in bytes of all requests together
 FAILURES = (UserError, UnreadableError, SlowError, BusyError, SQLAlchemyError, sqlite3.Error, OSError)
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -176,11 +176,11 @@ def ask_consent() -> JSONResponse:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    """Return the answer to a request that was refused or that failed, of every address alike."""
+    """Return the answer to a request that was refused or failed, the same for every address."""
     if isinstance(error, UserError | UnreadableError):
         return refusal(400, str(error))
     if isinstance(error, SlowError):
-        return refusal(408, "the request did not arrive in time")
+        return refusal(408, "the request did not arrive in time; try again")
     if isinstance(error, BusyError):
         return refusal(503, "too much is being sent at the moment; try again")
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
@@ -192,7 +192,7 @@ def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introd
     """Return a handler for known people only, whose work is done in a thread."""
 
     async def endpoint(request: Request) -> Response:
-        """Answer a request; whoever is not known is refused before the body is read."""
+        """Answer a request. Refuse unknown people before the body is read."""
         person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
         if person is None:
             return refusal(401, "this browser is not known to the study")

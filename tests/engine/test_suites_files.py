@@ -377,7 +377,7 @@ def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("  main:", "  main: {title: another}\n  main:"), "the key main stands twice"),
+        (("  main:", "  main: {title: another}\n  main:"), "the key main appears twice"),
         (("[[1, 2]]", "[[1, 2], [3]]"), "tables.main.figures has 2 rows of 1 or 2 figures, but the table shows 1 rows"),
         (("[[1, 2]]", "[[1, 2], [3, 4]]"), "has 2 rows of 2 figures, but the table shows 1 rows of 2"),
         (("{name: somewhere}", "somewhere"), "datasets.birds: must be a mapping"),

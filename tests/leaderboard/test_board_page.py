@@ -232,7 +232,7 @@ def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one
     ("text", "words"),
     [
         ("[" * 50_000, ".* nests more than 100 levels deep"),
-        ("name: x\ndatasets: &a [*a]", ".* has the alias .a; write the value where it is meant"),
+        ("name: x\ndatasets: &a [*a]", ".* has the alias .a; write out the value instead"),
         ("name: x\ndatasets: [3]", "datasets.0: Input should be"),
     ],
 )

@@ -306,7 +306,7 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     assert main(["review", "board"]) == 0
     assert capsys.readouterr().out.count(": checks out") == 2
     ada, eve = sorted(path.parent.relative_to("board").as_posix() for path in Path("board").glob("*/*/*/result.json"))
-    # The run has 12 samples of more: fewer than `recompute` draws.
+    # The run has 12 of the dataset's samples, fewer than `recompute` draws.
     settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]
     assert main(["recompute", "board", ada, *settings]) == 0
     assert "12 samples by explainer, largest difference 0" in capsys.readouterr().out
@@ -318,7 +318,7 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("submit RUN --to full", "full exists and is no board, as it has no schema.json; give a new folder with --to"),
+        ("submit RUN --to full", "full is not a board, because it has no schema.json; give a new folder with --to"),
         ("submit RUN --to board --by ../x", "submitter"),
         ("review full", "full holds no submissions; add one with `saliency-bench submit RUN --to full`"),
         ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),

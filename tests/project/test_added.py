@@ -298,13 +298,13 @@ def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, tmp_path, monkeyp
     package(tmp_path, "explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
     monkeypatch.syspath_prepend(tmp_path)
     found_anew()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by processes in the background
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores SIGINT
     try:
         code = main(["list", "explainers"])
     finally:
         signal.signal(signal.SIGINT, before)
     shown = capsys.readouterr()
-    if "kill" in text:  # a true signal
+    if "kill" in text:  # a real signal
         assert code == 130
     else:
         assert (code, shown.err) == (0, "")

@@ -66,7 +66,7 @@ def test_the_release_tries_what_it_has_built_and_publishes_nothing_else():
 
 
 def test_the_constraints_pin_everything_that_is_installed_with_the_package():
-    """But for the libraries of a GPU, which torch pins itself."""
+    """Test every dependency except the libraries of a GPU, which torch pins itself."""
     pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
     pinned = {canonicalize_name(pin.name) for pin in pins}
     waiting, needed = [("saliency-bench", frozenset({"test"}))], set()

@@ -1,4 +1,4 @@
-"""The page of papers says what the files of the suites and the declarations say, read here a second time."""
+"""Tests that the papers page agrees with the suite files and the declarations, which are read here a second time."""
 
 import re
 
@@ -16,7 +16,7 @@ PAPERS = {"p0": "ZHANG_2023", "p1": "LI_2020", "p2": "LU_2021", "p3": "ELISHA_20
 
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory):
-    """{paper: {heading: rows of its table, each a list of cells}}, of the file that the site includes."""
+    """Return {paper: {heading: rows of its table, each a list of cells}} of the page that the site includes."""
     folder = tmp_path_factory.mktemp("page")
     site_page("papers").write(folder)
     text = (folder / "papers.md").read_text(encoding="utf-8")

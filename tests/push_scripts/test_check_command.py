@@ -238,7 +238,7 @@ def test_each_requirement_says_by_which_interval_it_was_judged():
 
 
 def scored_run(columns, samples):
-    """A run with these scores {explainer: (n,)} of mIoU."""
+    """Return a run with these mIoU scores {explainer: (n,)}."""
     cells, values = [], {}
     for number, (name, scores) in enumerate(columns.items()):
         key = _key(name, "saliency_miou", number)
@@ -272,7 +272,7 @@ def test_a_requirement_compares_two_explainers_on_the_same_samples(lead, sign, v
 
 
 def test_met_does_not_rest_on_failures_that_no_sample_shows():
-    """Scores of .75 +- .01 in 50 samples: one in twenty may still be 0."""
+    """Test scores of .75 +- .01 in 50 samples, which do not rule out that one in twenty is 0."""
     narrow = np.random.default_rng(0).normal(0.75, 0.01, 50)
     run = scored_run({"gradcam": narrow, "random": narrow - 0.03}, 50)
     undecided, met = (check(run, [Requirement("gradcam:saliency_miou", True, bound)])[0] for bound in (0.74, 0.6))
@@ -297,7 +297,7 @@ def test_a_range_without_an_end_is_named_where_a_requirement_is_met(run):
 )
 def test_the_smallest_violation_in_a_line_is_found_with_eighty_percent(law, bound, at_least, requirements):
     def scores(rng, mean):
-        """A mean counts from the end of the range towards which the bound is violated."""
+        """Draw 100 scores. `mean` is measured from the end of the range towards which the bound is violated."""
         drawn = (rng.random(100) < mean) * 1.0 if law == "0/1" else rng.uniform(mean - 0.3, mean + 0.3, 100)
         return drawn if at_least else 1 - drawn
 
@@ -306,7 +306,7 @@ def test_the_smallest_violation_in_a_line_is_found_with_eighty_percent(law, boun
              for number in range(requirements)]  # fmt: skip
 
     def judged(mean):
-        """The others are at their bound, so that Holm leaves the level as it is."""
+        """Return the first requirement, checked. The others are at their bound, so Holm does not change the level."""
         means = {f"method{number}": bound if number else mean for number in range(requirements)}
         return check(scored_run({name: scores(rng, of_name) for name, of_name in means.items()}, 100), rules)[0]
 
@@ -315,7 +315,8 @@ def test_the_smallest_violation_in_a_line_is_found_with_eighty_percent(law, boun
     if law == "0/1":
         ends = [stats.beta.ppf(1 - tail, hits + 1, 100 - hits) for hits in range(100)]
         hits = max(number for number, end in enumerate(ends) if end < bound)
-        expected = bound - stats.beta.ppf(0.2, hits + 1, 100 - hits)  # of which 80 % have so many hits at most
+        mean = stats.beta.ppf(0.2, hits + 1, 100 - hits)  # at which 80 % of the runs have at most `hits` hits
+        expected = bound - mean
     else:
         expected = (stats.norm.ppf(1 - tail) + stats.norm.ppf(0.8)) * 0.06 / math.sqrt(12)
     assert size == pytest.approx(expected, rel=0.05 if law == "uniform" else 0.01)

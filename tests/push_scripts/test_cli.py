@@ -159,7 +159,7 @@ def test_missing_or_malformed_options_exit_with_2(line, capsys):
                                   "help gradcam", "list --json"])  # fmt: skip
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_reader_that_is_gone_is_no_error(line, merged, tmp_path):
-    """As with `| head -1`, whose pipe is closed before anything is printed; `2>&1` closes both."""
+    """Test a pipe that is closed before anything is printed, as with `| head -1`; `2>&1` closes both streams."""
     reading, writing = os.pipe()
     os.close(reading)
     with (tmp_path / "errors").open("wb") as errors:

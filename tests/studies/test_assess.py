@@ -251,7 +251,7 @@ def test_a_study_without_ratings_is_one_line(study):
     ("scale: [a, b]\nquestions: {seconds: Does it take long?}", "cannot be called seconds"),
     ("scale: [a, b]\nquestions: {a: !!python/name:os.system x}", "cannot be read as YAML"),
     ("a: [", "cannot be read as YAML"),
-    ("scale: [a, b]\nquestions: {a: one, a: two}", "the key a stands twice"),
+    ("scale: [a, b]\nquestions: {a: one, a: two}", "the key a appears twice"),
 ])  # fmt: skip
 def test_files_of_questions_that_are_none(tmp_path, text, line):
     path = tmp_path / "questions.yaml"

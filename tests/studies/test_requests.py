@@ -1,4 +1,4 @@
-"""Requests of strangers and on bad days: what is read before a person is known, slow clients, a disk that is full."""
+"""Tests of requests from strangers and slow clients, of a full disk, and of the permissions of a store."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def app(annotating):
 
 @pytest.fixture
 def server(app, monkeypatch):
-    """(host, port) of a server that waits half a second for a client."""
+    """Return (host, port) of a server that waits half a second for a client."""
     monkeypatch.setattr(requests, "PART", 0.5)
     with serving(app, http=requests.Protocol, log_level="warning") as url:
         yield "127.0.0.1", int(url.rpartition(":")[2].strip("/"))
@@ -50,7 +50,7 @@ def head(path, length, key=""):
 
 
 def reply(connection):
-    """The status of the answer; None if the connection was closed without one."""
+    """Return the status of the answer, or None if the connection was closed without one."""
     connection.settimeout(5)
     answer = connection.recv(100)
     return int(answer.split()[1]) if answer else None
@@ -77,7 +77,7 @@ def test_a_stranger_is_refused_before_anything_is_read(server, path, length, sta
 
 def test_a_body_without_a_stated_length_is_bounded_too(app):
     answer = TestClient(app).post("/api/join", content=(b"x" * 1000 for _ in range(100)))
-    assert (answer.status_code, answer.json()["error"]) == (400, "more than 65,536 bytes")
+    assert (answer.status_code, answer.json()["error"]) == (400, "the request has more than 65,536 bytes")
 
 
 def test_the_bodies_of_all_requests_are_bounded_together(server, app):
@@ -90,7 +90,7 @@ def test_the_bodies_of_all_requests_are_bounded_together(server, app):
     body = json.dumps(KEY).encode()
     with socket.create_connection(server) as connection:
         connection.sendall(head("/api/join", len(body)) + body)
-        assert reply(connection) == 200, "what was held is free again"
+        assert reply(connection) == 200, "the bytes of the first bodies are free again"
     for connection in connections:
         connection.close()
 

@@ -133,7 +133,7 @@ def test_units_are_asked_in_the_order_of_the_assignment(store):
 
 
 def draw_units(places, person, per_unit=1, count=1):
-    """Draw from all units; return what the person is asked, the first of it first."""
+    """Return the units that a person has to answer, in order; draw up to `count` units first if there are none."""
     places.refresh()
     if not (waiting := set(places.given(person)) - set(places.answered(person))):
         places.draw(person, np.ones(len(places.order), bool), per_unit, count)
@@ -185,7 +185,7 @@ def undone(places, person, unit):
 
 
 def counted(study, units, lease_hours):
-    """{unit: people who answered it or hold it}, from all rows of the store."""
+    """Return the number of people who answered or hold each of `units`, from all rows of the store."""
     answers, first, last = study.answers(masks=False), *lately(lease_hours)
     answered = {(one.person, one.unit) for one in answers}
     skipped = {(one.person, one.unit) for one in answers if one.payload["kind"] == "skip"}
@@ -203,7 +203,7 @@ def counted(study, units, lease_hours):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_places_are_those_of_all_rows_whatever_happens_and_whoever_writes(place, seed, monkeypatch):
-    """Two servers, people who come and go, reviews, exclusions, clocks; some transactions are undone."""
+    """Test two servers with people who come and go, reviews, exclusions, wrong clocks and transactions that fail."""
     random = np.random.default_rng(seed)
     stores = [Store(place), Store(place)]
     studies = [made(store) for store in stores]

@@ -1,4 +1,4 @@
-"""CSV that a spreadsheet opens: no text of a stranger becomes a formula, and each comes back as it was."""
+"""Tests that no text in a CSV file becomes a formula in a spreadsheet, and that each text can be restored."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ PLAIN = ["-5", "+0.5", "-1e-3", "a=b", "x-y", "", "-", "it's", "a; b", "1-2", "m
 
 
 def cells(text):
-    """The cells of a line as spreadsheets split them, whichever sign they take as the end of a cell."""
+    """Return the cells of a line for every separator that a spreadsheet may use."""
     return [cell for sign in ";\t,\n\r" for cell in text.split(sign)] + [text]
 
 

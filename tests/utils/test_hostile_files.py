@@ -256,13 +256,14 @@ LAUGHS = "a0: &a0 [x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (MERGES, "repeat more than"), (LAUGHS, "repeat more than"), ("a: &a [*a]", r"\*a refers to nothing before"),
-        ("a: *b", "alias"), (NESTED, "levels deep"), ("- " * 300 + "x", "levels deep"), ("{a: " * 300, "levels"),
+        (MERGES, "repeat more than"), (LAUGHS, "repeat more than"),
+        ("a: &a [*a]", r"\*a refers to no finished value before"), ("a: *b", "alias"),
+        (NESTED, "levels deep"), ("- " * 300 + "x", "levels deep"), ("{a: " * 300, "levels"),
         ("a: " + "9" * 6000, "digits|too large"), ("a: 0x" + "f" * 6000, "too large"),
         ("a: 1" + ":59" * 3000, "too large"), ("a: 1" + ":59" * 3000 + ".5", "OverflowError"),
         ("a: 2001-99-99", "month"), ("a: 2001-01-01 00:00:00 +99:99", "offset|timedelta|strictly"),
         ("a: !!timestamp x", "not fit its tag"), ("a: !!int ''", "not fit its tag"), ("a: !!bool x", "not fit its tag"),
-        ("a: !!binary 'a'", "base64"), ("? [a]\n: b", "unhashable"), ("a: 1\na: 2", "the key a stands twice"),
+        ("a: !!binary 'a'", "base64"), ("? [a]\n: b", "unhashable"), ("a: 1\na: 2", "the key a appears twice"),
         ("a: !!python/object/apply:os.mkdir [x]", "constructor"), ("a: [", "expected|did not find"),
         ("\0", "not allowed|control"), ("--- a\n--- b", "document"), ("\ud800", "surrogates"),
     ],

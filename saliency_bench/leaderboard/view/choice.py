@@ -22,7 +22,7 @@ class Group:
     Attributes:
         baselines: all that can be compared with them, whether they are shown or not.
         more: whether the previous page has the first rows of this heading.
-        warning: that so many explainers on so few samples may share a higher error rate; else "".
+        warning: a warning that so many explainers on so few samples may have a higher error rate; else "".
     """
 
     rows: list[ShownRow]

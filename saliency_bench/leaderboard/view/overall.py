@@ -61,7 +61,7 @@ class Overall:
         by_dataset: {dataset: s m_d} for the datasets that it has.
         rank: its rank set.
         unranked: why it has none.
-        beats_baselines: as of `ranking.beat_baselines`.
+        beats_baselines: whether it beats the baselines, from `ranking.beat_baselines`.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether it is best where any two explainers differ."""
+        """Return whether it is best, provided that any two explainers differ."""
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 
@@ -184,7 +184,7 @@ def _decided(
     scored: Mapping[str, Mapping[str, Scored]], reference: Mapping[str, Scored], core: Sequence[str],
     higher_is_better: bool,
 ) -> tuple[list[tuple[str, str]], str]:  # fmt: skip
-    """Return ([(the better, the worse) of each significant pair], why there are no ranks)."""
+    """Return ([(better, worse) of each significant pair], reason why there are no ranks, or "")."""
     names = list(scored)
     columns: list[list[np.ndarray]] = [[] for _ in names]
     codes, clusters = [], 0
