@@ -213,17 +213,16 @@ def needed(lead: float, spread: float, images: int, times: int) -> list[str]:
     holds the true number, and how often the range has no upper end.
     """
     found = []
+    truth = {"first": 0.5 + lead, "second": 0.5}
     for seed in range(times):
         rng = np.random.default_rng([seed, images])
-        race = Race(["first", "second"], 1.0, MARGIN)
-        scores = {
-            name: np.clip(rng.normal(0.5 + lead * (name == "first"), spread, images), 0, 1) for name in race.names
-        }
+        race = Race(list(truth), 1.0, MARGIN)
+        scores = {name: np.clip(rng.normal(mean, spread, images), 0, 1) for name, mean in truth.items()}
         race.look(scores, np.arange(images), "first", "first", images)
         found.append([race.needed("second", errors) or inf for errors in (0.0, HOPE, -HOPE)])
     rng = np.random.default_rng(images)
-    many = Race(list(means), 1.0, MARGIN)
-    scores = {name: np.clip(rng.normal(mean, spread, 200_000), 0, 1) for name, mean in means.items()}
+    many = Race(list(truth), 1.0, MARGIN)
+    scores = {name: np.clip(rng.normal(mean, spread, 200_000), 0, 1) for name, mean in truth.items()}
     many.look(scores, np.arange(200_000), "first", "first", 1)
     true = many.needed("second") or inf
     about, least, most = np.array(found).T
