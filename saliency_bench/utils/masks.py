@@ -111,7 +111,7 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
     alpha = _alpha(image)
     codes, background, is_colour = _coded(image, alpha)
     if _is_blurred(stored, codes) and not all(isinstance(each, tuple) and len(each) == 2 for each in chosen or [0]):
-        raise UnclearMaskError(f"a {stored.format} mask, whose values are blurred; save masks as PNG, or give a "
+        raise UnclearMaskError(f"a {stored.format} mask with blurred values; save masks as PNG, or give a "
                                "threshold, such as --foreground 128+ (in Python mask_values=)")  # fmt: skip
     if is_colour and _is_blurred(stored, codes) and (greys := _nearly_grey(image)) is not None:
         codes, background, is_colour = greys, 0, False

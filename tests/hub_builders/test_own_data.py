@@ -132,7 +132,7 @@ def test_which_mask_belongs_to_which_picture(tmp_path):
         ("cat/4", "mask"): "several mask files of its name",
         ("cat/5", "mask"): "its mask file has the name of several pictures",
         ("dog/5", "mask"): "its mask file has the name of several pictures",
-        ("cat/6", "mask"): "a JPEG mask, whose values are blurred; save masks as PNG, or give a threshold, such as "
+        ("cat/6", "mask"): "a JPEG mask with blurred values; save masks as PNG, or give a threshold, such as "
         "--foreground 128+ (in Python mask_values=)",
         ("nobody.png", "mask"): "a mask file without a picture of its name",
     }

@@ -153,7 +153,7 @@ REFUSED = {
     "colour and alpha disagree; choose the object with --foreground": with_alpha(
         255 - np.repeat(FULL[..., None], 3, 2)
     ),
-    "JPEG mask, whose values are blurred; save masks as PNG, or give a threshold": stored(grey(FULL), "JPEG"),
+    "JPEG mask with blurred values; save masks as PNG, or give a threshold": stored(grey(FULL), "JPEG"),
 }
 
 
@@ -172,8 +172,8 @@ def test_an_ambiguous_mask_is_refused_with_its_values_and_the_option(reason):
      (FULL, "alpha", "without a varying alpha"),
      (with_alpha(NOISE, SOFT), "alpha", "more than two values"),
      (stored(grey(FULL), "JPEG"), "255", "JPEG mask"),
-     (stored(grey(SOFT), "WEBP", quality=30), "nonzero", "WEBP mask, whose values are blurred"),
-     (stored(grey(SOFT), "JPEG2000", irreversible=True), "nonzero", "JPEG2000 mask, whose values are blurred"),
+     (stored(grey(SOFT), "WEBP", quality=30), "nonzero", "WEBP mask with blurred values"),
+     (stored(grey(SOFT), "JPEG2000", irreversible=True), "nonzero", "JPEG2000 mask with blurred values"),
      (b"no picture", "", "the mask cannot be read: not an image"),
      ([grey(FULL), grey(FULL)], "", "a list of 2 pictures, but a sample has one mask"),
      ([[1], [1, 2]], "", "not an array of numbers"),
