@@ -212,7 +212,7 @@ def test_metrics_that_disagree_recommend_nothing_together():
 
 
 def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended():
-    """`even` scores like the baseline, with noise; `good` drops the baseline, and is then found not to explain."""
+    """Test that `even`, as good as the baseline on average, gains nothing when `good` drops the baseline."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         scores = {
@@ -247,7 +247,7 @@ def test_a_method_beats_a_baseline_by_bets_on_all_images_of_both():
 
 
 def test_a_method_that_ties_with_the_baseline_is_seldom_shown_to_beat_it():
-    """Ten methods of the baseline's mean: whichever looks best is said to beat it in at most 5 % of the cases."""
+    """Test that the leader of ten methods with the baseline's mean is said to beat it in at most 5 % of the cases."""
     wrong = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
