@@ -72,7 +72,7 @@ def summed_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Return for each image the sum over its steps of factor * gradient at the step's point, (B, 3, H, W).
 
-    The second sum is that of one half of the steps alone.
+    The second sum covers one half of the steps only.
 
     Args:
         classifier: the network.
@@ -83,7 +83,7 @@ def summed_gradients(
         batch_size: points in one pass; None: `pictures_per_pass`.
         points: takes the numbers of images and steps, as in `passes.Pass`, and gives the points (n, 3, H, W) and their
             factors.
-        halves: Bool (B, steps), the steps of the second sum; None: those with even numbers.
+        halves: Bool (B, steps), the steps of the second sum; None: the even-numbered steps.
     """
     if halves is None:
         halves = (torch.arange(steps, device=images.device) % 2 == 0).expand(len(images), -1)
