@@ -1,4 +1,4 @@
-"""Scores of the images that the classifier gets right, and of those that it gets wrong."""
+"""Compare scores of images that the classifier gets right with scores of images that it gets wrong."""
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,20 +13,23 @@ GROUPS = {True: "right", False: "wrong"}
 
 
 def by_correctness(run: RunData) -> Table:
-    """Return the mean of each cell over the images that are classified rightly, and over those that are not.
+    """Return the mean of each cell over the correctly classified images and over the misclassified ones.
 
-    Both have the intervals of any mean of scores. Images without a known label are in neither, and values that are no
-    means of scores in no row.
+    Both means have the usual intervals of a mean of scores. Images without a known label are in neither group. Cells
+    whose value is not a mean of scores have no rows.
 
     Raises:
-        UserError: It is not known of any image whether it is classified rightly.
+        UserError: No image is known to be classified correctly or incorrectly.
     """
     names = ["image_id", "correct"]
     tables = [pq.read_table(folder / "predictions.parquet", columns=names) for folder in run.all_folders]
     correct = {row["image_id"]: row["correct"] for table in tables for row in table.to_pylist()}
     right = [correct.get(image_id) for image_id in run.ids]
     if all(known is None for known in right):
-        raise UserError(f"of no image of {run.folder} it is known whether it is classified rightly")
+        raise UserError(
+            f"{run.folder} has no image that is known to be classified correctly or incorrectly; use a run of a "
+            "labelled dataset"
+        )
     cells: list[tuple] = []
     for row in run.rows:
         for column in run.columns:
