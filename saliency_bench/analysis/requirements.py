@@ -142,7 +142,7 @@ class Checked:
 
     @property
     def smallest_violation(self) -> float | None:
-        """Return the smallest violation of the bound that so many samples fail with 80 % probability; None: none."""
+        """Return the smallest violation that this many samples fail with 80 % probability; None if there is none."""
         if (ends := self.interval.ends) is None:
             return None
         value, (low, high), tail = self.interval.value or 0.0, self.cell.limits, (1 - self.level) / 2

@@ -237,7 +237,7 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 
 
 def many_shapes(explainers: int, samples: float) -> list[str]:
-    """Return a warning if so many explainers on so few independent samples may raise the error rate, else []."""
+    """Return [a warning] if the error rate is higher for this many explainers and independent samples, else []."""
     lines = [
         f"It may reach {percent} % where more than {many} explainers with scores of different shapes (rare events "
         f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."

@@ -168,7 +168,7 @@ def test_words_follow_from_the_numbers():
     (headline, by_metric, silent) = sentences(content)
     assert headline == "For pointing at the object: good (one pass an image)."
     later = content["metrics"][0]["later"]["good"]
-    assert later["rare"]  # scores between .85 and .95, of which one in a hundred may still be 0
+    assert later["rare"]  # scores between .85 and .95; one in a hundred may still be 0
     assert by_metric.startswith(f"By saliency_average_precision: good with 0.898 [{later['low']:.3f}, 0.900] (rare")
     behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
     assert f"2 others are behind the best by at least {behind:.2g}." in by_metric
