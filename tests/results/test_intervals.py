@@ -153,7 +153,7 @@ def test_a_paired_difference_outlasts_a_failure_of_either():
             assert literal_bet((1 - (first - second)).tolist(), list(range(60)), 1 - own.high - 1e-6, 0.025)
     missing = np.where(np.arange(60) < 5, np.nan, first)
     assert paired_difference(missing, second, np.arange(60), UNIT).n == 55
-    assert not paired_difference(first, second, np.arange(60), POSITIVE).rare  # without an end of the range, failures are unbounded
+    assert not paired_difference(first, second, np.arange(60), POSITIVE).rare  # failures have no bound above
 
 
 def test_only_an_end_of_the_range_that_is_known_bounds_rare_scores():
