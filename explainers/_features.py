@@ -48,7 +48,7 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
 def cut_if_positive(cam: Tensor, target: Target, on: str = "logit") -> Tensor:
     """Return (B, h, w) with negative values set to 0 for samples whose target has no negative weight.
 
-    A weighted contrast keeps them all.
+    For a weighted contrast, keep all values.
     """
     if on == "weighted":
         return cam

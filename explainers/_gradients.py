@@ -72,7 +72,7 @@ def summed_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Return for each image the sum over its steps of factor * gradient at the step's point, (B, 3, H, W).
 
-    The second sum is that of one half of the steps alone.
+    The second sum covers one half of the steps only.
 
     Args:
         classifier: the network.

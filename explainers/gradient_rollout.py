@@ -12,8 +12,8 @@ Published code leaves out block 0; that is `start=1`. Here all blocks count, as 
 this without the relu and from block 0, `relu=False,start=0`: signed maps. With the relu the maps are nearly those of
 gae (Spearman 0.86 to 0.93 on ViTs of random weights with 12 blocks, 0.63 to 0.79 without), and P3's tables tell the two
 apart clearly: its suite takes the reading without. The contrastive rollout of Eriksson et al. (2025), which P3 cites,
-is `relu=False,on=weighted`; their notebook also leaves out the lowest nine tenths of each matrix, multiplies each by
-the gradient of the block counted from the other end, and divides columns in place of rows.
+is `relu=False,on=weighted`. Their notebook also drops the lowest nine tenths of each matrix, multiplies each matrix by
+the gradient of the block counted from the other end, and normalises columns instead of rows.
 """
 
 from saliency_bench.classifiers.attention import recording_attention

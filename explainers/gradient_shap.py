@@ -68,8 +68,8 @@ def gradient_shap(
         batch_size: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), signed, of all draws, and of two halves: the baselines with even and with odd numbers where
-        there is a bank, else the draws.
+        Maps (B, H, W), signed, of all draws and of two halves. If there is a bank of baselines, the halves are the
+        draws with even-numbered and with odd-numbered baselines, else the even-numbered and the odd-numbered draws.
 
     Raises:
         UserError: samples, baselines or batch_size is below 1.
@@ -88,7 +88,7 @@ def gradient_shap(
         way = images[image] - start
         return start + places[image, step].view(-1, 1, 1, 1) * way, way / samples
 
-    # Halves with baselines of their own: another run has another bank, which draws of one bank cannot tell.
+    # The halves share no baselines: another run has another bank, whose effect draws from one bank would not show.
     halves = picked % 2 == 0 if is_bank else even_steps(images, samples)
     total, even = summed_gradients(classifier, images, target, on, samples, batch_size, on_path, halves)
     maps, of_even, of_odd = (gradient.sum(dim=1) for gradient in (total, even, total - even))

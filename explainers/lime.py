@@ -9,7 +9,8 @@ of z_i to the whole image (1 where nothing is shown). The authors' package has t
 superpixels in images below 224 pixels here, and the same kernel, written as the square root of exp(-d^2 / width^2). All
 samples are solved together, in float64. On probabilities by default. Passes per sample: `samples`.
 
-The map of a half of the draws is a regression on half of the pictures, with half the penalty: as much for each picture.
+The map of each half of the draws is a regression on half of the pictures with half the penalty, so that the penalty per
+picture stays the same.
 """
 
 import numpy as np
@@ -69,7 +70,7 @@ def lime(
         batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), signed, constant on each superpixel, of all pictures, of the even and of the odd ones.
+        Maps (B, H, W), signed, constant on each superpixel, of all, the even-numbered and the odd-numbered pictures.
 
     Raises:
         UserError: scikit-image is not installed.

@@ -3,11 +3,11 @@
     map = 1 / (N p) * sum_i score(x * M_i) M_i
 
 M_i is a grid of cells x cells zeros and ones (one with probability p), enlarged bilinearly to (cells + 1) cells' size
-and cropped to the image at a random shift below one cell. Beyond the centres of its outer cells the grid goes on with
-their values; in the authors' code it is mirrored there (`border=reflect`), which changes 7 % of the pixels of masks of
-7 x 7 cells. Where a mask is 0 the image becomes zero after normalisation,
-as in the authors' code. The same N masks serve every image (one bank per run seed); they are made again pass by pass
-from their cells and shifts, on the device, so memory does not grow with N. On probabilities by default.
+and cropped to the image at a random shift below one cell. Beyond the centres of its outer cells, the grid is continued
+with the values of these cells. The authors' code mirrors it there (`border=reflect`), which changes 7 % of the pixels
+of masks of 7 x 7 cells. Where a mask is 0, the image becomes zero after normalisation, as in the authors' code. The
+same N masks serve every image (one bank per run seed). They are made again pass by pass from their cells and shifts, on
+the device, so memory does not grow with N. On probabilities by default.
 """
 
 from functools import lru_cache
@@ -59,13 +59,13 @@ def rise(
         masks: N, the number of masks.
         cells: cells along each side of a mask's grid.
         p: probability that a cell shows the image.
-        border: how a grid goes on beyond the centres of its outer cells: "replicate", or "reflect" as its authors do.
+        border: how a grid continues beyond the centres of its outer cells: "replicate", or "reflect" as published.
         on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
         seed: seed of the mask bank; None: the run's, else 0.
         batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), non-negative where the scores are, of all masks, of the even and of the odd ones.
+        Maps (B, H, W), non-negative if the scores are, of all, the even-numbered and the odd-numbered masks.
 
     Raises:
         UserError: masks, cells or batch_size is below 1, or p is not in (0, 1].

@@ -61,7 +61,8 @@ def smoothgrad(
         batch_size: noisy images per pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), non-negative for reduction "max", signed for "sum": of all copies, of the even and of the odd.
+        Maps (B, H, W) of all, the even-numbered and the odd-numbered copies; non-negative for reduction "max", signed
+        for "sum".
 
     Raises:
         UserError: samples or batch_size is below 1, or sigma is negative.

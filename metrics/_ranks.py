@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import rankdata
 
-ROUNDING = 1e-6  # of the numbers that a number was computed from: what float32 leaves uncertain
+ROUNDING = 1e-6  # uncertainty of float32, relative to the numbers that a number was computed from
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -14,12 +14,12 @@ def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def levels(rows: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
-    """Return whole numbers (B, n) in the order of the rows; neighbours in that order that rounding separates are equal.
+    """Return integer levels (B, n) in the order of each row; neighbours that differ only by rounding share a level.
 
     Args:
         rows: (B, n).
-        scales: (B, n), the size of what each number was computed from, of which `ROUNDING` is uncertain; None: the
-            largest magnitude of its row.
+        scales: (B, n), the size of what each number was computed from; numbers are uncertain by `ROUNDING` times this.
+            None: the largest magnitude of its row.
     """
     if scales is None:
         scales = np.broadcast_to(np.abs(rows).max(axis=1, keepdims=True), rows.shape)

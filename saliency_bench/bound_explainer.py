@@ -40,9 +40,9 @@ class MadeMaps:
 
     Attributes:
         maps: Float (B, H, W).
-        reliability: of each map that averages random draws (`maps.reliability`), None where it is not defined.
-        draws: how many each of them averages; None for maps that average none.
-        cells: (height, width) of the small maps that they were enlarged from; None of maps made pixel by pixel.
+        reliability: reliability of each map (`maps.reliability`); None if it averages no draws or it is undefined.
+        draws: number of random draws that each map averages; None for maps that average none.
+        cells: (height, width) of the small maps before enlargement; None for maps computed pixel by pixel.
     """
 
     maps: Maps
@@ -58,7 +58,7 @@ class Explainer:
     Attributes:
         name: name of the function.
         function: takes classifier, images and target, seeds and options by name; returns Float (B, H, W), or
-            `types.Averaged` where it averages random draws.
+            `types.Averaged` if it averages random draws.
         options: (name, value) of all options, sorted.
         version: as declared, or a hash of your own function.
         declaration: what is declared of it.
@@ -78,14 +78,14 @@ class Explainer:
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> Maps:
-        """Return the maps of a batch, Float (B, H, W), see `made`."""
+        """Return the maps of a batch, Float (B, H, W); see `made`."""
         return self.made(classifier, images, target, seeds=seeds).maps
 
     @handlers_end_work()
     def made(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> MadeMaps:
-        """Return the maps of a batch, and how reliable they are if they average random draws.
+        """Return the maps of a batch, with their reliability if they average random draws.
 
         Args:
             classifier: the network; it is as before afterwards.
@@ -133,7 +133,7 @@ class Explainer:
         return replace(self, options=tuple(sorted((given | {"seed": seed}).items())))
 
     def _check(self, made: MadeMaps, images: Images) -> None:
-        """Raise UserError for maps that have another shape or are not finite."""
+        """Raise UserError if the maps have the wrong shape or are not finite."""
         maps = made.maps
         shape = (len(images), *images.shape[2:])
         if maps.shape != shape:
@@ -176,7 +176,7 @@ class Explainer:
 
     @property
     def ignores_against(self) -> bool:
-        """Return whether its maps are against all other classes, whichever the target names: the weighted contrast."""
+        """Return whether it uses the weighted contrast, which is against all classes the target does not explain."""
         return self.is_bundled and dict(self.options).get("on") == "weighted"
 
     @cached_property
@@ -189,7 +189,7 @@ class NotFiniteError(UserError):
     """An explainer returned maps that are not finite.
 
     Attributes:
-        made: as the explainer returned them.
+        made: the maps as the explainer returned them.
         where: positions in the batch whose map is not finite.
     """
 
@@ -199,7 +199,7 @@ class NotFiniteError(UserError):
 
 
 def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
-    """Return how reliable each map is; None of one that averages no draws, or where that is not defined.
+    """Return the reliability of each map; None if it averages no draws or its reliability is undefined.
 
     Raises:
         UserError: The maps of the halves have another shape than the maps of all draws.
@@ -209,7 +209,7 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
     maps, *halves = (torch.as_tensor(half).detach().cpu().numpy() for half in averaged[:3])
     if any(half.shape != maps.shape for half in halves):
         shapes = f"{maps.shape}, {halves[0].shape} and {halves[1].shape}"
-        raise UserError(f"the maps of all draws, of the even and of the odd ones have shapes {shapes}, not the same")
+        raise UserError(f"the maps of all, even and odd draws have shapes {shapes}; return maps of one shape")
     return [value if isfinite(value) else None for value in reliability(*halves).tolist()]
 
 

@@ -15,15 +15,15 @@ import numpy as np
 from saliency_bench.utils.mask_values import in_words, unclear
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-TIED_SHARE = 0.1  # of the pixels, above which the score of a map that goes by their order is marked
+TIED_SHARE = 0.1  # scores that rank the pixels of a map are marked if more than this share of the pixels tie
 
-# (height, width) of the small maps that are enlarged meanwhile; None where nobody asks
+# (height, width) of the small maps enlarged inside a `noted_sizes` block; None outside of one
 _small: ContextVar[list[tuple[int, int]] | None] = ContextVar("small", default=None)
 
 
 @contextmanager
 def noted_sizes() -> Iterator[list[tuple[int, int]]]:
-    """Give a list that takes the size of each small map that is enlarged meanwhile."""
+    """Record the size of each small map that is enlarged inside the block, in the list that is yielded."""
     sizes: list[tuple[int, int]] = []
     token = _small.set(sizes)
     try:
@@ -33,7 +33,7 @@ def noted_sizes() -> Iterator[list[tuple[int, int]]]:
 
 
 def note_size(height: int, width: int) -> None:
-    """Note that maps of this size are enlarged."""
+    """Record that maps of this size are enlarged."""
     if (sizes := _small.get()) is not None:
         sizes.append((height, width))
 
@@ -82,7 +82,7 @@ def read_masks(masks: Any) -> np.ndarray:
 
 
 def _indices(mask: Any) -> Any:
-    """Return the indices of a picture with a palette, with 0 for the one that looks black; any other mask as it is."""
+    """Return the indices of a palette image, with 0 for the index of black; return any other mask unchanged."""
     if getattr(mask, "mode", None) != "P":
         return mask
     indices, colours = np.asarray(mask), np.asarray(mask.convert("RGB"))
@@ -160,33 +160,33 @@ def tied_share(maps: np.ndarray) -> np.ndarray:
 
 
 def is_tied(maps: np.ndarray) -> np.ndarray:
-    """Return Bool (B,): of which maps more than `TIED_SHARE` of the pixels tie; a constant map is flat instead."""
+    """Return Bool (B,): whether more than `TIED_SHARE` of a map's pixels tie. A constant map is flat, not tied."""
     return (tied_share(maps) > TIED_SHARE) & ~is_flat(maps)
 
 
 def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """Return Float64 (B,): how reliable maps are that average random draws, from the maps of two halves of the draws.
+    """Return the reliability of maps that average random draws, Float64 (B,), from the maps of two halves of the draws.
 
         reliability = 2 r / (1 + r),    r = Pearson correlation of the two halves, over pixels
 
-    Spearman and Brown (1910). It is the correlation that the map of all draws is expected to have with the map of as
-    many other draws, the share of its variance that is not noise.
+    This is the formula of Spearman and Brown (1910). The reliability is the expected correlation of the map of all
+    draws with the map of as many other draws: the share of its variance that is not noise.
 
     Args:
         even: (B, H, W), the maps of one half.
-        odd: (B, H, W), of the other.
+        odd: (B, H, W), the maps of the other half.
 
     Returns:
         A number in [0, 1] for each map: 0 where the halves correlate negatively, NaN where one of them is constant.
     """
     rows = [maps.reshape(len(maps), -1).astype(np.float64) for maps in (even, odd)]
     centred = [values - values.mean(axis=1, keepdims=True) for values in rows]
-    # Tiny or huge values would lose their squares.
+    # Scale first: the squares of tiny or huge values would underflow or overflow.
     sizes = [np.abs(values).max(axis=1, keepdims=True) for values in centred]
     first, second = (values / np.where(size > 0, size, 1) for values, size in zip(centred, sizes, strict=True))
     lengths = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     constant = is_flat(even) | is_flat(odd)
-    with np.errstate(invalid="ignore"):  # of maps that are not finite
+    with np.errstate(invalid="ignore"):  # for maps that are not finite
         r = np.clip((first * second).sum(axis=1) / np.where(constant, 1, lengths), 0, 1)
     return np.where(constant, np.nan, 2 * r / (1 + r))
 

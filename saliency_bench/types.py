@@ -6,7 +6,7 @@ Maps     Float (B, H, W): finite, signed, higher = more evidence for the target
 Masks    Bool  (B, H, W): the ground truth in the prepared frame
 Scores   Float (B,): one number per sample, NaN where undefined
 On       what a target's weights are applied to
-OnWeighted  the same, or "weighted": the weighted contrast of Wang and Wang (2022), see `explainers/_contrast.py`
+OnWeighted  like On, plus "weighted": the weighted contrast of Wang and Wang (2022), see `explainers/_contrast.py`
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,15 @@ OnWeighted = Literal["logit", "probability", "weighted"]
 
 
 class Averaged(NamedTuple):
-    """What an explainer may return that averages random draws: from its halves follows how reliable its maps are.
+    """Maps of an explainer that averages random draws, with the maps of two halves of the draws.
+
+    The reliability of the maps is estimated from the two halves (`maps.reliability`).
 
     Attributes:
-        maps: (B, H, W), of all draws.
-        even: (B, H, W), the same of the draws with even numbers alone, but for a factor.
-        odd: (B, H, W), of those with odd numbers.
-        draws: how many there are.
+        maps: (B, H, W), the maps of all draws.
+        even: (B, H, W), the maps of the even-numbered draws alone, up to a constant factor.
+        odd: (B, H, W), the maps of the odd-numbered draws alone, up to a constant factor.
+        draws: number of draws.
     """
 
     maps: Maps

@@ -1,6 +1,7 @@
-"""The page of papers: every item of the suites with its command, what it runs, its status and why.
+"""Generate the page of papers: every item of the suites with its command, what it runs, its status and why.
 
-It is made from the files of the suites and from what datasets and metrics declare, so that it cannot say anything else.
+The page is generated from the suite files and from the declarations of datasets and metrics, so it cannot contradict
+them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ METRICS = ("metric", "version", "items")
 
 
 def page() -> str:
-    """Return the text."""
+    """Return the text of the page."""
     suites = {name: read_suite(path) for name, path in suite_files().items()}
     return "\n".join(part for name, suite in suites.items() for part in section(name, suite))
 
@@ -50,7 +51,7 @@ def item_row(suite: Suite, name: str) -> tuple[str, ...]:
 
 
 def runs_of(suite: Suite, name: str) -> str:
-    """Return what an item runs: networks on datasets, explainers and metrics, as far as it shows them."""
+    """Return what an item runs: the networks, datasets, explainers and metrics that it shows."""
     item = suite.items[name]
     if not item.needs_runs:
         return "none: counts and words"
@@ -68,7 +69,7 @@ def runs_of(suite: Suite, name: str) -> str:
 
 
 def status(suite: Suite, item: Table | Picture) -> str:
-    """Return what can be compared with the paper, and whether people are needed."""
+    """Return what can be compared with the paper, and whether answers of people are needed."""
     values = list(item.values.values())
     people = any(value.crowd or value.against == "crowd" for value in values)
     compared = f"compared with {figures(item)} printed figures" if figures(item) else "nothing printed to compare with"
@@ -91,7 +92,7 @@ def dataset_row(suite: Suite, name: str) -> tuple[str, ...]:
 
 
 def metric_rows(suite: Suite) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each metric that the suite uses, and for those of its paper that it does not."""
+    """Yield a row for each metric that the suite uses or that its paper defines."""
     items: dict[str, list[str]] = {}
     for name, item in suite.items.items():
         for run in item.runs if item.needs_runs else ():
@@ -105,18 +106,18 @@ def metric_rows(suite: Suite) -> Iterator[tuple[str, ...]]:
 
 
 def paper_of(metric: str) -> str:
-    """Return the paper that a metric declares, in small letters, on one line and without BibTeX's braces."""
+    """Return the paper that a metric declares, in lower case, on one line and without BibTeX's braces."""
     text = str(registered_metric(metric).declaration.paper).replace("{", "").replace("}", "")
     return " ".join(text.split()).casefold()
 
 
 def quoted(texts: Iterable[str]) -> str:
-    """Return texts as code, with commas."""
+    """Return texts in backticks, separated by commas."""
     return ", ".join(f"`{text}`" for text in texts)
 
 
 def grid(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table in Markdown."""
+    """Return a Markdown table."""
     lines = [tuple(header), ("---",) * len(tuple(header)), *rows]
     return (
         "\n".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |" for line in lines) + "\n"

@@ -44,7 +44,7 @@ def parts(options: dict, classifier: nn.Module) -> list[str]:
 
 
 def marked(maps: np.ndarray, *, form: str, **others: object) -> np.ndarray:
-    """Return of which maps more than a tenth of the absolute values tie, Bool (B,), where ranks are compared."""
+    """Return whether more than a tenth of a map's absolute values tie, Bool (B,); False if no ranks are compared."""
     return is_tied(np.abs(maps)) & (form == "spearman")
 
 
@@ -97,10 +97,10 @@ def saliency_randomisation(
         run_seed: seed of the new weights.
         form: "ssim": structural similarity of the absolute maps, min-max to [0, 1] (windows of 7 x 7 pixels; smaller
             ones where the image is smaller; variances within a window have ddof 1, as in scikit-image). "spearman":
-            rank correlation of the absolute maps, equal values sharing the mean of their ranks; a map of which more
-            than a tenth tie, as in most enlarged maps, is counted. "complexity" (eMPRT, Hedstroem et al., 2024):
-            relative rise of the entropy of the map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) /
-            H(E(x; f)) in 100 bins between its minimum and maximum; higher is better.
+            rank correlation of the absolute maps, where equal values share the mean of their ranks; maps with ties in
+            more than a tenth of their values, as most enlarged maps, are counted. "complexity" (eMPRT, Hedstroem et
+            al., 2024): relative rise of the entropy of the map's histogram under full randomisation, (H(E(x; f_1)) -
+            H(E(x; f))) / H(E(x; f)) in 100 bins between its minimum and maximum; higher is better.
         smooth: number of noisy copies of the image that each map is averaged over, with normal noise of 0.1 times the
             range of the normalised image (sMPRT, Hedstroem et al., 2024, who take 50); 0: no noise. Signed maps are
             averaged before the absolute value is taken, as in Quantus, whose last copy has no noise; here all have.

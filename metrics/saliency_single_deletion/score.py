@@ -45,8 +45,8 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
     removed alone, so pictures stay close to what the classifier knows. The map is taken as it is: its negative values
     count.
 
-    Ranks are 1 to grid^2. Patches share the mean of their ranks where rounding alone separates them: where their sums
-    differ by no more than 1e-6 of the sum of their magnitudes, or their logits by no more than 1e-6 of the largest.
+    Ranks are 1 to grid^2. Patches that differ only by rounding share the mean of their ranks: sums that differ by no
+    more than 1e-6 of the sum of their magnitudes, or logits that differ by no more than 1e-6 of the largest.
 
     The authors first fine-tune their classifiers on images without patches, so that deletions stay in their domain;
     scores of a classifier that was not fine-tuned answer another question.
@@ -88,7 +88,7 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
     """
     patches = _patches(curves, grid)
     without = _without(curves, patches, grid, reference)
-    # The whole image's logit, which the drops start from, changes no rank.
+    # Drops are the whole image's logit minus these; subtracting from a constant changes no rank.
     scores = spearman(_sums(curves, patches, grid), -levels(without))
     return np.where(np.isnan(without).any(axis=1), np.nan, scores)
 

@@ -74,10 +74,10 @@ class Found:
     """The samples of a run that meet all three conditions.
 
     Attributes:
-        hits: (n,) in the order of the run's ids: 1 for these samples, 0 for others, NaN for those without all scores.
-        order: their positions, highest insertion first.
+        hits: (n,) in the order of the run's ids: 1 for these samples, 0 for others, NaN if a score is missing.
+        order: positions of these samples, highest insertion first.
         confidences: (n,), f_c.
-        least: what insertion must be above.
+        least: the limit that insertion must exceed.
     """
 
     hits: np.ndarray
@@ -94,7 +94,7 @@ def found_by(
     pointing_game: float = 0.5,
     insertion: float | None = None,
 ) -> Found:
-    """Return the samples that meet all conditions by two cells of an explainer; see `clever_hans`."""
+    """Return the samples that meet all conditions, given two cells of an explainer; see `clever_hans`."""
     confidences, right = _confidences(run)
     scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
     common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)

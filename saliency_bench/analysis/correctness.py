@@ -1,4 +1,4 @@
-"""Scores of the images that the classifier gets right, and of those that it gets wrong."""
+"""Compare scores of images that the classifier gets right with scores of images that it gets wrong."""
 
 import numpy as np
 
@@ -12,17 +12,20 @@ GROUPS = {True: "right", False: "wrong"}
 
 
 def by_correctness(run: RunData) -> Table:
-    """Return the mean of each cell over the images that are classified rightly, and over those that are not.
+    """Return the mean of each cell over the correctly classified images and over the misclassified ones.
 
-    Both have the intervals of any mean of scores. Images without a known label are in neither group. Values that are no
-    means of scores, and those of retraining metrics, which vary with the trainings too, have no row.
+    Both means have the usual intervals of a mean of scores. Images without a known label are in neither group. Cells
+    whose value is not a mean of scores, and those of retraining metrics, have no rows.
 
     Raises:
-        UserError: It is not known of any image whether it is classified rightly.
+        UserError: No image is known to be classified correctly or incorrectly.
     """
     right = run.predictions.get("correct", [])
     if all(known is None for known in right):
-        raise UserError(f"of no image of {run.folder} it is known whether it is classified rightly")
+        raise UserError(
+            f"{run.folder} has no image that is known to be classified correctly or incorrectly; use a run of a "
+            "labelled dataset"
+        )
     groups = {name: np.array([answer is known for answer in right]) for known, name in GROUPS.items()}
     codes = run.codes()
     cells: list[tuple] = []

@@ -77,7 +77,7 @@ def power_at(clusters: int, spread: float, wanted: float, alpha: float = ALPHA) 
 
 
 def _tails(critical: float, freedom: int, shift: float) -> float:
-    """Return P(|T| > critical) of a non-central t, by the chi that T is divided by.
+    """Return P(|T| > critical) of a non-central t, by integrating over the chi variable in its denominator.
 
     T = (Z + shift) / W with W^2 = chi^2(freedom) / freedom, so P(|T| > c) = E[Phi(shift - c W) + Phi(-shift - c W)].
     `stats.nct` returns NaN for many shifts of 5 and more.
@@ -92,7 +92,7 @@ def _tails(critical: float, freedom: int, shift: float) -> float:
 
 @cache
 def _legendre() -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights of a quadrature over [-1, 1]."""
+    """Return the nodes and weights of Gauss-Legendre quadrature over [-1, 1]."""
     return np.polynomial.legendre.leggauss(500)
 
 

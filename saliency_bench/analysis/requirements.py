@@ -1,12 +1,12 @@
 """Requirements of a run, as a gate for continuous integration asks them: "gradcam:saliency_miou>=0.3".
 
-A requirement may also compare two explainers of the run, "gradcam:saliency_miou>random": then the interval is that of
-the difference on the samples that both have, and the bound is 0.
+A requirement may also compare two explainers of the run: "gradcam:saliency_miou>random". It is then judged by the
+interval of their difference on the samples that both have, with the bound 0.
 
 A requirement fails only where the samples speak against it: the whole interval lies on the wrong side of the bound, or
-the paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing,
-and the requirement passes, unless undecided ones are to fail (`passes`). "Met" rests on an interval that outlasts rare
-failures (`intervals.outlasting_rare_scores`), as long as the range of the metric has an end on that side.
+the paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing:
+the requirement passes, unless `strict` makes undecided requirements fail (`passes`). "Met" requires an interval that
+allows for rare failures (`intervals.outlasting_rare_scores`), if the range of the metric is bounded on that side.
 
 Intervals are those of Holm's method (1979) over the requirements of one call: all m are judged by intervals of level
 1 - .05 / m; those that are decided are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
@@ -52,18 +52,18 @@ FORM = (
     "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3', or EXPLAINER:METRIC>EXPLAINER or "
     "<, for example 'gradcam:saliency_miou>random'"
 )
-POWER = 0.8  # with which the smallest violation in a line is found
+POWER = 0.8  # probability that the smallest violation printed in a line fails the requirement
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A bound on the mean of a cell, or on its difference to that of another explainer of the run.
+    """A bound on the mean of a cell, or on its difference from the mean of another explainer in the run.
 
     Attributes:
         names: explainer and metric with their options, joined by a colon.
-        at_least: whether it says >= or >, not <= or <.
-        bound: the number; 0 of a difference.
-        other: the other explainer; "" without one.
+        at_least: True for >= and >, False for <= and <.
+        bound: the number; 0 for a difference.
+        other: the other explainer; "" if there is none.
     """
 
     names: str
@@ -76,7 +76,7 @@ class Requirement:
         """Read "EXPLAINER:METRIC>=NUMBER" or "EXPLAINER:METRIC>EXPLAINER".
 
         Raises:
-            UserError: The text is no requirement.
+            UserError: The text is not a requirement.
         """
         match = re.fullmatch(r"\s*(.+?)\s*(>=|<=)\s*([^<>=]+?)\s*", text)
         if match is None and (compared := re.fullmatch(r"\s*(.+?:[^<>]+?)\s*([<>])\s*([^<>=\s][^<>]*?)\s*", text)):
@@ -102,9 +102,9 @@ class Checked:
     Attributes:
         requirement: what was asked for.
         cell: the cell it is about.
-        interval: by which it was judged; of the difference, where another explainer is named.
-        level: of the interval.
-        exact: whether that is Clopper and Pearson's, of scores of 0 and 1.
+        interval: the interval that decides the verdict; of the difference if another explainer is named.
+        level: confidence level of the interval.
+        exact: whether the interval is Clopper and Pearson's, for scores of 0 and 1.
         pair: the cell in an earlier run, first, and in this one.
     """
 
@@ -142,7 +142,7 @@ class Checked:
 
     @property
     def smallest_violation(self) -> float | None:
-        """Return by how much the mean must miss the bound for so many samples to fail it with 80 %; None: never."""
+        """Return the smallest violation that this many samples fail with 80 % probability; None if there is none."""
         if (ends := self.interval.ends) is None:
             return None
         value, (low, high), tail = self.interval.value or 0.0, self.cell.limits, (1 - self.level) / 2
@@ -160,7 +160,7 @@ class Checked:
         return found_violation(half, tail) if half > 0 and found_violation(half, tail) <= high - low else None
 
     def passes(self, strict: bool = False) -> bool:
-        """Return whether nothing speaks against the requirement; with `strict`, whether it is met."""
+        """Return whether the requirement has not failed or, with `strict`, whether it is met."""
         return self.verdict == MET if strict else self.passed
 
     def line(self, against: str) -> str:
@@ -181,11 +181,11 @@ class Checked:
         elif (violation := self.smallest_violation) is not None:
             text += f"; a violation by {_number(violation)} would fail in {100 * POWER:.0f} %"
         else:
-            text += "; no violation would surely fail with so few samples"
+            text += "; no violation would reliably fail with so few samples"
         limits = self.cell.limits
         needed = limits if self.requirement.other else limits[:1] if self.requirement.at_least else limits[1:]
         if self.verdict == MET and not all(map(isfinite, needed)):
-            text += f"; the range of {self.cell.metric_text} has no end, so rare failures are not ruled out"
+            text += f"; the range of {self.cell.metric_text} is unbounded, so rare failures are not ruled out"
         if self.pair is None:
             return text
         ends_of_pair = f" [{self.pair.low:+.3f}, {self.pair.high:+.3f}]" if isfinite(self.pair.low) else ""
@@ -216,19 +216,19 @@ class Checked:
 
 
 def found_violation(half: float, tail: float) -> float:
-    """Return by how much the mean must miss a bound so that `POWER` of the intervals lie beyond it.
+    """Return the distance of the mean from a bound at which `POWER` of the intervals lie entirely beyond the bound.
 
-    The half of the interval on the side of the bound is z(1 - tail) standard errors. The mean of the samples is another
-    z(.8) of them further from the bound: half (1 + z(.8) / z(1 - tail)).
+    The half of the interval on the side of the bound is z(1 - tail) standard errors wide. The mean has to be another
+    z(.8) standard errors further from the bound: half (1 + z(.8) / z(1 - tail)).
     """
     return half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, tail))
 
 
 def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
-    """Return `found_violation` of a share of n samples that is to be at least `bound`; None where none is found.
+    """Return `found_violation` of a share of n samples that is required to be at least `bound`; None if there is none.
 
-    It fails where `clopper_pearson` ends below the bound: up to so many hits, which `POWER` of the samples of a share p
-    do not exceed.
+    The requirement fails if the interval of `clopper_pearson` ends below the bound, which is the case up to a number of
+    hits. The violation is bound - p for the share p with which `POWER` of the samples do not exceed this number.
     """
     numbers = np.arange(n)
     hits = int(np.count_nonzero(special.betaincinv(numbers + 1, n - numbers, 1 - tail) < bound)) - 1
@@ -236,9 +236,10 @@ def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
 
 
 def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
-    """Return of how many samples a share has a Wilson interval with the first of two ends, or the second at 0 or 1.
+    """Return the sample size at which Wilson's interval of a share has the first of two ends.
 
-    (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2; 0 where neither end says it.
+    (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2. If the first end is 0, 1 or the mean
+    itself, the second end is used; the size is 0 if neither determines it.
     """
     z = t_quantile(inf, tail)
     sizes = [z**2 * end * (1 - end) / (end - mean) ** 2 for end in ends if 0 < end < 1 and end != mean]
@@ -246,11 +247,11 @@ def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
 
 
 def violation_of_share(bound: float, size: float, tail: float) -> float | None:
-    """Return `found_violation` of a mean in [0, 1] that is to be at least `bound`; None where none is found.
+    """Return `found_violation` of a mean in [0, 1] that is required to be at least `bound`; None if there is none.
 
-    Scores vary more or less as their mean moves, as 0/1 scores do: by m (1 - m) / size. Means up to
-    c = bound - z(1 - tail) sqrt(bound (1 - bound) / size) fail, and the mean of the samples is at most c in `POWER` of
-    the cases where the true mean is the lower end of Wilson's interval of c with z(.8).
+    The variance of the mean m is taken to be m (1 - m) / size, as for 0/1 scores, so it changes with the mean. Sample
+    means up to c = bound - z(1 - tail) sqrt(bound (1 - bound) / size) fail. The sample mean is at most c in `POWER` of
+    the cases if the true mean is the lower end of Wilson's interval of c with z(.8).
     """
     if not 0 < bound <= 1 or not size:
         return None
@@ -312,7 +313,7 @@ def _holm(
 
 
 def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: np.ndarray, tail: float) -> Estimate:
-    """Return the value of a cell, or its difference to another, with the interval that leaves `tail` on each side."""
+    """Return the value of a cell, or its difference from another, with the interval that leaves `tail` on each side."""
     if other is not None:
         return _difference(run, cell, other, codes, tail)
     if cell.aggregate:
@@ -328,7 +329,7 @@ def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: n
 
 
 def _is_share(run: RunData, cell: CellResult, estimate: Estimate) -> bool:
-    """Return whether a mean is a share: of single samples with scores of 0 and 1."""
+    """Return whether a mean is a share: all scores are 0 or 1, and each sample is its own cluster."""
     if cell.aggregate or cell.trainings or cell.limits != (0, 1) or estimate.clusters != estimate.n:
         return False
     scored = run.values[cell.cell_id]
@@ -337,7 +338,7 @@ def _is_share(run: RunData, cell: CellResult, estimate: Estimate) -> bool:
 
 
 def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.ndarray, tail: float) -> Estimate:
-    """Return a cell minus another one of its metric on their common samples."""
+    """Return a cell minus another cell of the same metric, on the samples that both have."""
     if not cell.aggregate:
         return paired_difference(run.values[cell.cell_id], run.values[other.cell_id], codes, cell.limits, tail)
     if (aggregate := aggregate_of(cell)) is None:
@@ -347,18 +348,18 @@ def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.nda
 
 
 def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResult | None:
-    """Return the cell that a requirement compares with. Raise UserError if there is none or too few common samples."""
+    """Return the cell that a requirement compares with. Raise UserError if it is missing or shares too few samples."""
     if not requirement.other:
         return None
     other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
     if other.cell_id == cell.cell_id:
-        raise UserError(f"{requirement}: both are the same explainer; name another one")
+        raise UserError(f"{requirement}: both sides name the same explainer; name another one")
     common = run.takes_part(cell) & run.takes_part(other)
     count = effective_clusters(np.bincount(run.codes()[common]))
     if count < INTERVAL_FROM:
         raise UserError(
-            f"{requirement}: both have scores for {int(count)} independent samples of {run.folder}, too few to pass or "
-            f"fail; an interval needs {INTERVAL_FROM}, raise --limit of the run"
+            f"{requirement}: the two explainers share {int(count)} independent samples of {run.folder}, too few to "
+            f"pass or fail; an interval needs {INTERVAL_FROM}, so raise --limit of the run"
         )
     return other
 

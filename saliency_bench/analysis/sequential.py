@@ -23,11 +23,12 @@ The bets are those of Waudby-Smith & Ramdas, "Estimating means of bounded random
 For how far a candidate is behind the best: all margins m at once, `behind` is the greatest m for which the wealth with
 margin m reaches K / level. All these bounds hold together with probability 1 - level.
 
-Whether a method is better than the baselines, maps that ignore the network, is a question of its own: a baseline may
-have been dropped against another leader. So each method j also bets against each baseline k, on all clusters of which
-both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). "j beats every baseline" is said where each of
-these wealths reaches J / level for J methods: by the same argument it is wrong with a chance of at most `level`,
-whichever method the data have chosen, and also for clusters that come after the race (`Race.beats`).
+The race alone does not show that its winner beats the baselines, which are maps that ignore the network: they may have
+been dropped in favour of another leader. So each method j also bets against each baseline k, on all clusters in which
+both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method j is reported to beat every baseline if
+each of these wealths reaches J / level, for J methods. By the same argument, the report is wrong with a probability of
+at most `level`. This holds whichever method the data select, and also for clusters that come after the race
+(`Race.beats`).
 
 Scores without bounds have no `span`: they are replaced by which of two is better, the sign of the difference (span 1),
 so that "ahead" then means: better on more samples than it is worse.
@@ -151,12 +152,14 @@ class Race:
         return self._drop(leader, second, seen)
 
     def duel(self, scores: Mapping[str, np.ndarray], codes: np.ndarray, baselines: Set[str]) -> None:
-        """Let each method bet against each baseline on samples that both have and none of their bets has seen.
+        """Update the bets of each method against each baseline with new samples, which no bet has seen yet.
+
+        Samples without a score of both are skipped.
 
         Args:
-            scores: as of `look`.
-            codes: as of `look`.
-            baselines: those of the candidates that ignore the network.
+            scores: as in `look`.
+            codes: as in `look`.
+            baselines: the candidates that ignore the network.
         """
         clusters = int(codes.max(initial=-1)) + 1
         for method in scores.keys() - baselines:
@@ -168,7 +171,7 @@ class Race:
                 bets.add(leads, sums_by_cluster(common.astype(float), codes, clusters))
 
     def beats(self, method: str, baselines: Set[str]) -> bool:
-        """Return whether a method is shown to be better than every one of these baselines."""
+        """Return whether a method is shown to be better than each of these baselines."""
         methods = sum(name not in baselines for name in self.names)
         nothing = _Bets()
         wealth = (

@@ -43,7 +43,7 @@ class Table:
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def latex(self, note: str = "") -> str:
-        """Return LaTeX with the rules of the package booktabs, and a note below them."""
+        """Return LaTeX with the rules of the package booktabs and, if given, a note below them."""
         header, *rows = [" & ".join(map(latex, row)) + r" \\" for row in self.texts()]
         numbers = (all(not isinstance(row[index], str) for row in self.rows) for index in range(len(self.header)))
         columns = "".join("r" if is_number else "l" for is_number in numbers)

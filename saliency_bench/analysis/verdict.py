@@ -21,8 +21,8 @@ NO_CHANCE = "This run has no random baseline, so it does not show what an uninfo
 CONTROLLED = (
     "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
 )
-# By simulation (docs/numbers.md): (more explainers than, fewer independent samples than, % of false differences). All
-# others stay near 7 %.
+# From simulations (docs/numbers.md): (more explainers than, fewer independent samples than, % of runs with a false
+# difference). All other cases stay near 7 %.
 MANY_SHAPES = ((40, 500, 12), (10, 200, 12), (40, inf, 8))
 BEST = {
     True: "Best (none significantly better, and better than every baseline)",
@@ -237,7 +237,7 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 
 
 def many_shapes(explainers: int, samples: float) -> list[str]:
-    """Return the warning that so many explainers on so few independent samples may share a higher error rate, or []."""
+    """Return [a warning] if the error rate is higher for this many explainers and independent samples, else []."""
     lines = [
         f"It may reach {percent} % where more than {many} explainers with scores of different shapes (rare events "
         f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."

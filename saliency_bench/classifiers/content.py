@@ -329,7 +329,7 @@ class ContentHasher:
         """Yield the keys and values of a mapping, in their order."""
         try:
             items = list(value.items())
-        except Exception:  # raised by configs with missing required entries
+        except Exception:  # for example, a config that lacks required entries
             yield from self._reduced(value)
             return
         pairs = []

@@ -128,7 +128,7 @@ class RunContext:
         folder: the folder in `out` of what the classifier says.
         plans: of the metrics that ask for partners; none before all samples are predicted.
         retraining: what networks are retrained on.
-        misfits: {explainer that the network does not fit: the reason}; these are not among `explainers`.
+        misfits: {explainer that does not fit the network: the reason}; these are not among `explainers`.
     """
 
     spec: RunSpec

@@ -38,9 +38,9 @@ class Explained:
         faults: {index in the batch: what is wrong with its map}.
         passes: images that went through the classifier.
         halved: how often a batch was halved because it did not fit in memory.
-        reliability: of each map, as `MadeMaps` has it.
-        draws: that each map averages.
-        cells: that they were enlarged from, as `MadeMaps` has it.
+        reliability: reliability of each map, as in `MadeMaps`.
+        draws: number of random draws that each map averages, as in `MadeMaps`.
+        cells: (height, width) of the maps before enlargement, as in `MadeMaps`.
     """
 
     maps: Maps | None = None
@@ -53,13 +53,13 @@ class Explained:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return what part files say of the maps: what they were enlarged from, and whether a value is negative."""
+        """Return what part files store about the maps: their size before enlargement and any negative values."""
         if self.maps is None:
             return {}
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
 
     def reliability_of(self, index: int | None) -> float | None:
-        """Return how reliable the map of a sample of the batch is; None where there is no map or that is not known."""
+        """Return the reliability of the map of a sample in the batch; None if it is unknown or there is no map."""
         return None if index is None or self.maps is None or index in self.faults else self.reliability[index]
 
 

@@ -106,18 +106,18 @@ class Run:
     def check(
         self, *requirements: str, against: "Run | str | Path | None" = None, strict: bool = False
     ) -> "pd.DataFrame":
-        """Return a row per requirement, as `saliency-bench check` judges them, all together.
+        """Return a row per requirement, judged together as by `saliency-bench check`.
 
             run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
 
         Args:
             *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
-            against: an earlier run, in which no explainer of these may be better.
+            against: an earlier run; a requirement fails if its explainer was better in that run.
             strict: whether an undecided requirement fails.
 
         Raises:
-            UserError: A text is no requirement, there is no such score, it rests on too few samples, or the runs cannot
-                be compared.
+            UserError: A text is not a requirement, a score does not exist or rests on too few samples, or the runs
+                cannot be compared.
         """
         import pandas as pd
 
@@ -133,8 +133,8 @@ class Run:
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
 
-        `best` is as in the printed table: `beats_baselines` is None where the run has no baseline to compare with.
-        `rare_failures` says that the interval is wider because the samples do not rule out rare failures.
+        `best` is as in the printed table. `beats_baselines` is None if the run has no baseline to compare with.
+        `rare_failures` is True if the interval is wider because the samples do not rule out rare failures.
         A number that is not known is NaN: no value where no sample has a score, no rank for a baseline or few samples.
         Your own function has one row per version, as text in `explainer_version` or `metric_version`; `cell_id` is that
         of the records. `reliability` is the median over the maps of an explainer that averages random draws.
@@ -167,7 +167,7 @@ class Run:
         return pd.DataFrame(columns).astype(kinds)
 
     def by_correct(self) -> "pd.DataFrame":
-        """Return the means over the images that the classifier gets `right`, and over those that it gets `wrong`.
+        """Return the mean scores of images that the classifier gets `right` and of images that it gets `wrong`.
 
         Returns:
             A row per explainer, metric and group of `images`: `value`, its 95 % interval `low` to `high`, and `n`.

@@ -270,7 +270,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy of a softmax or, where images have several classes, of each logit's sigmoid.
 
     Raises:
-        UserError: The logit of a label is minus infinity, which no training changes.
+        UserError: The logit of a label is minus infinity, which training cannot change.
     """
     of_labels = logits.gather(1, labels[:, None]) if labels.ndim == 1 else logits[labels > 0]
     if of_labels.isneginf().any():

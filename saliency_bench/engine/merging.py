@@ -92,7 +92,7 @@ def merge(context: RunContext, parts: Parts) -> None:
     of_maps: dict[str, pa.Table] = {}
 
     def cells() -> Iterator[pa.Table]:
-        """Yield the records of each cell, and keep what its rows say of the maps."""
+        """Yield the records of each cell, and collect the reliability of its maps."""
         for key, rows in _rows_of_cells(parts.scores, parts.cells):
             shown = _shown(context, key, rows, parts.shown)
             _keep_reliability(of_maps, key, shown, samples["image_id"])
@@ -107,15 +107,15 @@ def merge(context: RunContext, parts: Parts) -> None:
 
 
 def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
-    """Keep what the rows of a cell say of its explainer's maps, if they know more than other cells of it.
+    """Store the reliability of an explainer's maps from the rows of a cell, if they cover more maps than stored rows.
 
-    Cells that an earlier version has computed know nothing of their maps.
+    Cells computed by an earlier version have no reliability.
 
     Args:
-        of_maps: {explainer id: rows of `records.RELIABILITY`}; it is changed.
+        of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
         key: the cell.
-        rows: of its samples.
-        ids: of the images of the run.
+        rows: rows of the cell's samples.
+        ids: ids of the images of the run.
     """
     rows = rows.filter(pc.is_valid(rows["draws"]))
     before = of_maps.get(key.explainer_id)
@@ -171,7 +171,7 @@ def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
 
 
 def _shown(context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray) -> pa.Table:
-    """Return the rows of a cell in the part files whose samples have records, which `shown` says of each of the run.
+    """Return the rows of a cell in the part files, for samples that have records: `shown` is Bool, one per sample.
 
     Raises:
         UserError: A sample has no rows.
@@ -185,7 +185,7 @@ def _shown(context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray
 
 
 def _cell(context: RunContext, key: CellKey, table: pa.Table, samples: dict[str, pa.Array]) -> pa.Table:
-    """Return the records of a cell of its rows in the part files; `samples` are as `_samples` returns them."""
+    """Return the records of a cell from its rows in the part files; `samples` is the result of `_samples`."""
     positions = table[POSITION]
     of_cell = {
         "cell_id": key.cell_id,

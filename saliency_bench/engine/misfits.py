@@ -1,4 +1,4 @@
-"""Explainers that a network does not fit are left out of a run before it begins, by name and with the reason."""
+"""Leave explainers that do not fit the network out of a run before it starts, and report each with the reason."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -17,18 +17,18 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Group, agreed
 
-COUNTS = ("steps", "samples", "masks")  # options that say how much is spent on a map
+COUNTS = ("steps", "samples", "masks")  # options that set how much is spent on a map
 
 
 def check_fits(explainer: Explainer, classifier: Classifier, images: Images, target: Target) -> None:
-    """Explain an image as cheaply as an explainer of the package can.
+    """Check that an explainer of the package fits the network, by explaining an image as cheaply as possible.
 
     Raises:
         UserError: The network or an option, such as a layer, does not fit.
     """
     if explainer.declaration.needs in ("outputs", "nothing") or not is_ours(explainer.function):
         return
-    if "outputs" in explainer.declaration.needs:  # a pass for each channel of the layer that Grad-CAM reads in one
+    if "outputs" in explainer.declaration.needs:  # one pass per channel; Grad-CAM reads the layer in one pass
         explainer = load_explainer("gradcam", layer=dict(explainer.options)["layer"])
     few = tuple((name, 2 if name in COUNTS and value is not None else value) for name, value in explainer.options)
     with torch.no_grad():
@@ -42,18 +42,18 @@ def check_contrast(context: RunContext) -> None:
     weighted = next((item for item in context.explainers if item.ignores_against), None)
     if is_contrast and weighted is not None:
         raise UserError(
-            f"{weighted} explains a class against all others, not against those that --target {rule.name} names; take "
-            "on=logit, or a target that is no contrast"
+            f"{weighted} explains a class against all others, not against the classes that --target {rule.name} names; "
+            "use on=logit, or a target that is not a contrast"
         )
 
 
 def without_misfits(context: RunContext, group: Group) -> RunContext:
-    """Return the run without explainers that the network does not fit, after a message about each.
+    """Return the run without explainers that do not fit the network, and print a warning about each of these.
 
-    The main process decides. An explainer with cells in the folder has fitted before and is not tried again.
+    The main process decides. Explainers with cells in the folder have fitted before and are not tried again.
 
     Raises:
-        UserError: No explainer fits, or one does not and the run is strict; or see `check_contrast`.
+        UserError: No explainer except baselines fits, or one does not and the run is strict; or see `check_contrast`.
     """
     check_contrast(context)
     misfits = agreed(group, lambda: _misfits(context))
@@ -76,7 +76,7 @@ def _misfits(context: RunContext) -> dict[str, str]:
         return {}
     misfits: dict[Explainer, str] = {}
     for explainer in asking:
-        with suppress(Exception):  # an error with one image only is noted beside its score
+        with suppress(Exception):  # errors that concern one image only are recorded with its score
             try:
                 check_fits(explainer, context.classifier, image, predicted)
             except UserError as error:

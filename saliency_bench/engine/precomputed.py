@@ -140,7 +140,7 @@ def file_of(image_id: str, position: int) -> str:
 def quoted_id(image_id: str) -> str:
     """Return an image's id, quoted so that it cannot lead out of a folder; "" for one too long for a file."""
     quoted = quote(image_id, safe="")
-    quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # no option of a command, nor a formula
+    quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # could be read as an option or formula
     return quoted if len(quoted) <= 200 and not quoted.startswith(".") else ""
 
 

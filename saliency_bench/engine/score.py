@@ -162,7 +162,7 @@ def rows_of(
         samples: of the chunk.
         terms: the target of each sample that could be read.
         scores: of those that could be read; None if there are none.
-        explained: the maps, of which each row of a score says how reliable they are.
+        explained: the maps; each row of a score includes the reliability of its map.
     """
     classes, chunk = context.classifier.labels, samples.chunk
     index_of = {position: index for index, position in enumerate(chunk.readable)}

@@ -145,7 +145,7 @@ def _needed(answer: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def _between(answer: dict[str, Any]) -> str:
-    """Return how few and how many images it may be, if the differences so far are two standard errors off."""
+    """Return the range of images needed if the differences so far are off by up to two standard errors."""
     least, most = answer["images_at_least"], answer["images_at_most"]
     low = rounded(least) if least is not None else "fewer"
     high = rounded(most) if most is not None and most <= MOST_IMAGES else "any number"
@@ -153,7 +153,7 @@ def _between(answer: dict[str, Any]) -> str:
 
 
 def rounded(images: int) -> str:
-    """Return a number of images with two digits, which is more than is known of it."""
+    """Return a number of images rounded to two digits; it is known less precisely than that."""
     return count(int(float(f"{images:.2g}")))
 
 

@@ -122,9 +122,10 @@ def mean_plot(run: RunData, column: Column) -> str:
 
 
 def rank_plot(run: RunData, column: Column) -> str:
-    """Return SVG of the ranks that each explainer may have by a metric; "" where none is ranked.
+    """Return SVG of the ranks that each explainer may have by a metric; "" if none is ranked.
 
-    Bars that share no rank are explainers that the test has told apart, as lines do in critical-difference diagrams.
+    Explainers whose bars share no rank are significantly different, as if no line joined them in a critical-difference
+    diagram.
     """
     cells = sorted(
         ((row, cell) for row, cell in run.cells_of_column(column) if cell.rank), key=lambda pair: pair[1].rank or (0, 0)

@@ -19,7 +19,7 @@ from saliency_bench.results.summary import notes as notes_of
 NONE = "–"
 MINUS = "\N{MINUS SIGN}"
 MOST_PAIRS = 600  # on a page; all are in summary.json
-MARGIN = 0.05  # of the range of a bounded score, within which a difference is called small
+MARGIN = 0.05  # explainers whose difference is within this share of a bounded score's range are called alike
 FUNCTION = "A Python function that was passed to this run."
 UNKNOWN = "Not known to the version of saliency-bench that made this page."
 SOFTWARE = """@software{saliency_bench,
@@ -162,11 +162,11 @@ def against_baselines(run: RunData) -> list[dict]:
 
 
 def alike(run: RunData, pair: Against) -> str:
-    """Say that a difference that was not found is small, where its whole interval lies within a margin; else "".
+    """Return "alike within ±MARGIN" for a pair without a significant difference and a narrow interval, else "".
 
-    The margin is `MARGIN` of the range of the scores; those without two ends have none. An interval of 95 % within it
-    is two one-sided tests at 2.5 %: of pairs whose true difference is the margin, one in forty is said to be alike, but
-    for differences made of rare failures (docs/numbers.md).
+    The whole interval must lie within the margin, which is `MARGIN` of the range of the scores; unbounded scores have
+    no margin. A 95 % interval within it is two one-sided tests at 2.5 %: of pairs whose true difference is the margin,
+    one in forty is called alike, except for differences caused by rare failures (docs/numbers.md).
     """
     contrast = pair.contrast
     low, high = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
@@ -250,7 +250,7 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return which explainers were left out, and what must be known about the values of a metric, with a full stop."""
+    """Return the explainers that were left out and the notes on the values of metrics, each with a full stop."""
     return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 

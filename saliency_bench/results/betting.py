@@ -1,13 +1,13 @@
-r"""Bounds of a mean that hold for scores of any shape, by bets on every lower mean (Waudby-Smith and Ramdas, 2024).
+r"""Bounds on a mean that hold for scores of any shape, by betting against lower means (Waudby-Smith and Ramdas, 2024).
 
-Scores v >= 0 come in clusters, with sums S_c and n_c samples, of which N is the greatest. Against the claim that their
-mean is m, a bet b wins
+Scores v >= 0 come in clusters c with sums S_c and n_c samples; N is the largest n_c. A bet b against the claim that
+their mean is m yields the wealth
 
     W_b(m) = product over clusters (1 + b Y_c),    Y_c = (S_c - m n_c) / (N m) >= -1
 
-If the mean is at most m, each factor has an expectation of at most 1, so that the weighted sum over `BETS` exceeds
-1 / tail with a chance of at most `tail` (Markov). The lower bound is the greatest m that the sample refutes in this
-way. Nothing is assumed of the scores but that clusters are drawn independently and no score is below 0.
+If the mean is at most m, each factor has an expectation of at most 1. The weighted sum over `BETS` therefore exceeds
+1 / tail with a probability of at most `tail` (Markov). The lower bound is the greatest m that the sample refutes in
+this way. The only assumptions are that clusters are drawn independently and that no score is below 0.
 
 "Estimating means of bounded random variables by betting", JRSS B 86, section 5 and appendix (a mixture of constant
 bets); `analysis/sequential.py` drops candidates by the same bets.
@@ -27,12 +27,12 @@ def log_wealth(scaled: np.ndarray) -> float:
 
 
 def lower_bound(sums: np.ndarray, counts: np.ndarray, tail: float) -> float:
-    """Return a number that the mean of scores of at least 0 is below with a chance of at most `tail`.
+    """Return a lower bound on the mean of non-negative scores that fails with a probability of at most `tail`.
 
     Args:
-        sums: (C,) the sum of the scores of each cluster.
-        counts: (C,) its samples; clusters without samples do not count.
-        tail: the chance that the bound does not hold.
+        sums: (C,) sum of the scores of each cluster.
+        counts: (C,) number of samples of each cluster; clusters without samples are ignored.
+        tail: greatest probability that the mean is below the bound.
     """
     sums, counts = sums[counts > 0], counts[counts > 0]
     low, high = 0.0, float(sums.sum() / counts.sum())

@@ -37,7 +37,7 @@ Cell = TypeVar("Cell", bound="CellResult")
 Count = Annotated[int, Field(ge=0, le=2**53)]  # whole numbers that JSON, floats and tables hold exactly
 Rank = Annotated[int, Field(ge=1)]
 BEST_FROM = 0.95  # of the samples must be scored
-UNCOMPARED = "not compared with a baseline"  # beside "best", in a run without baselines
+UNCOMPARED = "not compared with a baseline"  # follows "best" in a run without baselines
 
 
 class StrictModel(BaseModel):
@@ -47,7 +47,7 @@ class StrictModel(BaseModel):
 
 
 FEWEST_TRAININGS = 5  # with fewer a score is marked, and its explainer is not ranked
-RARE = "rare failures possible"  # how an interval is marked that was widened for them
+RARE = "rare failures possible"  # mark of an interval that was widened for them
 FEW = 20  # effective clusters; with fewer an interval is marked
 
 
@@ -231,7 +231,7 @@ class CellResult(Interval, CellKey):
 
     @property
     def best_mark(self) -> str:
-        """Return how it is marked where it is best."""
+        """Return the mark of this cell if it is best."""
         return "best" if self.beats_baselines else f"best ({UNCOMPARED})"
 
     @property
@@ -289,7 +289,7 @@ def of_samples(cells: Sequence[Cell]) -> list[Cell]:
 def best(cells: Iterable[CellResult]) -> frozenset[str]:
     """Return the ids of the cells to mark as best, by each metric for which any two explainers differ.
 
-    Without a ranked baseline in the run, they are best among each other only (`CellResult.best_mark`).
+    Without a ranked baseline in the run, cells are only compared with each other (`CellResult.best_mark`).
     """
     return frozenset(
         cell.cell_id
@@ -302,10 +302,11 @@ def best(cells: Iterable[CellResult]) -> frozenset[str]:
 
 
 def is_best(rank: RankSet, scored: float, beats_baselines: bool | None) -> bool:
-    """Return whether an explainer that looks at the network is best where any two explainers differ.
+    """Return whether an explainer other than a baseline is best, given that any two explainers differ.
 
-    None is significantly better; it is significantly better than every baseline, since a map that ignores the network
-    would do otherwise; and nearly all samples are scored, so that no explainer is best by leaving out what is hard.
+    Three conditions must hold. No explainer is significantly better. It is significantly better than every baseline,
+    as otherwise a map that ignores the network would do. Nearly all samples are scored, so that no explainer is best by
+    leaving out hard samples.
     """
     return rank is not None and rank[0] == 1 and scored >= BEST_FROM and beats_baselines is not False
 

@@ -83,7 +83,7 @@ class ProvenanceFacts(Facts):
 
 
 class MapFacts(Facts):
-    """The maps of an explainer."""
+    """Facts about the maps of an explainer."""
 
     cells: list[Count] | None
     negative: bool

@@ -11,9 +11,9 @@ The methods were chosen by simulation (`benchmarks/statistics.py` prints their c
 Standard errors are those of the jackknife that leaves out one cluster at a time. Clusters of uneven size and rare
 scores make them vary more than C - 1 degrees of freedom say, so Student's t has Satterthwaite's (`cluster_error`).
 
-All of these trust the spread of the sample. Where up to 5 % of very different scores, of which the sample happens to
-show none, would move the mean out of the interval, it is widened to bounds that hold for scores of any shape
-(`outlasting_rare_scores`), and says so.
+All of these rely on the spread of the sample, which may by chance contain none of a few very different scores. If up to
+5 % of such scores would move the mean out of the interval, the interval is widened to bounds that hold for scores of
+any shape (`outlasting_rare_scores`), and is marked.
 
 Not included: the explainer's seed, the model's training, the choice of datasets.
 """
@@ -35,8 +35,8 @@ DRAWS = 2000
 INTERVAL_FROM = 10  # effective clusters; with fewer a value stands alone
 APPROXIMATE_BELOW = 500  # clusters of an unbounded score
 TAIL = 0.025
-RARE_SHARE = 0.05  # of scores at the far end of the range, which few samples may not show; more of them seldom hide
-RARE_TAILS = 4  # that many tails is the chance to see none of these scores: one in ten for an interval of 95 %
+RARE_SHARE = 0.05  # largest share of unseen scores at the far end of the range; a larger one seldom stays unseen
+RARE_TAILS = 4  # the chance to see none of these scores, in tails: one in ten for an interval of 95 %
 EQUAL = 1e-12  # of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
@@ -190,22 +190,22 @@ def outlasting_rare_scores(
     estimate: Estimate, values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], error: float,
     tail: float = TAIL, reach: tuple[float, float] | None = None,
 ) -> Estimate:  # fmt: skip
-    """Return an estimate whose interval also holds if the samples happen to show none of a few very different scores.
+    """Return an estimate whose interval also holds if the samples happen to miss a few very different scores.
 
-    Let a share p of all scores lie at an end of the range. N independent samples show none of them with the chance
-    (1 - p)^N; p is where this is `RARE_TAILS` tails, and at most `RARE_SHARE`. If it moves the mean out of the
-    interval, the samples cannot rule it out, and the end of the interval is the betting bound (`betting.lower_bound`)
-    where that is further away. N is s^2 / se^2 for scores of variance s^2: n where samples are their own clusters, and
-    no less than the effective clusters. An end of the range that is infinite has no bound.
+    Let a share p of all scores lie at an end of the range. N independent samples contain none of them with probability
+    (1 - p)^N. p is chosen so that this is `RARE_TAILS` tails, but is at most `RARE_SHARE`. If such a share moves the
+    mean out of the interval, the samples cannot rule it out. The end of the interval is then the betting bound
+    (`betting.lower_bound`), if that is further away. N is s^2 / se^2 for scores of variance s^2: n if each sample is
+    its own cluster, and at least the number of effective clusters. An infinite end of the range has no bound.
 
     Args:
-        estimate: with its interval.
-        values: (n,) the scores.
-        codes: (n,) the cluster of each.
+        estimate: estimate with its interval.
+        values: (n,) scores.
+        codes: (n,) cluster of each score.
         limits: (low, high) of a score; either may be infinite.
-        error: the standard error se of the mean.
-        tail: as of `interval`.
-        reach: where the share p is assumed to lie instead, within `limits`.
+        error: standard error se of the mean.
+        tail: as in `interval`.
+        reach: (low, high), where the share p is assumed to lie instead of at an end; within `limits`.
     """
     value, (low, high), (far_low, far_high) = estimate.value, limits, reach or limits
     independent = min(float(values.var(ddof=1)) / error**2, estimate.n) if error > 0 else 0.0
@@ -250,7 +250,7 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
 def difference(matched: Matched, first: int, second: int, tail: float = TAIL) -> Estimate:
     """Return the mean of first minus second on their common samples, +- t se, as `cluster_error` has them.
 
-    It is not corrected for multiple comparisons, and trusts the spread of the differences, unlike `paired_difference`.
+    It is not corrected for multiple comparisons. Unlike `paired_difference`, it relies on the differences' spread.
     """
     left, right, counts = matched.pair(first, second)
     sums = matched.columns[left] - matched.columns[right]
@@ -268,11 +268,11 @@ def difference(matched: Matched, first: int, second: int, tail: float = TAIL) ->
 def paired_difference(
     first: np.ndarray, second: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL
 ) -> Estimate:
-    """Return `difference` of scores (n,) within `limits`, whose interval outlasts rare scores of either.
+    """Return `difference` of scores (n,) within `limits`, with an interval that also holds if either fails rarely.
 
-    A rare failure is a sample on which one of the two scores an end of the range, and the other as it does on average;
-    it decides whether the interval is widened. The bound then is that of differences anywhere within the range's width
-    on either side of 0. Samples that either misses do not count.
+    A rare failure is a sample on which one of the two scores an end of the range and the other its mean. Such failures
+    decide whether the interval is widened. The wider bound allows differences anywhere within the range's width on
+    either side of 0. Samples without both scores are skipped.
     """
     differences = first - second
     rows = np.isfinite(differences)

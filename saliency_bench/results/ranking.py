@@ -90,13 +90,13 @@ def read_contrasts(content: object) -> list[Contrast]:
 
 @dataclass(frozen=True)
 class Standing:
-    """The rank set of a cell, or why it has none, and the share of samples that it has scored.
+    """Rank set of a cell, its share of scored samples and its comparison with baselines.
 
     Attributes:
-        rank: as of `rank_sets`.
-        unranked: why there is none.
-        scored: share of the samples.
-        beats_baselines: as of `beat_baselines`.
+        rank: as in `rank_sets`; None if the cell is not ranked.
+        unranked: the reason why the cell has no rank; None if it has one.
+        scored: share of the samples that the cell has scores for.
+        beats_baselines: as in `beat_baselines`.
     """
 
     rank: tuple[int, int] | None
@@ -386,11 +386,11 @@ def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
 def beat_baselines(
     names: Sequence[str], baselines: Set[str], decided: Iterable[tuple[str, str]]
 ) -> dict[str, bool | None]:
-    """Return {name: whether it is significantly better than every baseline among these; None without a baseline}.
+    """Return {name: whether it is significantly better than every ranked baseline, or None without such a baseline}.
 
     Args:
-        names: all that have ranks.
-        baselines: those that ignore the network; other names of this set do not matter.
+        names: all ranked names.
+        baselines: names of baselines, which ignore the network; those that are not in `names` are ignored.
         decided: (the better, the worse) of each significant pair.
     """
     won, others = set(decided), [name for name in names if name in baselines]

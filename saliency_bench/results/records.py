@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-# How reliable each map is of an explainer that averages random draws: a row per sample.
+# Reliability of the maps of explainers that average random draws: a row per explainer and sample.
 RELIABILITY = pa.schema(
     [
         ("explainer_id", pa.string()),
@@ -50,7 +50,7 @@ RELIABILITY = pa.schema(
 )
 OF_MAP = [RELIABILITY.field(name) for name in ("reliability", "draws")]
 
-# What a part file holds of both; the rest is the same for all rows of a cell or of a sample.
+# Columns of both tables that a part file holds; the others are the same for all rows of a cell or of a sample.
 STORED = pa.schema(
     [(POSITION, pa.int64()), *(SCHEMA.field(name) for name in ("target", "part", "value", "reason")), *OF_MAP]
 )
@@ -80,7 +80,7 @@ def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
 
 
 def stored(rows: pa.Table) -> pa.Table:
-    """Return rows of a part file with all columns of `STORED`; a file of an earlier version lacks those of the map."""
+    """Return rows of a part file with all columns of `STORED`; files of an earlier version get nulls in `OF_MAP`."""
     for column in OF_MAP:
         if column.name not in rows.column_names:
             rows = rows.append_column(column, pa.nulls(len(rows), column.type))

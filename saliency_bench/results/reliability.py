@@ -1,4 +1,4 @@
-"""How reliable the maps of explainers are that average random draws: the median over samples, and draws for more."""
+"""Reliability of maps that average random draws: the median over samples, and how many draws would raise it."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -11,19 +11,19 @@ from pydantic import Field
 
 from saliency_bench.results.cell import CellKey, Count, StrictModel, explainer_names
 
-LOW = 0.8  # below it an explainer is marked
-GOAL = 0.9  # that the stated number of draws reaches
-MOST = 1e9  # draws; more than these are not stated
+LOW = 0.8  # an explainer with a lower reliability is marked
+GOAL = 0.9  # reliability that the stated number of draws would reach
+MOST = 1e9  # largest number of draws that is stated
 FILE = "reliability.parquet"
 
 
 class Reliability(StrictModel):
-    """How reliable the maps of an explainer are.
+    """Reliability of the maps of an explainer.
 
     Attributes:
-        median: of the reliability of the maps (`maps.reliability`).
-        n: maps of which it is known.
-        draws: that each map averages.
+        median: median reliability of the maps (`maps.reliability`).
+        n: number of maps whose reliability is known.
+        draws: number of draws that each map averages.
     """
 
     median: Annotated[float, Field(ge=0, le=1)]
@@ -32,12 +32,12 @@ class Reliability(StrictModel):
 
     @property
     def is_low(self) -> bool:
-        """Return whether other draws would give quite another map."""
+        """Return whether other draws would give a clearly different map."""
         return self.median < LOW
 
     @property
     def wanted(self) -> int | None:
-        """Return how many draws would reach `GOAL`; None where they are reached, or no number can be told.
+        """Return how many draws would reach `GOAL`; None if it is reached already or no number can be stated.
 
         By the formula of Spearman and Brown, k times the draws have the reliability k R / (1 + (k - 1) R).
         """
@@ -56,13 +56,13 @@ class Reliability(StrictModel):
 
 
 def rounded(count: int) -> int:
-    """Return a number of draws with two digits, rounded up: the median that it follows from is no more exact."""
+    """Return a number of draws rounded up to two digits; the median it is computed from is no more precise."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 
 
 def reliabilities(folder: Path) -> dict[str, Reliability]:
-    """Return {explainer id: how reliable its maps are} of a run; {} where no explainer averages random draws."""
+    """Return {explainer id: reliability of its maps} of a run; {} if no explainer averages random draws."""
     if not (path := folder / FILE).is_file():
         return {}
     table = pq.read_table(path, columns=["explainer_id", "reliability", "draws"])
@@ -78,12 +78,12 @@ def reliabilities(folder: Path) -> dict[str, Reliability]:
 
 
 def read_reliability(summary: Mapping[str, Any]) -> dict[str, Reliability]:
-    """Return {explainer id: how reliable its maps are} of a summary; those of earlier versions have none."""
+    """Return {explainer id: reliability of its maps} from a summary; {} for summaries of earlier versions."""
     return {key: Reliability.model_validate(about) for key, about in summary.get("reliability", {}).items()}
 
 
 def reliability_line(summary: Mapping[str, Any], cells: Sequence[CellKey]) -> str:
-    """Return the line below a table about maps that average random draws; "" where there are none."""
+    """Return the line below a table about the reliability of maps that average random draws; "" if there are none."""
     known, names = read_reliability(summary), explainer_names(cells)
     listed = ", ".join(f"{name} {known[key]}" for key, name in names.items() if key in known)
     return f"Reliability of maps that average random draws, median: {listed}" if listed else ""

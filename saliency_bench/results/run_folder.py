@@ -159,7 +159,7 @@ class RunData:
 
     @cached_property
     def reliability(self) -> dict[str, Reliability]:
-        """Return {explainer id: how reliable its maps are}, of those that average random draws."""
+        """Return {explainer id: reliability of its maps} for explainers that average random draws."""
         return read_reliability(self.summary)
 
     @cached_property
@@ -262,10 +262,10 @@ def read_run(folder: Path) -> RunData:
 
 
 def _ranked_anew(run: RunData) -> RunData:
-    """Return a run whose ranks and comparisons another version of the test made, with those of this one."""
+    """Return a run of another version of the paired test with its ranks and comparisons recomputed by this version."""
     contrasts, standings = compare(run.cells, run.values, run.codes(), run.summary["seed"], run.parts)
     cells = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in run.cells]
-    complain(f"{run.folder}: another version of the paired test made its ranks; they are computed anew here")
+    complain(f"{run.folder} was ranked by another version of the paired test; its ranks are recomputed here")
     return replace(run, cells=cells, summary=run.summary | {"comparisons": as_json(contrasts), "rank_test": TEST})
 
 

@@ -193,12 +193,12 @@ def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
 
 
 def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, ForwardPasses], int, dict[str, dict]]:
-    """Return what part files say, over whole chunks.
+    """Return statistics that part files hold, summed over whole chunks.
 
     Returns:
-        ({cell id: forward passes}, how often a batch was halved to fit into memory, {explainer id: "cells" (height,
-        width) that its maps were enlarged from or None, and whether one is "negative" somewhere}). Maps that an earlier
-        version has made are not among the last.
+        ({cell id: forward passes}, how often a batch was halved to fit into memory, {explainer id: {"cells": (height,
+        width) of its maps before enlargement or None, "negative": whether a map has negative values}}). The last one
+        lacks maps that were made by an earlier version.
     """
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
@@ -352,14 +352,15 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
 
 
 def misfits(summary: dict) -> list[str]:
-    """Return a line about each explainer that was left out, because the network does not fit it."""
+    """Return a line about each explainer that was left out because it does not fit the network."""
     return [f"left out: {name} ({reason.partition(';')[0]})" for name, reason in summary.get("misfits", {}).items()]
 
 
 def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
-    """Return the line below a run's table about its maps: what they explain, their size and whether they have a sign.
+    """Return the line below a run's table about its maps: what they explain, their size and whether they are signed.
 
-    A map of 7 x 7 cells says less about where than one of pixels; a negative value speaks against what is explained.
+    A map of 7 x 7 cells locates evidence less precisely than a map of pixels. A negative value is evidence against what
+    is explained.
     """
     names, of_maps = explainer_names(cells), summary.get("maps", {})
     by_size: dict[str, list[str]] = {}
@@ -373,7 +374,7 @@ def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
 
 
 def explained(rule: str) -> str:
-    """Say what the maps of a target rule explain."""
+    """Return in words what the maps of a target rule explain."""
     if rule.startswith(PREDICTED_BY):
         return f"the class that {rule.removeprefix(PREDICTED_BY)} predicts"
     return TARGETS.get(rule, f"what {rule} names for each sample")

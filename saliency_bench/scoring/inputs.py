@@ -150,7 +150,7 @@ class MetricInputs:
 
     @cached_property
     def tied(self) -> np.ndarray:
-        """Which maps have more than a tenth of their pixels ordered by no value, and are not constant."""
+        """Which maps are not constant, but have ties among more than a tenth of their pixels."""
         assert self.maps is not None
         return is_tied(self.maps.cpu().numpy())
 

@@ -39,8 +39,7 @@ class Curves:
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
         maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
-        seeds: of each image, for the references "noise", "linear" and "gaussian"; None means 0 to
-            B-1.
+        seeds: one per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`), so a probability depends on the image,
     the map and the number of counts of its path, and never on what was asked before, on the order of the samples or on
@@ -281,7 +280,7 @@ def batched_curves(
         target: weights (B, K) or (1, K), or one class for each image (B,).
         maps: torch or numpy (B, H, W).
         batch_size: samples of a batch.
-        seeds: of each image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
+        seeds: one per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
     """
     module = load_classifier(classifier)
     device = module.device
@@ -430,18 +429,18 @@ def noise(images: Images, seeds: Sequence[int]) -> Images:
 
 
 def farthest(classifier: nn.Module, images: Images) -> Images:
-    """Return the images of the greatest L1 distance in [0, 1]: 0 for values of 0.5 or more, 1 for lower ones.
+    """Return the pictures in [0, 1] at the greatest L1 distance from the images: 0 for values from 0.5 on, else 1.
 
-    It is the maximum distance baseline of Sturmfels et al. (2020).
+    This is the maximum distance baseline of Sturmfels et al. (2020).
     """
     return (images < 0.5).to(images)
 
 
 def gaussian(images: Images, seeds: Sequence[int]) -> Images:
-    """Return noise around each value, anew for every pixel and channel, from the seed of each image.
+    """Return normal noise around each value, drawn for every pixel and channel from the seed of the image.
 
-    It is the Gaussian baseline of Sturmfels et al. (2020): normal around the value, truncated to [0, 1], so that it is
-    uniform for a large standard deviation. Theirs can be chosen; here it is `GAUSSIAN_SIGMA`.
+    This is the Gaussian baseline of Sturmfels et al. (2020). It is truncated to [0, 1], so that it becomes uniform for
+    a large standard deviation. Their standard deviation is an option; here it is fixed at `GAUSSIAN_SIGMA`.
     """
     drawn = [uniform(seed_of(seed, "gaussian"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     shares = torch.from_numpy(np.stack(drawn)).double().view(images.shape).to(images.device)

@@ -31,7 +31,7 @@ def test_the_chance_is_that_of_simulated_tests():
 @pytest.mark.parametrize("clusters", [12, 25, 50, 75, 100, 300, 1000])
 @pytest.mark.parametrize("comparisons", [1, 45, 5000])
 def test_the_chance_is_the_integral_over_the_spread_for_every_difference(clusters, comparisons):
-    """Test against scipy's adaptive quadrature, and against its non-central t where that is not NaN."""
+    """Compare with scipy's adaptive quadrature, and with its non-central t where that is not NaN."""
     freedom, alpha = clusters - 1, 0.05 / comparisons
     critical, ends = stats.t.ppf(1 - alpha / 2, freedom), stats.chi2.ppf([1e-14, 1 - 1e-14], freedom)
     for wanted in (0.0, 0.3, -0.3, 1.0, 2.0, 5.0, 100.0, 1e6):

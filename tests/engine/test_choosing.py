@@ -168,7 +168,7 @@ def test_words_follow_from_the_numbers():
     (headline, by_metric, silent) = sentences(content)
     assert headline == "For pointing at the object: good (one pass an image)."
     later = content["metrics"][0]["later"]["good"]
-    assert later["rare"]  # scores between .85 and .95, of which one in a hundred may still be 0
+    assert later["rare"]  # scores between .85 and .95; one in a hundred may still be 0
     assert by_metric.startswith(f"By saliency_average_precision: good with 0.898 [{later['low']:.3f}, 0.900] (rare")
     behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
     assert f"2 others are behind the best by at least {behind:.2g}." in by_metric
@@ -212,7 +212,7 @@ def test_metrics_that_disagree_recommend_nothing_together():
 
 
 def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended():
-    """`even` scores like the baseline, with noise; `good` drops the baseline, and is then found not to explain."""
+    """Test that `even`, as good as the baseline on average, gains nothing when `good` drops the baseline."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         scores = {
@@ -247,7 +247,7 @@ def test_a_method_beats_a_baseline_by_bets_on_all_images_of_both():
 
 
 def test_a_method_that_ties_with_the_baseline_is_seldom_shown_to_beat_it():
-    """Ten methods of the baseline's mean: whichever looks best is said to beat it in at most 5 % of the cases."""
+    """Test that the leader of ten methods with the baseline's mean is said to beat it in at most 5 % of the cases."""
     wrong = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)

@@ -157,7 +157,7 @@ def check_refused(folder, words):
 
 
 def repacked(path, change, kind=zipfile.ZIP_STORED, again=()):
-    """Write the archive of a tensor once more, with members changed, and some of them twice."""
+    """Write a copy of a tensor's archive with some members changed and some duplicated."""
     torch.save(torch.zeros(2, 3), path)
     with zipfile.ZipFile(path) as packed:
         members = {name: packed.read(name) for name in packed.namelist()}

@@ -1,4 +1,4 @@
-"""One explainer that the network does not fit stops no other."""
+"""Explainers that do not fit the network are left out and do not stop the others."""
 
 import json
 

@@ -241,7 +241,7 @@ sys.exit(main())
 
 
 def process_of(rank, launcher):
-    """The process of a rank that a launcher has started."""
+    """Process of one rank, as a launcher starts it."""
     return next(pid for pid in children_of(launcher.pid) if f"\0RANK={rank}\0" in environment_of(pid))
 
 

@@ -1,4 +1,4 @@
-"""Reliability of maps that average random draws: known cases, and what a run keeps and says of it."""
+"""Reliability of maps that average random draws: known cases, and what a run stores and reports."""
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ SIGNAL = torch.from_numpy(normal(1, 32 * 32)).view(32, 32)
 
 
 def noisy(classifier, images, target, *, seeds: list[int], draws: int = 6, width: float = 2.0):
-    """A fixed signal of variance 1, and the mean of draws with noise of variance width^2."""
+    """Return a fixed signal of variance 1 plus the mean of draws of noise with variance width^2."""
     noise = torch.stack(
         [
             torch.stack([torch.from_numpy(normal(seed_of(seed, draw), 1024)) for draw in range(draws)])
@@ -43,7 +43,7 @@ def test_a_known_reliability_is_found_and_is_the_correlation_of_two_seeds(draws,
 
 
 def test_halves_by_hand():
-    """r = 0.6 gives 1.2 / 1.6; a negative r is 0; a constant half tells nothing; scale and offset do not count."""
+    """Test that r = 0.6 gives 1.2 / 1.6, a negative r 0, a constant half NaN, and that scale and offset are ignored."""
     one = np.array([1.0, 2, 3, 4]).reshape(1, 2, 2)
     other = np.array([2.0, 1, 4, 3]).reshape(1, 2, 2)  # r = 0.6
     assert reliability(one, other).tolist() == pytest.approx([1.2 / 1.6])
@@ -92,7 +92,7 @@ def test_single_draws_and_halves_of_another_shape(resnet):
         maps = images.mean(dim=1)
         return Averaged(maps, maps, maps[:, :-1], 2)
 
-    with pytest.raises(sb.UserError, match="even and of the odd"):
+    with pytest.raises(sb.UserError, match="maps of all, even and odd draws have shapes"):
         sb.load_explainer(wrong)(classifier, images, target)
 
 
@@ -154,7 +154,7 @@ def test_without_random_draws_there_is_no_table(started):
 
 
 def test_parts_of_an_earlier_version_say_nothing_of_their_maps(started, monkeypatch):
-    """Files as they were before: a start with a further metric computes it, and keeps what was there."""
+    """Test that a start with a new metric on files of an earlier version computes it and keeps existing scores."""
     earlier = [field for field in records.STORED if field.name not in ("reliability", "draws")]
     with monkeypatch.context() as before:
         before.setattr(records, "STORED", pa.schema(earlier))

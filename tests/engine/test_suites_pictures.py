@@ -69,7 +69,7 @@ CLASSES = 3  # person, motorbike, chair
 
 @pytest.fixture
 def several(tmp_path):
-    """A run of several labels, 40 samples of 30 images, with what eq. 19 asks for; and its context."""
+    """Return a multi-label run of 40 samples of 30 images with the scores that eq. 19 needs, and its context."""
     rng, rows = np.random.default_rng(5), []
     for number in range(40):
         image = number % 30
@@ -102,7 +102,7 @@ def several(tmp_path):
 
 
 def equation_19(several):
-    """P1, eq. 19, by a loop; the samples by falling iAUC."""
+    """Return the samples that eq. 19 of P1 selects, computed by a loop, highest iAUC first."""
     known = [k for k in range(40) if not np.isnan(several.values["iauc"][k])]
     median = sorted(several.values["iauc"][k] for k in known)[len(known) // 2]  # of 39
     found = []

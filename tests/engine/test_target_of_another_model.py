@@ -128,7 +128,7 @@ def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_f
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_path, caplog, is_named):
-    """The network of a run is not opened by its name: its classes are known by those of the dataset."""
+    """Test that the classes of a run's network are found through the dataset, without loading the network by name."""
     names = sb.load_classifier(world[2]).labels
     torch.manual_seed(2)
     last = torch.nn.Conv2d(3, len(names), 5)

@@ -18,7 +18,7 @@ FEW = {"steps": 3, "samples": 20, "masks": 60, "window": 8, "stride": 4}
 
 @pytest.fixture
 def stepped_up():
-    """(map of one half of the draws, of the other) -> the reliability of the map of all, by numpy and by hand."""
+    """Return a function of the maps of two halves of the draws that computes the reliability literally with numpy."""
 
     def reliability(one, other):
         r = np.corrcoef(np.ravel(one), np.ravel(other))[0, 1]

@@ -56,7 +56,7 @@ def test_agrees_with_captum_on_a_contrast_which_keeps_negative_values():
 
 
 def head_maps(model, images):
-    """(B, K, h, w): a literal Grad-CAM of each class, class by class and channel by channel, nothing cut off."""
+    """Return a literal Grad-CAM of each class, (B, K, h, w), by class and channel, keeping negative values."""
     features = model[:4]((images - 0.5) / 0.1).detach().requires_grad_()
     logits = model[4:](features)
     maps = []
@@ -77,7 +77,7 @@ WEIGHTED = {
 
 @pytest.mark.parametrize("form", WEIGHTED)
 def test_a_weighted_contrast_is_the_class_less_its_rivals_by_their_softmax(form):
-    """Wang and Wang: phi_t - sum_s a_s phi_s, by the authors' code p_t's own map; both are the same up to p (1 - p)."""
+    """Compare with phi_t - sum_s a_s phi_s (Wang and Wang), and with p_t's map (their code) up to p (1 - p)."""
     model, images = small(7).eval(), torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
     target, positive = WEIGHTED[form]
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu", layer="3")
@@ -116,7 +116,7 @@ def test_a_weighted_contrast_of_a_sure_network_is_not_flat_and_others_are_refuse
     assert min(correlation) > 0.9999
     with pytest.raises(UserError, match="positive weight"):
         explainer(classifier, images, -target)
-    with pytest.raises(UserError, match="another class"):
+    with pytest.raises(UserError, match="one other class"):
         explainer(classifier, images, targets.group([0, 1, 2, 3], 4))
     many = load_classifier(model, mean=MEAN, std=STD, device="cpu", layer="3", activation="sigmoid")
     with pytest.raises(UserError, match="sigmoid"):

@@ -61,7 +61,7 @@ def test_agrees_with_differences(peer):
 
 
 class Stopped(nn.Module):
-    """Two convolutions a and b, which `forward` joins by a function of this network and their maps."""
+    """Network of two convolutions a and b whose maps `forward` joins by a given function."""
 
     def __init__(self, join):
         super().__init__()
@@ -80,7 +80,7 @@ def logged(net, a, x):
 
 
 def normalised(net, a, x):
-    """Softmax over the pixels, which subtracts a maximum that cancels out."""
+    """Return a softmax over the pixels, which subtracts a maximum that cancels out."""
     weights = (a - a.amax((2, 3), keepdim=True).detach()).exp()
     return net.head((a * weights).sum((2, 3)) / weights.sum((2, 3)))
 

@@ -51,7 +51,7 @@ def test_it_is_the_product_over_the_blocks(form, start, relu, tiny, attended):
 
 @pytest.mark.parametrize("relu", [True, False])
 def test_a_weighted_contrast_takes_the_gradients_of_the_probability(relu, tiny, attended):
-    """Eriksson et al.: gradient x attention of the softmax of the class, products of the blocks as before."""
+    """Compare with Eriksson et al.: gradient of the class probability times attention, multiplied over the blocks."""
     model = tiny(blocks=2, before=1)
     ours = load_explainer("gradient_rollout", relu=relu, on="weighted")(
         load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGETS["contrast"]

@@ -15,7 +15,7 @@ def network():
 
 
 def literal_mask(grid, row, column, height, width, border="replicate"):
-    """A mask pixel by pixel: bilinear between the centres of cells, clamped or mirrored at the border."""
+    """Return a mask, pixel by pixel: bilinear between the centres of cells, clamped or mirrored at the border."""
     cells = len(grid)
     tall, wide = -(-height // cells), -(-width // cells)
     mask = np.zeros((height, width))
@@ -63,7 +63,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(height, width, cells,
 
 @pytest.mark.parametrize(("height", "width", "cells"), [(224, 224, 7), (30, 44, 4), (9, 9, 2)])
 def test_reflected_masks_are_those_of_the_authors(height, width, cells):
-    """Their lines: resize(grid[i], up_size, order=1, mode="reflect", anti_aliasing=False)[x : x + H, y : y + W]."""
+    """Compare with the published lines: resize(grid[i], up_size, order=1, mode="reflect", anti_aliasing=False)[...]."""
     resize = pytest.importorskip("skimage.transform").resize
     grids, rows, columns = rise.bank(6, cells, 0.5, 3, height, width)
     up_size = (cells + 1) * -(-height // cells), (cells + 1) * -(-width // cells)

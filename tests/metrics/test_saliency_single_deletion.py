@@ -83,7 +83,7 @@ def test_ranks_with_ties_are_those_of_scipy(one, two):
 
 
 def literal_levels(row, scales):
-    """Sorted one by one; a new level begins where the step is more than rounding."""
+    """Compare with a loop over sorted values that starts a new level wherever the step exceeds rounding."""
     order = sorted(range(len(row)), key=lambda place: row[place])
     found = dict.fromkeys(order[:1], 0)
     for before, place in itertools.pairwise(order):

@@ -213,7 +213,7 @@ def test_true_requirements_of_rare_scores_fail_no_more_often():
 def test_clusters_and_few_samples_are_named(run):
     cell = find_cell("gradcam:saliency_miou", read_run(run)).model_copy(update={"n": 60, "clusters": 15})
     line = Checked(Requirement.read("gradcam:saliency_miou>=0.001"), cell, cell, 0.95).line("")
-    assert "n = 60 in 15 clusters, few samples; no violation would surely fail" in line
+    assert "n = 60 in 15 clusters, few samples; no violation would reliably fail" in line
 
 
 def test_each_requirement_says_by_which_interval_it_was_judged():
@@ -288,7 +288,7 @@ def test_a_range_without_an_end_is_named_where_a_requirement_is_met(run):
         requirement = Requirement.read(f"gradcam:saliency_miou{text}")
         line = Checked(requirement, cell, cell, 0.95).line("")
         assert line.startswith("met")
-        assert ("has no end, so rare failures are not ruled out" in line) == told
+        assert ("is unbounded, so rare failures are not ruled out" in line) == told
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path)
     ("line", "message"),
     [
         (["gradcam:saliency_miou>0.3"], "write >= before a number"),
-        (["gradcam:saliency_miou>gradcam"], "both are the same explainer"),
+        (["gradcam:saliency_miou>gradcam"], "both sides name the same explainer"),
         (["gradcam:saliency_miou>rando"], "did you mean"),
         (["gradcam>random"], "is not a requirement"),
         (["saliency_miou>=0.3"], "EXPLAINER:METRIC"),

@@ -89,7 +89,7 @@ def test_what_a_poor_network_cannot_say_is_said():
 
 @pytest.mark.slow
 def test_a_sample_of_the_page_follows_from_its_script(tmp_path):
-    """Two explainers and a baseline on the pets, computed anew; needs the photographs that the page is about."""
+    """Recompute two explainers and a baseline on the pets and compare them with the page; needs its photographs."""
     data = os.environ.get("SALIENCY_BENCH_PHOTOGRAPHS")
     if data is None:
         pytest.skip("SALIENCY_BENCH_PHOTOGRAPHS names no folder of photographs")

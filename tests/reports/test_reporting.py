@@ -904,7 +904,7 @@ def test_command(folder, tmp_path, capsys):
 
 
 def test_scores_of_rightly_and_of_wrongly_classified_images(folder, capsys):
-    """Means by hand over the records; a group without images has no value."""
+    """Compare with means computed from the records by hand; a group without images has no value."""
     run = load_run(folder)
     correct = {row["image_id"]: row["correct"] for row in run.predictions()}
     frame = run.by_correct()

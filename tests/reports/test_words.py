@@ -382,7 +382,7 @@ def test_many_explainers_on_few_samples_are_warned_of_scores_of_different_shapes
      (100, 60, "12 % .* 40 "), (100, 500, "8 % .*compared.$")],
 )  # fmt: skip
 def test_the_warning_of_different_shapes_follows_the_simulation(explainers, samples, said):
-    """25 rare and 75 smooth rows: 12 % of the families at 200 samples, 7 % at 500, 8 % at 1,000."""
+    """Test the warnings. Simulated for 25 rare and 75 smooth rows: 12 % at 200 samples, 7 % at 500, 8 % at 1,000."""
     (line,) = many_shapes(explainers, samples) or [""]
     assert re.search(said, line) if said else not line
 

@@ -82,7 +82,7 @@ def test_bounded_scores_against_a_second_writing(draw, size, limits):
 
 
 def literal_bet(values, clusters, mean, tail):
-    """Whether bets refute that scores of at least 0 have this mean, in plain Python."""
+    """Return whether bets, written as a plain Python loop, refute that non-negative scores have this mean."""
     groups = {c: [x for x, d in zip(values, clusters, strict=True) if d == c] for c in set(clusters)}
     largest = max(map(len, groups.values()))
     bets = [0.95, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128]
@@ -96,7 +96,7 @@ def literal_bet(values, clusters, mean, tail):
 
 
 def literal_rare(values, clusters, low, high, bottom, top, tail=0.025):
-    """The ends of an interval, further out where 5 % of other scores that nobody saw could move the mean out of it."""
+    """Return the ends of an interval, widened where up to 5 % of unseen scores could move the mean out of it."""
     n, mean, error = len(values), sum(values) / len(values), literal_error(values, clusters)[0]
     sizes = [clusters.count(c) for c in set(clusters)]
     variance = sum((x - mean) ** 2 for x in values) / (n - 1)
@@ -134,7 +134,7 @@ def test_an_interval_of_narrow_scores_outlasts_failures_that_none_of_them_shows(
 
 
 def test_a_paired_difference_outlasts_a_failure_of_either():
-    """By hand: of 60 samples 3.77 % may hide, on which one explainer scores an end of the range."""
+    """Compute by hand: 60 samples may miss a share of 3.77 % on which one explainer scores an end of the range."""
     rng = np.random.default_rng(5)
     share = 1 - 0.1 ** (1 / 60)
     for spread, wider in ((0.16, False), (0.02, True)):
@@ -153,11 +153,11 @@ def test_a_paired_difference_outlasts_a_failure_of_either():
             assert literal_bet((1 - (first - second)).tolist(), list(range(60)), 1 - own.high - 1e-6, 0.025)
     missing = np.where(np.arange(60) < 5, np.nan, first)
     assert paired_difference(missing, second, np.arange(60), UNIT).n == 55
-    assert not paired_difference(first, second, np.arange(60), POSITIVE).rare  # no end says how far a failure lies
+    assert not paired_difference(first, second, np.arange(60), POSITIVE).rare  # failures have no bound above
 
 
 def test_only_an_end_of_the_range_that_is_known_bounds_rare_scores():
-    """Of scores without an upper end nobody knows how large a rare one is; below, the same bets hold."""
+    """Test that scores unbounded above are widened below only: how large a rare score above may be is unknown."""
     values, codes = np.random.default_rng(0).normal(0.75, 0.01, 50), np.arange(50)
     bottom, top = bounded(values, codes, UNIT)[1:3]
     half_open = interval(values, codes, POSITIVE)

@@ -34,7 +34,7 @@ def test_means_of_bounded_scores_are_covered(simulation, law, design):
 @pytest.mark.parametrize(("name", "share"), [("mean .75, spread .02", 0.02), ("mean .5, spread .02", 0.03)])
 @pytest.mark.parametrize("n", [20, 50])
 def test_rare_failures_among_narrow_scores_are_covered(simulation, name, share, n):
-    """Without the wider bounds 34 to 77 % of these intervals hold the mean."""
+    """Test the coverage of intervals that, without the wider bounds, contain the mean in 34 to 77 % of the runs."""
     quantiles = simulation.with_failures(simulation.NARROW[name], share)
     before, after, _ = simulation.rare_scores(quantiles, "single samples", n, 300)
     assert before < 0.9 < 0.97 < after

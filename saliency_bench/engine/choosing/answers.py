@@ -55,7 +55,7 @@ def question_answer(
 ) -> dict[str, Any]:
     """Return what the metrics of a question say together: the methods that none of them beats, never an average.
 
-    Only a method is recommended that is itself shown to beat every baseline by each metric that has dropped them.
+    A method is recommended only if it is itself shown to beat every baseline, by each metric that has dropped them.
 
     Args:
         question: that is answered.

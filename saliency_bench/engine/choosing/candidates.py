@@ -107,7 +107,7 @@ def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str
             others = [value for value in get_args(kinds[option]) if value not in (default, "white")]
             yield from (f"{name}:{option}={value}" for value in others[:PER_OPTION])
         elif option == "layer" and (layer := _earlier_layer(classifier, images)):
-            yield f"{name}:layer={options.spelled(layer)}"  # of a Sequential it is "4", not the number
+            yield f"{name}:layer={options.spelled(layer)}"  # a layer of a Sequential is named by the text "4"
         elif option == "relu" and default is True:
             yield f"{name}:relu=false"
 

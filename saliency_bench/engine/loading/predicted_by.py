@@ -47,7 +47,7 @@ def predicted_by(
         table: Samples of the run.
         model: Classifier of the run; targets are among its classes.
         classes: Number of logits of that classifier.
-        members: Its classes of each class of the dataset; None if they are not known.
+        members: Classes of that classifier for each class of the dataset; None if they are not known.
 
     Raises:
         UserError: MODEL cannot be loaded or lacks classes, its run has other data or too few samples, or it has the
@@ -60,7 +60,7 @@ def predicted_by(
         refuse_own(name, RUN_FIRST)
         texts, is_required = texts_for(spec, objects, table.names), model.prompts is None and spec.other_model is None
         other = load_with_texts(name, texts, is_required, device=model.device, **spec.computing)
-        by_data = [[number] for number in range(len(table.names or ()))]  # as is assumed of a model without names
+        by_data = [[number] for number in range(len(table.names or ()))]  # as assumed for a model without class names
         labels, title = other.labels, public_name(other.id, other.repo is None)
         identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
         answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
@@ -82,7 +82,7 @@ def predicted_by(
 
 
 def _places(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
-    """Return what `same_classes` does, with a message where only one of the models names its classes."""
+    """Return the result of `same_classes`, and print a warning if only one of the models has class names."""
     places = same_classes(first, count, second, classes, name)
     if (first is None) != (second is None):
         unnamed, named = (name, "the model") if first is None else ("the model", name)
@@ -91,7 +91,7 @@ def _places(first: list[str] | None, count: int, second: list[str] | None, class
 
 
 def _named_by_data(labels: list[str] | None, members: Members | None, count: int, table: Table) -> list[str] | None:
-    """Return the class names of a model; without any, those of the dataset, if each of its classes is one of these."""
+    """Return the class names of a model. Without any, use the dataset's names if its classes cover the model's."""
     if labels is not None and not is_unnamed(labels):
         return labels
     named = {
@@ -101,7 +101,7 @@ def _named_by_data(labels: list[str] | None, members: Members | None, count: int
 
 
 def names_a_model(target: str) -> bool:
-    """Return whether a target rule is `predicted-by:` a model, not the folder of a run."""
+    """Return whether a target rule is `predicted-by:` with a model, not with the folder of a run."""
     name = Path(target.removeprefix(PREDICTED_BY)).expanduser()
     return target.startswith(PREDICTED_BY) and not (name / MANIFEST).is_file()
 
@@ -126,7 +126,7 @@ def _of_run(
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
     """Return (labels, classes of each class of the dataset, identity, name, answers to fixed pictures, logits).
 
-    All are those of the run's model, the logits of the samples. The labels are None if the model cannot be loaded.
+    All belong to the run's model; the logits are for the samples. The labels are None if the model cannot be loaded.
 
     Raises:
         UserError: The run has other samples, or fewer, or its model has changed.

@@ -198,7 +198,7 @@ def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Numbe
 
 
 def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: str) -> Number:
-    """Return the share of samples that show a Clever Hans by two metrics; NoNumberError without both cells."""
+    """Return the share of samples that `found_by` selects by two metrics. Raise NoNumberError if a cell is missing."""
     cells = cells_by_metric(run, explainer)
     if localisation not in cells or faithfulness not in cells:
         raise NoNumberError(NOT_RUN)
@@ -209,7 +209,7 @@ def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: 
 
 
 def cells_by_metric(run: RunData, explainer: str) -> dict[str, CellResult]:
-    """Return {metric: cell} of an explainer of a run, both named as cells name them."""
+    """Return {metric: cell} for an explainer of a run; both are named as in cells."""
     return {cell.metric_text: cell for cell in run.cells if cell.explainer_text == explainer}
 
 

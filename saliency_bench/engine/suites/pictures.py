@@ -147,8 +147,8 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
     Args:
         images: How they are chosen.
         run: The run.
-        metrics: Those of the picture, as cells call them; "lowest", "highest" and "disputed" go by the first, "clever
-            hans" by the first two.
+        metrics: Those of the picture, as cells call them; "lowest", "highest" and "disputed" use the first, "clever
+            hans" the first two.
         explainers: Those of the picture, by whose scores these rules go.
 
     Raises:
@@ -178,21 +178,22 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
 
 
 def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[int]:
-    """Return the positions of the samples that eq. 19 of P1 finds for an explainer, highest faithfulness first.
+    """Return the positions of the samples that eq. 19 of P1 selects for an explainer, highest faithfulness first.
 
     Raises:
-        UserError: The run lacks one of the first two metrics, a localisation and a faithfulness.
+        UserError: The run lacks one of the first two metrics, for localisation and for faithfulness.
     """
     cells = cells_by_metric(run, explainer)
     if len(metrics) < 2 or not {*metrics[:2]} <= cells.keys():
         raise UserError(
-            "the rules 'clever hans' and 'false positive' need two values, of localisation and faithfulness"
+            "the rules 'clever hans' and 'false positive' need two values: a localisation metric and a faithfulness "
+            "metric, in this order"
         )
     return found_by(run, cells[metrics[0]], cells[metrics[1]]).order
 
 
 def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
-    """Return a sample of each image with a false positive of a class with Clever Hans features, the surest first.
+    """Return a sample of each image with a false positive of a class with Clever Hans features, most probable first.
 
     Raises:
         UserError: As for `_clever_hans`.
@@ -213,14 +214,14 @@ def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], 
 
 
 def _classes_in(context: RunContext, row: Mapping[str, Any]) -> set[int]:
-    """Return the classes of the model that the labels of an image stand for."""
+    """Return the classes of the model that correspond to the labels of an image."""
     labels = row["labels"] or ([] if row["label"] is None else [row["label"]])
     members = context.question.members
     return {index for label in labels for index in members[label]} if members is not None else set()
 
 
 def _likeliest_absent(context: RunContext, row: Mapping[str, Any]) -> int | None:
-    """Return the likeliest class that an image lacks; None where its classes or predictions are not known."""
+    """Return the most probable class that an image lacks; None if its classes or predictions are not known."""
     present = _classes_in(context, row)
     if not present or row["logits"] is None:
         return None

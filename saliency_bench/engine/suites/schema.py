@@ -116,8 +116,8 @@ class Value(Strict):
         part: Part of the metric instead of its score; with *, as in `0.05 training *`, the mean of all matching parts.
         against: A second metric, or `crowd`: the correlation of both over the axes in `over` is shown.
         correlation: Which correlation.
-        clever_hans: Instead of the correlation, the share of the samples that `analyse --what clever-hans` finds, with
-            `metric` for the localisation and `against` for the faithfulness.
+        clever_hans: Show the share of the samples that `analyse --what clever-hans` finds instead of the correlation,
+            with the localisation metric in `metric` and the faithfulness metric in `against`.
         accuracy: Accuracy of the classifier instead of a metric.
         crowd: Area under the accuracy of people instead of a metric, from the answers that --answers gives.
         exposure: Accuracy of people at this exposure, instead of the area.
@@ -162,7 +162,8 @@ class Value(Strict):
         if bool(self.count) != bool(self.bin):
             raise ValueError('count and bin go together, as in count: image, bin: "0.1 0.2"')
         if self.clever_hans and self.against in ("", CROWD):
-            raise ValueError("clever_hans needs two metrics: of localisation (metric) and of faithfulness (against)")
+            raise ValueError("clever_hans needs two metrics: a localisation metric (metric) and a faithfulness metric "
+                             "(against)")  # fmt: skip
         if self.part and not self.metric:
             raise ValueError("part goes with metric")
         if self.transform and not self.accuracy:
@@ -314,9 +315,9 @@ class Images(Strict):
         file: A file with an id per line, or a CSV file with the column image_id.
         rule: The `first` of each run; the first `per class`; by the mean score of its explainers in its first
             value the `lowest` or `highest`, the best being high; or the most `disputed`, with the widest spread of it.
-            `clever hans`: what `analyse --what clever-hans` finds for its first explainer by its first two values, a
-            localisation and a faithfulness. `false positive`: images without the class that the classifier takes to be
-            the likeliest of those they lack, with p > 0.5, where this is the class of a sample found as before.
+            `clever hans`: what `analyse --what clever-hans` finds for its first explainer, with a localisation metric
+            as the first value and a faithfulness metric as the second. `false positive`: images whose most probable
+            absent class has p > 0.5 and is the class of a sample that `clever hans` finds.
         count: How many, of each class with `per class`.
     """
 

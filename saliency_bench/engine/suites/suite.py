@@ -266,15 +266,15 @@ def _choose(
 
 
 def _check_not_mixed(content: Suite, choice: Choice) -> None:
-    """Check that tables at smoke size and real ones have folders of their own.
+    """Check that smoke-size results and real results are in separate folders.
 
     Raises:
-        UserError: The folder holds tables of the other kind, or drawn pictures lie where a dataset should.
+        UserError: The folder holds results of the other kind, or the folder of a dataset holds another one.
     """
     is_smoke = (choice.out / "data" / "networks").is_dir()
     if choice.smoke != is_smoke and any((choice.out / name).is_dir() for name in ("runs", "tables", "data")):
-        holds, add = ("drawn pictures of --smoke", "real ones") if is_smoke else ("real runs", "those of --smoke")
-        raise UserError(f"{choice.out} holds {holds}, which {add} are not mixed with; give another --out")
+        held, new = ("results of --smoke", "real runs") if is_smoke else ("real runs", "results of --smoke")
+        raise UserError(f"{choice.out} holds {held}, which cannot be mixed with {new}; give another --out")
     for name, entry in content.datasets.items():
         folder = Path(data_of(entry, name, choice))
         if choice.smoke or not (folder / REPORT).is_file() or entry.name not in registry.files("hub_builders"):

@@ -38,7 +38,7 @@ class SuiteTable:
         numbers: A row per number: its axes, `SHOWN`, the paper's figure, the difference, notes and runs.
         compare: Whether it is printed with the paper's figures.
         about: Remarks on the runs behind it.
-        smoke: Whether its numbers are of drawn pictures and small networks.
+        smoke: Whether its numbers come from drawn pictures and small networks.
     """
 
     name: str
@@ -121,7 +121,7 @@ class SuiteTable:
             notes.append(f"Numbers rest on {_range(least.min(), least.max())} images of each run.")
         if self.numbers["best"].any():
             notes.append(
-                f"{BEST}: among the best of its run by this metric, and better than every baseline it has, by the "
+                f"{BEST}: among the best of its run by this metric, and better than every baseline of the run, by the "
                 "paired test."
             )
         if any(map(rests_on_few, self.records)):
@@ -144,7 +144,7 @@ class SuiteTable:
 
 
 def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
-    """Return numbers as CSV; at smoke size each row says so in a column of its own."""
+    """Return numbers as CSV; at smoke size a column `smoke` marks every row."""
     frame = numbers.assign(smoke=True) if smoke else numbers
     rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
     return csv_text(list(frame.columns), rows)
