@@ -20,12 +20,16 @@ from saliency_bench.results.run_folder import Row, RunData
 
 HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "target",
           "confidence", "pointing game", "insertion")  # fmt: skip
+CONFIDENCE, POINTED = 0.9, 0.5  # equation 19: the least confidence, and the pointing game that is not reached
 POINTING, INSERTION = "saliency_pointing_game", "saliency_insertion"
 COUNTS = ("dataset", "model", "explainer", "found", "of", "share", "low", "high", "insertion above")
 
 
 def clever_hans(
-    runs: Sequence[RunData], confidence: float = 0.9, pointing_game: float = 0.5, insertion: float | None = None
+    runs: Sequence[RunData],
+    confidence: float = CONFIDENCE,
+    pointing_game: float = POINTED,
+    insertion: float | None = None,
 ) -> Findings:
     """List, for each explainer that looks at the network, the samples that meet all three conditions.
 
@@ -90,8 +94,8 @@ def found_by(
     run: RunData,
     pointing: CellResult,
     inserted: CellResult,
-    confidence: float = 0.9,
-    pointing_game: float = 0.5,
+    confidence: float = CONFIDENCE,
+    pointing_game: float = POINTED,
     insertion: float | None = None,
 ) -> Found:
     """Return the samples that meet all conditions, given two cells of an explainer; see `clever_hans`."""

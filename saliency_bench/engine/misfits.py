@@ -64,7 +64,7 @@ def without_misfits(context: RunContext, group: Group) -> RunContext:
 
 
 def _misfits(context: RunContext) -> dict[str, str]:
-    """Return {explainer that does not fit the network: the reason}; the arguments are those of `without_misfits`."""
+    """Return {explainer that does not fit the network: the reason}; see `without_misfits`."""
     names = registry.names("explainers")
     asking = [item for item in context.explainers
               if item.name in names and item.declaration.needs not in ("outputs", "nothing")]  # fmt: skip
