@@ -6,7 +6,6 @@ removes it.
 """
 
 import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 
@@ -59,10 +58,13 @@ def unescaped(text: str) -> str:
 
 
 def csv_rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of CSV with a header, {column: text} each, as `csv_text` was given them."""
+    """Return the rows of CSV with a header as {column: text}, without the apostrophes that `escaped` adds.
+
+    Line breaks inside a cell are dropped: no id or name may have one.
+    """
     return [
         {name: unescaped(value or "") for name, value in row.items() if name is not None}
-        for row in csv.DictReader(io.StringIO(text, newline=""))
+        for row in csv.DictReader(text.splitlines())
     ]
 
 

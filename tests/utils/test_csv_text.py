@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saliency_bench.utils.csv_text import csv_text, escaped, unescaped
+from saliency_bench.utils.csv_text import csv_rows, csv_text, escaped, unescaped
 
 FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1", "  =1", "a;=1", "a;;@b",
             "a\n=1", "'=1", "''+x", "-x", "a\t-b"]  # fmt: skip
@@ -39,3 +39,21 @@ def test_other_texts_stay(text):
 def test_every_text_comes_back(text):
     assert unescaped(escaped(text)) == text
     assert escaped(text) == text or not re.search(r"(^|[;\t\r\n]) *[=+\-@]", escaped(text))
+
+
+def test_files_of_targets_groups_and_ids_may_come_from_our_tables(tmp_path):
+    """Test that ids and classes that `csv_text` escapes are restored by every reader of a CSV file."""
+    from saliency_bench.engine.suites.pictures import _listed
+    from saliency_bench.targets.class_groups import _read
+    from saliency_bench.targets.rules import load_rule
+
+    names = ["=a", "@b"]
+    assert csv_rows(csv_text(["image_id", "x"], [[name, 1] for name in names])) == [
+        {"image_id": name, "x": "1"} for name in names
+    ]
+    (tmp_path / "targets.csv").write_text(csv_text(["image_id", "target"], [["=a", "@b"]]))
+    assert load_rule(str(tmp_path / "targets.csv"), names, 2).by_id.keys() == {"=a"}
+    (tmp_path / "groups.csv").write_text(csv_text(["class", "group"], [[name, "=g"] for name in names]))
+    assert _read(tmp_path / "groups.csv") == {"=g": names}
+    (tmp_path / "ids.csv").write_text(csv_text(["image_id", "x"], [[name, 1] for name in names]))
+    assert _listed(tmp_path / "ids.csv") == names
