@@ -1,4 +1,14 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> average_precision = evaluate.load("saliency_average_precision")
+    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> result = average_precision.compute(predictions=maps, references=masks)
+    >>> print(round(result["saliency_average_precision"], 3))
+    0.679
+"""
 
 import evaluate
 

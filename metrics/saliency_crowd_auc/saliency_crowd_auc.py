@@ -1,4 +1,15 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> metric = evaluate.load("saliency_crowd_auc")
+    >>> first_right = [0.05, 0.1, 0.1, 0.5, None]  # one person never named it
+    >>> result = metric.compute(predictions=first_right, per_sample=True)
+    >>> print(round(result["saliency_crowd_auc"], 4))
+    0.685
+    >>> print([round(score, 4) for score in result["scores"]])
+    [0.975, 0.925, 0.925, 0.6, 0.0]
+"""
 
 from typing import Any
 

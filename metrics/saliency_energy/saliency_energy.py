@@ -1,4 +1,14 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> energy = evaluate.load("saliency_energy")
+    >>> maps = [[[0, 0, 0, 0], [-3, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 5]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> result = energy.compute(predictions=maps, references=masks)
+    >>> print(round(result["saliency_energy"], 4))
+    0.7333
+"""
 
 import evaluate
 

@@ -1,4 +1,15 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> iosr = evaluate.load("saliency_iosr")
+    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 5]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> print(iosr.compute(predictions=maps, references=masks))
+    {'saliency_iosr': 0.75}
+    >>> print(iosr.compute(predictions=maps, references=masks, threshold=0.8, per_sample=True))
+    {'saliency_iosr': 0.5, 'scores': [0.5]}
+"""
 
 import evaluate
 

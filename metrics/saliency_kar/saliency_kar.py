@@ -1,4 +1,12 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> metric = evaluate.load("saliency_kar")
+    >>> result = metric.compute(predictions=[0.1, 0.5, 0.8, 0.9], references=[0.0, 0.1, 0.5, 1.0])
+    >>> print(round(result["saliency_kar"], 4))
+    0.715
+"""
 
 import evaluate
 

@@ -1,4 +1,27 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> import torch
+    >>> import saliency_bench as sb
+    >>> class Two(torch.nn.Module):
+    ...     # Always says class 0.
+    ...     def forward(self, images):
+    ...         return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
+    ...
+    >>> def explainer(classifier, images, target):
+    ...     # 1 on all pixels, and 2 on the first one of a white image, on the second one of any other.
+    ...     maps = torch.ones(len(images), 4, 4)
+    ...     white = (images == 1).all(dim=(1, 2, 3))
+    ...     maps[white, 0, 0], maps[~white, 0, 1] = 2, 2
+    ...     return maps
+    ...
+    >>> sensitivity = evaluate.load("saliency_max_sensitivity")
+    >>> classifier = sb.load_classifier(Two(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> result = sensitivity.compute(images=torch.ones(1, 3, 4, 4), classifier=classifier, explainer=explainer)
+    >>> print(round(result["saliency_max_sensitivity"], 4))  # sqrt(2 / 19)
+    0.3244
+"""
 
 import evaluate
 

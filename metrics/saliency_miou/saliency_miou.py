@@ -1,4 +1,15 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> miou = evaluate.load("saliency_miou")
+    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> print(miou.compute(predictions=maps, references=masks))
+    {'saliency_miou': 0.4}
+    >>> print(miou.compute(predictions=maps, references=masks, threshold=[0.1, 0.5, "mask_area"], per_sample=True))
+    {'saliency_miou': [0.8, 0.4, 0.6], 'scores': [[0.8, 0.4, 0.6]]}
+"""
 
 import evaluate
 

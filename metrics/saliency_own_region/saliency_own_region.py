@@ -1,4 +1,23 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> import torch
+    >>> import saliency_bench as sb
+    >>> class Corner(torch.nn.Module):
+    ...     # Probability of class 1 = share of white among the four pixels in the upper left corner.
+    ...     def forward(self, images):
+    ...         white = images[:, :, :2, :2].mean(dim=(1, 2, 3))
+    ...         return torch.stack([1 - white, white], dim=1).log()
+    ...
+    >>> images = torch.ones(1, 3, 4, 4)
+    >>> maps = torch.tensor([[[8.0, 8, 0, 0], [8, 3, 0, 0], [0, 0, 9, 9], [0, 0, 9, 9]]])
+    >>> metric = evaluate.load("saliency_own_region")
+    >>> classifier = sb.load_classifier(Corner(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> result = metric.compute(predictions=maps, references=[1], images=images, classifier=classifier)
+    >>> print(result["saliency_own_region"])
+    1.0
+"""
 
 import evaluate
 

@@ -1,4 +1,17 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> pointing = evaluate.load("saliency_pointing_game")
+    >>> maps = [[[9, 0, 0, 0], [0, 0, 0, 0], [0, 0, 9, 0], [0, 0, 0, 0]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]]
+    >>> print(pointing.compute(predictions=maps, references=masks))
+    {'saliency_pointing_game': 0.5}
+    >>> print(pointing.compute(predictions=maps, references=masks, ties="any"))
+    {'saliency_pointing_game': 1.0}
+    >>> print(pointing.compute(predictions=maps, references=masks, tolerance=2, per_sample=True))
+    {'saliency_pointing_game': 1.0, 'scores': [1.0]}
+"""
 
 import evaluate
 

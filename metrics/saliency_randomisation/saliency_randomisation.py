@@ -1,4 +1,32 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> import torch
+    >>> import saliency_bench as sb
+    >>> class Linear(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.linear = torch.nn.Linear(48, 2)
+    ...         torch.nn.init.constant_(self.linear.weight, 1.0)
+    ...
+    ...     def forward(self, images):
+    ...         return self.linear(images.flatten(1))
+    ...
+    >>> def explainer(classifier, images, target):
+    ...     # The top row while the weights are those above; the two upper rows without them.
+    ...     maps = torch.zeros(len(images), 4, 4)
+    ...     maps[:, : 1 if (classifier.model.linear.weight == 1).all() else 2] = 1
+    ...     return maps
+    ...
+    >>> randomisation = evaluate.load("saliency_randomisation")
+    >>> classifier = sb.load_classifier(Linear(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> result = randomisation.compute(
+    ...     images=torch.rand(1, 3, 4, 4), classifier=classifier, explainer=explainer, form="spearman"
+    ... )
+    >>> print(round(result["saliency_randomisation"], 4))  # 1 / sqrt(3)
+    0.5774
+"""
 
 import evaluate
 

@@ -1,4 +1,15 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> recall = evaluate.load("saliency_recall")
+    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> print(recall.compute(predictions=maps, references=masks))
+    {'saliency_recall': 0.5}
+    >>> print(recall.compute(predictions=maps, references=masks, threshold=[0.1, 0.5, "mask_area"]))
+    {'saliency_recall': [1.0, 0.5, 0.75]}
+"""
 
 import evaluate
 

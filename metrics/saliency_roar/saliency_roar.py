@@ -1,4 +1,12 @@
-"""The metric as a module of `evaluate`, which says what score.py declares."""
+"""The metric as a module of `evaluate`; score.py declares it.
+
+Example:
+    >>> import evaluate
+    >>> metric = evaluate.load("saliency_roar")
+    >>> result = metric.compute(predictions=[0.9, 0.6, 0.3, 0.1], references=[0.0, 0.1, 0.5, 1.0])
+    >>> print(round(result["saliency_roar"], 4))
+    0.355
+"""
 
 import evaluate
 

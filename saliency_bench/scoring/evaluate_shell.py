@@ -40,6 +40,36 @@ class MapShell:
     writer: Any
     num_process: int
 
+    def __init_subclass__(cls) -> None:
+        """Give a module of evaluate a `_compute` whose signature lists its inputs and options, as evaluate requires."""
+        super().__init_subclass__()
+        if issubclass(cls, evaluate.EvaluationModule):
+
+            def _compute(self: MapShell, **inputs: Any) -> dict[str, Any] | Exception:
+                return self._result(**inputs)
+
+            _compute.__signature__ = cls._signature()  # type: ignore[attr-defined]
+            cls._compute = _compute  # type: ignore[attr-defined]
+
+    @classmethod
+    def _signature(cls) -> inspect.Signature:
+        """Return the signature of `_compute`: self, the inputs, and the options with their defaults."""
+        keywords = dict.fromkeys(re.findall(r"^ *(\w+):", cls.INPUTS, flags=re.MULTILINE)) | cls.keywords()
+        return inspect.Signature(
+            [
+                inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+                *(
+                    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+                    for name, default in (keywords | {"per_sample": False}).items()
+                ),
+            ]
+        )
+
+    @classmethod
+    def keywords(cls) -> dict[str, Any]:
+        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        return defaults(function) if (function := cls.computed()) else {}
+
     def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
         """Return the scores (B,) of what `_inputs` gives."""
         return self.reduced(self.function(*inputs, **options), options)
@@ -49,13 +79,15 @@ class MapShell:
         reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
         return reduce(values, options) if np.ndim(values) == 2 else values
 
-    def declared(self) -> Callable[..., np.ndarray] | None:
+    @classmethod
+    def declared(cls) -> Callable[..., np.ndarray] | None:
         """Return the declared function; None where saliency_bench, which has it, is not installed."""
-        return self.function
+        return cls.function
 
-    def computed(self) -> Callable[..., np.ndarray] | None:
+    @classmethod
+    def computed(cls) -> Callable[..., np.ndarray] | None:
         """Return the function whose options `compute` takes."""
-        return self.declared()
+        return cls.declared()
 
     def _info(self) -> evaluate.MetricInfo:
         """Return what `evaluate` shows of the metric."""
@@ -65,7 +97,8 @@ class MapShell:
         info = evaluate.MetricInfo(
             description=_about(function) if function else inspect.getdoc(self) or "",
             citation=paper,
-            inputs_description=f"Args:\n    {self.INPUTS}\n{_described(self.computed())}",
+            inputs_description=f"Args:\n    {self.INPUTS}\n{_described(self.computed())}"
+            + _example(type(self).__module__),
             features=self._features((224, 224)),  # replaced by the size of what comes
             reference_urls=re.findall(r"https://[^\s}]+", paper)[:1],
         )
@@ -114,7 +147,7 @@ class MapShell:
         """Return the names of what can be added."""
         return list(inspect.signature(self._inputs).parameters)
 
-    def _compute(self, **inputs: Any) -> dict[str, Any] | Exception:
+    def _result(self, **inputs: Any) -> dict[str, Any] | Exception:
         """Return the result, or the error that `compute` raises: `evaluate` keeps a file open where this raises."""
         try:
             return self._averaged(**inputs)
@@ -157,8 +190,7 @@ class MapShell:
         Raises:
             UserError: One is unknown, or has a value that it does not take.
         """
-        known = [*defaults(self.function), "per_sample"]
-        return dict(resolved(self.name, self.function, _known(self.name, options, known)))
+        return dict(resolved(self.name, self.function, _known(self.name, options, [*self.keywords(), "per_sample"])))
 
     def _use_size(self, size: tuple[int, ...]) -> None:
         """Take the size of the first maps for all.
@@ -221,12 +253,13 @@ class MapOnlyShell(MapShell):
 class _InstalledShell(MapShell):
     """What shells share whose metric runs the classifier, and so needs an installed saliency_bench."""
 
-    def declared(self) -> Callable[..., np.ndarray] | None:
+    @classmethod
+    def declared(cls) -> Callable[..., np.ndarray] | None:
         """Return the declared function; None where saliency_bench, which has it, is not installed."""
         try:
             from saliency_bench.bound_metric import registered_metric
 
-            return registered_metric(type(self).__module__.rpartition(".")[2]).function
+            return registered_metric(cls.__module__.rpartition(".")[2]).function
         except (ModuleNotFoundError, UserError):
             return None
 
@@ -254,6 +287,16 @@ class ExplainerShell(_InstalledShell):
     seeds: of each image, or image_ids and the seed of a run. Default: 0 to B-1.
     batch_size: images explained at once. Default: 16."""
     LEFT_OUT = "a flat map"
+
+    @classmethod
+    def keywords(cls) -> dict[str, Any]:
+        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        if cls.declared() is None:
+            return {}
+        from saliency_bench.scoring.samples import score_samples
+
+        keywords = defaults(cls.scores) | defaults(score_samples) | super().keywords()
+        return {name: default for name, default in keywords.items() if name != "parts"}
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
         """Return the types of what is added."""
@@ -291,8 +334,7 @@ class ExplainerShell(_InstalledShell):
             raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
         if classifier is None or explainer is None:
             raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
-        known = {*defaults(self.scores), *defaults(score_samples), *_options_of(name), "seeds", "per_sample"}
-        options = _known(name, options, known - {"parts"})
+        options = _known(name, options, [*self.keywords(), "seeds", "per_sample"])
         metric, has_classes = self._metric(options), references != NO_CLASS
         if "labels" in metric.inputs and options.get("labels") is None:
             if not has_classes.all():
@@ -338,6 +380,11 @@ class CurveShell(_InstalledShell):
     batch_size: images in one forward pass. Default: 16."""
     LEFT_OUT = "a score that is not a number"
 
+    @classmethod
+    def keywords(cls) -> dict[str, Any]:
+        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        return defaults(cls.scores) | super().keywords()
+
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
         """Return the types of what is added."""
         return datasets.Features(
@@ -376,7 +423,7 @@ class CurveShell(_InstalledShell):
             raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
         if images is None or classifier is None:
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
-        options = _known(name, options, [*defaults(self.scores), *_options_of(name), "per_sample"])
+        options = _known(name, options, [*self.keywords(), "per_sample"])
         metric, unlabelled = registered_metric(name, **options), (references == NO_CLASS).any()
         if "labels" in metric.inputs and (target is not None or unlabelled):
             raise ValueError(f"{name} compares with references, the class of each image; give them, and no target")
@@ -407,9 +454,10 @@ class AreaShell(_InstalledShell):
     INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
     references: the exposure (N,) of each, the share of the pixels; several trainings at one exposure are averaged."""
 
-    def computed(self) -> Callable[..., np.ndarray] | None:
-        """Return a function without options, which are those of the training."""
-        return self.declared() and _area
+    @classmethod
+    def computed(cls) -> Callable[..., np.ndarray] | None:
+        """Return a function without options: the metric's options are those of the training."""
+        return cls.declared() and _area
 
     def _info(self) -> evaluate.MetricInfo:
         """Return what `evaluate` shows of the metric."""
@@ -468,6 +516,12 @@ def _about(function: Callable[..., np.ndarray]) -> str:
     module = sys.modules[function.__module__].__doc__ or ""
     details = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0]
     return f"{module.partition(chr(10))[0]}\n\n{details.strip()}"
+
+
+def _example(module: str) -> str:
+    """Return the example in a module's docstring, which is its last section."""
+    _, heading, example = (sys.modules[module].__doc__ or "").partition("\n\nExample:\n")
+    return heading + example.rstrip()
 
 
 def _described(function: Callable[..., np.ndarray] | None) -> str:

@@ -1,13 +1,21 @@
 """The hand-worked example in the docstring of every metric.
 
-What needs a network and an explainer tells it in words and works it out in its own test; all others are executed here.
+Metrics that need a network and an explainer give it in words, and their own tests compute it; all others are executed
+here. So is the example in the docstring of every module of `evaluate`.
 """
 
+import ast
 import doctest
+import importlib
 import inspect
+import os
+import re
+import sys
 
 import contracts
+import evaluate
 import pytest
+from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
 
 from saliency_bench import registry
 from saliency_bench.bound_metric import load_metric
@@ -23,3 +31,36 @@ def test_the_docstring_s_example_gives_what_it_says(name):
     ]
     for one in examples:
         assert doctest.DocTestRunner().run(one).failed == 0
+
+
+@pytest.fixture(scope="module")
+def dynamic_modules(tmp_path_factory):
+    modules = init_dynamic_modules("examples_of_metrics", str(folder := tmp_path_factory.mktemp("modules")))
+    yield modules
+    sys.path.remove(str(folder))
+
+
+@pytest.mark.parametrize("name", registry.names("metrics"))
+def test_modules_pass_the_common_test_of_evaluate(name, dynamic_modules, monkeypatch):
+    """Test what `LocalModuleTest.test_load` in tests/test_metric_common.py of the evaluate repository tests."""
+    load, folder = evaluate.load, registry.files("metrics")[name].parent
+    monkeypatch.setattr(evaluate, "load", lambda name, **options: load(os.path.join(folder.parent, name), **options))
+    found = evaluation_module_factory(str(folder), module_type="metric", dynamic_modules_path=dynamic_modules)
+    module = importlib.import_module(found.module_path)
+    parameters = inspect.signature(import_main_class(module.__name__)._compute).parameters
+    assert all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values())
+    results = doctest.testmod(module, raise_on_error=True)
+    assert results.failed == 0
+    assert results.attempted > 1
+
+
+@pytest.mark.parametrize("name", registry.names("metrics"))
+def test_the_module_and_its_card_have_the_same_example(name):
+    """Test that `inputs_description` shows the code of "How to use" in README.md, which prints what the card shows."""
+    folder = registry.files("metrics")[name].parent
+    code, printed = re.search(
+        r"## How to use\n.*?```python\n(.*?)```.*?```\n(.*?)```", (folder / "README.md").read_text(), flags=re.DOTALL
+    ).groups()
+    shown = evaluate.load(str(folder)).inputs_description.partition("\nExample:\n")[2]
+    assert ast.dump(ast.parse(doctest.script_from_examples(shown))) == ast.dump(ast.parse(code))
+    assert "".join(example.want for example in doctest.DocTestParser().get_examples(shown)) == printed
