@@ -18,6 +18,7 @@ from test_reporting import METHODS, make_run, page_of
 
 from saliency_bench.reports import words
 from saliency_bench.reports.plots import DOT
+from saliency_bench.reports.titles import metric_title
 from saliency_bench.results.run_folder import read_run
 
 
@@ -50,7 +51,7 @@ def test_plots_are_downloaded_as_svg_and_png_under_the_policy_of_the_page(folder
     texts = ["".join(node.itertext()) for node in svg.iter("{http://www.w3.org/2000/svg}text")]
     run = read_run(folder)
     column = run.columns[0]
-    assert texts[0] == f"{column.name} {column.arrow} {column.direction}: Mean with 95 % interval"
+    assert texts[0] == f"{metric_title(column.name)} {column.arrow} {column.direction}: Mean with 95 % interval"
     for row, cell in run.cells_of_column(column):
         assert row.name in texts
         assert any(text.startswith(f"{cell.value:.3f}") for text in texts)
@@ -67,7 +68,7 @@ const [low, high] = document.querySelectorAll(".filter input");
 const set = (control, value) => { control.value = value; control.dispatchEvent(new Event("input")); };
 const shown = () => [...document.querySelectorAll(".sample:not([hidden]) h4")].map((one) => one.textContent).sort();
 const result = [[...explainer.options].map((one) => one.value), [...metric.options].map((one) => one.value), shown()];
-set(explainer, "rise"); set(metric, "insertion"); set(low, "0.4"); result.push(shown());
+set(explainer, "rise"); set(metric, "Network relies (insertion)"); set(low, "0.4"); result.push(shown());
 set(high, "0.5"); result.push(shown());
 set(low, ""); result.push(shown());
 set(high, ""); result.push(shown());
@@ -80,7 +81,7 @@ def test_samples_are_filtered_by_a_score(folder, tmp_path):
     explainers, metrics, *shown = in_browser(page_of(folder), SCORES, tmp_path)
     run = read_run(folder)
     assert explainers == [row.name for row in run.rows]
-    assert metrics == [column.name.removeprefix("saliency_") for column in run.columns]
+    assert metrics == [metric_title(column.name) for column in run.columns]
     row = next(row for row in run.rows if row.name == "rise")
     column = next(column for column in run.columns if column.name == "saliency_insertion")
     values = run.values[run.cell(row, column).cell_id]
