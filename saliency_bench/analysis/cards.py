@@ -61,7 +61,8 @@ def _card(verdict: Verdict, metric: tuple[str, int | str], name: str) -> Card:
     if all(cell.unbeaten for cell in scored if cell.rank):
         return Card(name, higher, (), "no difference found")
     if baselines:
-        return Card(name, higher, tuple(baselines), f"no method beats {'it' if len(baselines) == 1 else 'these'}")
+        it = "it" if len(baselines) == 1 else "these"
+        return Card(name, higher, tuple(baselines), f"no method is shown to beat {it}")
     if all(cell.scored < BEST_FROM for cell in unbeaten):
         return Card(name, higher, tuple(unbeaten), f"not best: under {BEST_FROM * 100:.0f} % of the samples scored")
     return Card(name, higher, tuple(unbeaten), "not best: a baseline may score as well")
@@ -106,7 +107,9 @@ def worse_lines(verdict: Verdict, title: Callable[[str], str]) -> list[str]:
     names: dict[str, list[str]] = {}
     for entry in entries:
         names.setdefault(entry.baseline, []).extend(entry.names)
-    return [f"{_are(of_baseline)} worse than {baseline} on at least one metric." for baseline, of_baseline in names.items()]
+    return [
+        f"{_are(of_baseline)} worse than {baseline} on at least one metric." for baseline, of_baseline in names.items()
+    ]
 
 
 def _are(names: list[str]) -> str:

@@ -16,6 +16,7 @@ from saliency_bench.analysis.correlations import metric_agreement
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.errors import UserError
 from saliency_bench.reports import words
+from saliency_bench.reports.all_samples import write_samples
 from saliency_bench.reports.comparison import comparison_view, merged_name, run_names
 from saliency_bench.reports.plots import distribution_plot, mean_plot, rank_plot
 from saliency_bench.reports.samples import sample_groups, split_strips
@@ -32,7 +33,9 @@ from saliency_bench.utils.storage import check_output_file
 NAME = "report.html"
 
 
-def report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+def report(
+    folders: Sequence[str | Path], out: str | Path | None = None, *, samples: bool = False, data: object = None
+) -> Path:
     """Write the page of one run, or of several side by side, and return its path.
 
     Neither model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the same question
@@ -42,16 +45,19 @@ def report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path
     Args:
         folders: what `run` wrote.
         out: a file or folder; by default report.html in the folder of the only run.
+        samples: whether to write a page of all samples too, of one run: report-samples.html beside the page.
+        data: the dataset of the run, as `load_dataset` takes it, for the images on the page of all samples; None: the
+            run's own, if it is a folder that is still there.
 
     Raises:
         UserError: for a folder that holds no finished run, a file in it that cannot be read, or an `out` that is
-            missing or cannot be written.
+            missing or cannot be written; for samples of several runs, or another dataset than that of the run.
     """
     chosen = distinct([folders] if isinstance(folders, str | Path) else folders)
     if not chosen:
         raise UserError("a report needs the folder of at least one run")
     path = page_path(chosen, None if out is None else Path(out))
-    return write_page([read_run(folder) for folder in chosen], path)
+    return write_page([read_run(folder) for folder in chosen], path, samples=samples, data=data)
 
 
 def distinct(folders: Sequence[str | Path]) -> list[Path]:
@@ -64,9 +70,18 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
     return list(by_path.values())
 
 
-def write_page(runs: list[RunData], path: Path, comparison: Comparison | None = None) -> Path:
-    """Write the page of runs that were read, with their comparison if it was made before."""
-    write_text(path, render("report.html.j2", **page_of(runs, comparison or compare_runs(runs))))
+def write_page(
+    runs: list[RunData], path: Path, comparison: Comparison | None = None, *, samples: bool = False, data: object = None
+) -> Path:
+    """Write the page of runs that were read, with their comparison if it was made before. Other arguments: `report`."""
+    if len(runs) > 1 and samples:
+        raise UserError("all samples are shown of one run; give one folder")
+    if data is not None and not samples:
+        raise UserError("data are the images of the page of all samples; ask for it with samples (--samples)")
+    view = page_of(runs, comparison or compare_runs(runs))
+    if samples:
+        view["runs"][0]["all_samples"] = write_samples(runs[0], path, data).name
+    write_text(path, render("report.html.j2", **view))
     return path
 
 

@@ -36,11 +36,9 @@ def sample_groups(run: RunData) -> list[dict]:
 
 
 def split_strips(groups: list[dict]) -> tuple[list[dict], list[dict]]:
-    """Return ([{kind, sample}], the other groups): the first of the best and of the worst samples come first on a page."""
+    """Return ([{kind, sample}], the other groups): the first best and the first worst sample come first on a page."""
     strips = [{"kind": group["kind"], "sample": group["samples"][0]} for group in groups if group["kind"] in STRIPS]
-    others = [
-        group | {"samples": group["samples"][1:]} if group["kind"] in STRIPS else group for group in groups
-    ]
+    others = [group | {"samples": group["samples"][1:]} if group["kind"] in STRIPS else group for group in groups]
     return strips, [group for group in others if group["samples"]]
 
 

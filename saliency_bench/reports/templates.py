@@ -14,7 +14,8 @@ from saliency_bench.reports.titles import metric_title
 
 HERE = Path(__file__).parent
 FILTERS = (words.number, words.interval, words.percent, words.percent_interval, words.count, words.seconds,
-           words.reasons, words.listed, words.short, words.signed, words.p_value, words.signed_interval, metric_title)  # fmt: skip
+           words.reasons, words.listed, words.short, words.signed, words.p_value, words.signed_interval,
+           metric_title)  # fmt: skip
 
 
 def render(name: str, *, styles: tuple[str, ...] = ("report.css",), **variables: Any) -> str:

@@ -12,11 +12,11 @@ from saliency_bench.analysis.verdict import NO_CHANCE, RANDOM, Against, Verdict,
 from saliency_bench.bound_metric import Metric, registered_metric
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import PRECOMPUTED
+from saliency_bench.reports.titles import metric_title
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
-from saliency_bench.reports.titles import metric_title
 from saliency_bench.results.summary import covered, flat_maps, misfits, warnings
 from saliency_bench.results.summary import notes as notes_of
 
@@ -136,7 +136,7 @@ def options(chosen: dict) -> str:
 
 def short(identity: str) -> str:
     """Cut a local path to its last part; names and Hub ids stay."""
-    identity = identity.removeprefix("module:")
+    identity = identity.removeprefix("module:").removeprefix("folder:")
     is_path = identity.count("/") > 1 or identity.startswith((".", "/", "~"))
     return Path(identity).name or identity if is_path else identity
 

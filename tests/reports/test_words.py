@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -322,7 +322,8 @@ def test_cards_and_tags_follow_from_the_pairs(name, folder_of):
     told = set()
     for line in worse_lines(verdict, str):
         names, other, metrics = re.fullmatch(r"(.*) (?:is|are) worse than (\w+) on (.*)\.", line).groups()
-        told |= {(one, other, metric) for one in re.split(", | and ", names) for metric in re.split(", | and ", metrics)}
+        claimed = product(*(re.split(", | and ", listed) for listed in (names, metrics)))
+        told |= {(one, other, metric) for one, metric in claimed}
     assert told == expected
 
 
