@@ -242,14 +242,13 @@ def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequen
 
 def _change(metric: str, pairs: list[Pair]) -> dict:
     """Return the card of a metric: on which explainers the second run is better and worse, and by how much."""
-    methods = [pair for pair in pairs if not pair.baseline]
     return {
         "name": metric,
         "higher_is_better": pairs[0].higher_is_better,
-        "better": [pair for pair in methods if pair.direction == 1],
-        "worse": [pair for pair in methods if pair.direction == -1],
+        "better": [pair for pair in pairs if pair.direction == 1],
+        "worse": [pair for pair in pairs if pair.direction == -1],
         "others": [(word, words.count(times)) for word, times in Counter(
-            pair.word for pair in methods if not pair.direction).items()],
+            pair.word for pair in pairs if not pair.direction).items()],
     }  # fmt: skip
 
 

@@ -68,7 +68,7 @@
   const name = (label) => (label === null || label === undefined ? "–" : labels[label]);
 
   function tile(sample, place, title, score, isBest) {
-    const [width, height] = sample.size;
+    const [width, height] = sample.size || [0, 0];
     const image = make("img", {
       src: `${folder}/${String(sample.index).padStart(5, "0")}.jpg`, alt: `${title} of sample ${sample.id}`,
       loading: "lazy", decoding: "async", width, height,

@@ -10,12 +10,12 @@ from markupsafe import Markup
 from saliency_bench import __version__
 from saliency_bench.errors import without_controls
 from saliency_bench.reports import words
-from saliency_bench.reports.titles import metric_title
+from saliency_bench.reports.titles import metric_title, with_titles
 
 HERE = Path(__file__).parent
 FILTERS = (words.number, words.interval, words.percent, words.percent_interval, words.count, words.seconds,
            words.reasons, words.listed, words.short, words.signed, words.p_value, words.signed_interval,
-           metric_title)  # fmt: skip
+           metric_title, with_titles)  # fmt: skip
 
 
 def render(name: str, *, styles: tuple[str, ...] = ("report.css",), **variables: Any) -> str:

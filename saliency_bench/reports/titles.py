@@ -16,3 +16,8 @@ def metric_title(text: str) -> str:
     name, rest = re.fullmatch(r"([\w.-]*)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
     title = registry.declared("metrics", name, "title", "") if name in registry.names("metrics") else ""
     return f"{title}, {rest[1:]}" if title and rest.startswith(":") else title + rest if title else text
+
+
+def with_titles(text: str) -> str:
+    """Return a sentence in which metrics go by their display names; their options stay as they are."""
+    return re.sub(r"\bsaliency_\w+", lambda found: metric_title(found[0]), text)

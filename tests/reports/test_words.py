@@ -378,6 +378,8 @@ def test_comparisons_of_runs_say_the_same_on_page_and_console(folder_of, tmp_pat
         assert [sum(f", {word}, n = " in line for line in text) for word in ("better", "worse")] == [better, worse]
         part = page[page.index('id="differences"') : page.index('id="run-1"')]
         assert [part.count(f"<td><b>{word}</b>") for word in ("better", "worse")] == [better, worse]
+        top = page[: page.index('aria-labelledby="comparison"')]
+        assert [top.count(f'">{word}</span>') for word in ("better", "worse")] == [better, worse]
         assert part.count('<span class="interval">no difference found</span>') == unclear
         assert part.count('<span class="interval">too few samples to tell</span>') == untold
         if untold < len(found):
