@@ -67,16 +67,22 @@
   const number = (value) => (value === null ? "–" : value.toFixed(3).replace("-", "−"));
   const name = (label) => (label === null || label === undefined ? "–" : labels[label]);
 
-  function tile(sample, place, title, score, isBest) {
-    const [width, height] = sample.size || [0, 0];
+  function picture(sample, place, title) {
+    const [width, height] = sample.size;
     const image = make("img", {
       src: `${folder}/${String(sample.index).padStart(5, "0")}.jpg`, alt: `${title} of sample ${sample.id}`,
       loading: "lazy", decoding: "async", width, height,
     });
     image.style.objectPosition = `${-place * width}px 0`;
+    return image;
+  }
+
+  // A tile of a sample's picture, or its caption alone where there is no picture (place null).
+  function tile(sample, place, title, score, isBest) {
     const caption = make("figcaption", {}, title.replace(/[_:,]/g, "$&\u200b"));
     if (score !== undefined) caption.append(make("b", { textContent: score }));
-    return make("figure", { className: isBest ? "best" : "" }, ...(sample.size ? [image] : []), caption);
+    const pictures = sample.size && place !== null ? [picture(sample, place, title)] : [];
+    return make("figure", { className: isBest ? "best" : "" }, ...pictures, caption);
   }
 
   function card(sample) {
@@ -94,7 +100,7 @@
       const value = metrics.length ? sample.scores[row][column] : undefined;
       const isBest = !isBaseline && value !== null && value !== undefined && (metrics[column][2] ? value : -value) === best;
       const text = value === undefined ? undefined : number(value) + (isBest ? " best" : "");
-      if (hasMap || text !== undefined) tiles.append(hasMap ? tile(sample, place, title, text, isBest) : tile({ ...sample, size: 0 }, 0, title, text, isBest));
+      if (hasMap || text !== undefined) tiles.append(tile(sample, hasMap ? place : null, title, text, isBest));
     });
     return make("article", {}, make("h2", { textContent: sample.id }), about, tiles);
   }
