@@ -126,13 +126,13 @@ class Pictures:
         return self.images.picture(image_id, self.geometry) if self.images else None
 
 
-def _dataset(data: object, run: RunData, *, is_given: bool) -> AtHand | None:
+def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
     """Return the dataset of a run, None if it is not a folder of this machine. Raise UserError for another one."""
     assert run.identity is not None
     if not is_given and not (isinstance(data, str | Path) and Path(data).is_dir()):
         return None
     try:
-        rows = load_dataset(data, run.identity.split)  # type: ignore[arg-type]
+        rows = load_dataset(data, run.identity.split)
     except UserError:
         if is_given:
             raise
@@ -154,18 +154,23 @@ def _write_pictures(run: RunData, pictures: Pictures, folder: Path) -> dict[str,
         known = next((values for values in levels if values is not None), None)
         if image is None and known is None:
             continue
-        width, height = image.size if image is not None else (known.shape[1], known.shape[0])  # type: ignore[union-attr]
-        scale = LONGEST / max(width, height)
-        size = tuple(max(BLOCK, round(side * scale / BLOCK) * BLOCK) for side in (width, height))
+        size = _size(image.size if image is not None else known.shape[::-1])  # type: ignore[union-attr]
         small = None if image is None else image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
         tiles = [small, *(_tile(values, small, size) for values in levels)]
         strip = Image.new("RGB", (size[0] * len(tiles), size[1]), (128, 128, 128))
         for number, tile in enumerate(tiles):
             if tile is not None:
                 strip.paste(tile, (number * size[0], 0))
-        sizes[image_id] = size[0], size[1]
+        sizes[image_id] = size
         _save(strip, folder / picture_name(index))
     return sizes
+
+
+def _size(frame: tuple[int, ...]) -> tuple[int, int]:
+    """Return the (width, height) of a tile of a frame (width, height), in whole blocks."""
+    scale = LONGEST / max(frame)
+    width, height = (max(BLOCK, round(side * scale / BLOCK) * BLOCK) for side in frame)
+    return width, height
 
 
 def picture_name(index: int) -> str:
@@ -173,19 +178,19 @@ def picture_name(index: int) -> str:
     return f"{index:05d}.jpg"
 
 
-def _tile(levels: np.ndarray | None, image: Image.Image | None, size: tuple[int, ...]) -> Image.Image | None:
+def _tile(levels: np.ndarray | None, image: Image.Image | None, size: tuple[int, int]) -> Image.Image | None:
     """Return a map over its image, or alone where there is none."""
     if levels is None:
         return None
     if image is not None:
         return overlay(np.asarray(image), levels / LEVELS)
-    return heat_map(levels.astype(np.float32)).convert("RGB").resize((size[0], size[1]), Image.Resampling.BILINEAR)
+    return heat_map(levels.astype(np.float32)).convert("RGB").resize(size, Image.Resampling.BILINEAR)
 
 
 def _save(strip: Image.Image, path: Path) -> None:
     """Write a picture."""
     packed = BytesIO()
-    strip.save(packed, "jpeg", quality=80, subsampling=0)
+    strip.save(packed, "jpeg", quality=72, subsampling=0)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_with(path, lambda place: place.write_bytes(packed.getvalue()))
 
