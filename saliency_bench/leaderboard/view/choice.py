@@ -37,8 +37,8 @@ class Group:
 
 
 def is_verified(row: ShownRow) -> bool:
-    """Return whether the owner of the board has computed the scores of a row."""
-    return row.status not in (CHECKED, CLAIMED)
+    """Return whether the owner of the board has computed the scores of a row, or it has none yet."""
+    return row.status not in (CHECKED, CLAIMED) or not row.n
 
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
