@@ -233,13 +233,13 @@ def report(chosen: dict) -> None:
     """The choice of samples, their pictures, and the page."""
     import torch
 
-    from saliency_bench.engine.examples import choose, thumbnail_parts, thumbnail_rows, write_examples
+    from saliency_bench.engine.examples import choose, thumbnail_rows, write_examples
     from saliency_bench.engine.finish import made_of, note_written, run_facts
     from saliency_bench.engine.merging import Parts
     from saliency_bench.engine.store import Writer
     from saliency_bench.reports.page import report
     from saliency_bench.results.cell import read_cells
-    from saliency_bench.results.parts import Result
+    from saliency_bench.results.parts import Result, thumbnail_parts
     from saliency_bench.utils.files import read_json
 
     context = context_of(chosen)

@@ -3,12 +3,15 @@
 example:
   saliency-bench report runs/first
   saliency-bench report runs/first --pairs
+  saliency-bench report runs/first --samples
   saliency-bench report runs/resnet runs/vit --out comparison.html
 
 Writes a single HTML page and prints its tables. Runs that ask the same question of the same network are merged, with
 ranks and comparisons over all their explainers; cells with contradictory scores are reported as conflicts. Otherwise
 the first run is compared with each of the others, sample by sample (also with --json). Only the folders written by
-`saliency-bench run` are read: no model, dataset or network connection is needed.
+`saliency-bench run` are read: no model, dataset or network connection is needed. With --samples, a second page shows
+all samples of a run with their maps, to scroll and filter; the images come from the run's dataset if it is a folder on
+this machine, else from --data.
 """
 
 import json
@@ -25,6 +28,9 @@ def arguments(parser: ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--out", metavar="FILE", help="page to write (default, for one run: report.html in its folder)")
+    parser.add_argument("--samples", action="store_true", help="also write a page of all samples beside the report")
+    text = "dataset of the run, for the images of --samples (default: the run's own, if it is a folder)"
+    parser.add_argument("--data", metavar="DATASET", help=text)
     parser.add_argument("--pairs", action="store_true", help="also print the difference of every two explainers")
     text = "also print the scores of correctly and wrongly classified images"
     parser.add_argument("--by-correct", action="store_true", help=text)
@@ -38,6 +44,7 @@ def main(args: Namespace) -> None:
     from saliency_bench.analysis.pairs import explainer_pairs
     from saliency_bench.analysis.tables import dicts
     from saliency_bench.analysis.verdict import Verdict
+    from saliency_bench.reports.all_samples import samples_place
     from saliency_bench.reports.page import distinct, page_path, write_page
     from saliency_bench.results.run_folder import read_run
     from saliency_bench.results.summary import covered
@@ -46,10 +53,11 @@ def main(args: Namespace) -> None:
     path = page_path([Path(name) for name in names], Path(args.out) if args.out else None)
     runs = [read_run(Path(name)) for name in names]
     comparison = compare_runs(runs)
-    page = write_page(runs, path, comparison)
+    page = write_page(runs, path, comparison, samples=args.samples, data=args.data)
     if args.json:
         content: dict[str, Any] = {
             "report": str(page),
+            **({"samples": str(samples_place(page))} if args.samples else {}),
             "runs": dict(zip(names, (run.as_json() for run in runs), strict=True)),
         }
         content |= comparison.as_dict(names) if len(runs) > 1 else {}
@@ -79,3 +87,5 @@ def main(args: Namespace) -> None:
     for line in lines(comparison, names):
         print(line)
     print(f"report: {page}")
+    if args.samples:
+        print(f"all samples: {samples_place(page)}")

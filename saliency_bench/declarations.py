@@ -49,7 +49,7 @@ SCORED = frozenset({"maps", "curves", "explain", "partners", "retrained", "first
 OWN_COLUMNS = {"image": "images", "mask": "masks", "label": "labels"}
 NETWORK = ("outputs", "gradients", "activations", "attention", "nothing")
 # Keywords by what they take.
-TEXTS = ("needs", "paper", "undefined", "mark", "absent", "note", "keeps")
+TEXTS = ("title", "needs", "paper", "undefined", "mark", "absent", "note", "keeps")
 NAMES = ("also_called", "columns")
 FUNCTIONS = ("check", "marked", "parts", "reduce", "aggregate", "aggregate_if", "question", "plan", "left_out")
 
@@ -155,6 +155,8 @@ class MetricDeclaration(_Declaration):
         version: whole number; raise it whenever a number changes. As of an explainer.
         higher_is_better: the direction; a function of {option: value} where options turn it. Left out: assumed, which
             tables say.
+        title: its name on pages, in a few words a reader knows: "Overlap (mIoU)". A literal, which pages read without
+            importing the metric. Left out: its identifier.
         range: (low, high) of scores and their parts; or a function of {option: value}, or of that and the
             `target_weights.TargetRange`. The kind of interval follows from it; a score outside is an error.
         paper: where it is from: a BibTeX entry, or a line "authors, title, year, https://...".
@@ -184,6 +186,7 @@ class MetricDeclaration(_Declaration):
 
     version: int | None = None
     higher_is_better: bool | Callable[[Options], bool] | None = None
+    title: str = ""
     range: Range | Callable[..., Range] = (-inf, inf)
     paper: str = ""
     undefined: str = ""

@@ -11,6 +11,7 @@ from saliency_bench.metrics._papers import DAVIS_2006
 
 @metric(
     version=3,
+    title="Object ranking (AP)",
     higher_is_better=True,
     range=(0, 1),
     paper=DAVIS_2006,

@@ -18,6 +18,7 @@ from saliency_bench.targets.class_groups import ClassGroups
 
 @metric(
     version=4,
+    title="Contrast kept (CAUC)",
     higher_is_better=False,
     range=score_range,
     paper=XIE_2023,

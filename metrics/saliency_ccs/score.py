@@ -25,6 +25,7 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
 
 @metric(
     version=4,
+    title="Why A, not B (CCS)",
     higher_is_better=higher_is_better,
     range=(-1, 1),
     paper=ELISHA_2025,

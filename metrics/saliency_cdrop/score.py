@@ -28,6 +28,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
 
 @metric(
     version=4,
+    title="Contrast drop (CDROP)",
     higher_is_better=True,
     range=limits,
     paper=XIE_2023,

@@ -18,6 +18,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
 
 @metric(
     version=3,
+    title="Class drop (CDS)",
     higher_is_better=True,
     range=limits,
     paper=ELISHA_2025,

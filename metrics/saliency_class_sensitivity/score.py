@@ -23,6 +23,7 @@ def question(options: dict, probabilities: np.ndarray, groups: object) -> list[t
 
 @metric(
     version=3,
+    title="Class sensitivity",
     higher_is_better=False,
     range=(-1, 1),
     paper=LI_2020,

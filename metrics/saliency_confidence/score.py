@@ -38,6 +38,7 @@ def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
 
 @metric(
     version=2,
+    title="Confidence gain",
     higher_is_better=higher_is_better,
     range=range_of,
     paper=ANONYMOUS_2020,

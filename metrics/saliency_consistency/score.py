@@ -36,6 +36,7 @@ def passes(options: dict, height: int, width: int) -> tuple[int, int]:
 
 @metric(
     version=1,
+    title="Consistency",
     higher_is_better=False,
     range=(0, float("inf")),
     paper=ANONYMOUS_2020,

@@ -35,6 +35,7 @@ def pseudo_f1(means: np.ndarray, options: dict[str, Any]) -> np.ndarray:
 
 @metric(
     version=3,
+    title="Correctness",
     higher_is_better=True,
     range=(0, 1),
     paper=ANONYMOUS_2020,

@@ -16,6 +16,7 @@ def check(*, exposures: Sequence[float]) -> None:
 
 @metric(
     version=1,
+    title="Recognised by people (Crowd AUC)",
     higher_is_better=True,
     range=(0, 1),
     paper=LU_2021,

@@ -16,6 +16,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
 
 @metric(
     version=3,
+    title="Network relies (deletion)",
     higher_is_better=False,
     range=limits,
     paper=PETSIUK_2018,

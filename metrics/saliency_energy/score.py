@@ -18,6 +18,7 @@ def marked(maps: Any, masks: Any) -> np.ndarray:
 
 @metric(
     version=1,
+    title="Energy in object",
     higher_is_better=True,
     range=(0, 1),
     paper=WANG_2020,

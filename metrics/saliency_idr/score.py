@@ -16,6 +16,7 @@ from saliency_bench.utils.untouched import untouched
 
 @metric(
     version=1,
+    title="Input dependence (IDR)",
     higher_is_better=False,
     range=(0, 1),
     paper=YANG_2019,

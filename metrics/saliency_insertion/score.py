@@ -34,6 +34,7 @@ def check(*, steps: int | None, start: str, **others: object) -> None:
 
 @metric(
     version=3,
+    title="Network relies (insertion)",
     higher_is_better=True,
     range=limits,
     paper=PETSIUK_2018,

@@ -22,6 +22,7 @@ def check(*, threshold: float) -> None:
 
 @metric(
     version=2,
+    title="Salient area in object (IoSR)",
     higher_is_better=True,
     range=(0, 1),
     paper=LI_2020,

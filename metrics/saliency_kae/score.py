@@ -16,6 +16,7 @@ from saliency_bench.scoring.perturbation import (
 
 @metric(
     version=4,
+    title="Accuracy on kept pixels (KAE)",
     higher_is_better=True,
     range=(0, 1),
     paper=LU_2021,

@@ -30,6 +30,7 @@ def passes(options: dict, height: int, width: int) -> tuple[int, int]:
 
 @metric(
     version=2,
+    title="Max-sensitivity",
     higher_is_better=False,
     range=(0, float("inf")),
     paper=YEH_2019,

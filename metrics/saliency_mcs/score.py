@@ -15,6 +15,7 @@ from saliency_bench.types import Images
 
 @metric(
     version=2,
+    title="Model contrast score (MCS)",
     higher_is_better=True,
     range=(-1, 1),
     paper=YANG_2019,

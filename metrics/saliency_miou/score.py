@@ -12,6 +12,7 @@ from saliency_bench.metrics._papers import ZHANG_2023
 
 @metric(
     version=3,
+    title="Overlap (mIoU)",
     higher_is_better=True,
     range=(0, 1),
     paper=ZHANG_2023,

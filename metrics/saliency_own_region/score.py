@@ -28,6 +28,7 @@ def check(*, threshold: float, by: By, **others: object) -> None:
 
 @metric(
     version=2,
+    title="Salient region alone",
     higher_is_better=True,
     range=(0, 1),
     paper=ANONYMOUS_2020,

@@ -24,6 +24,7 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
 
 @metric(
     version=4,
+    title="Why this group (PGS)",
     higher_is_better=True,
     range=(-1, 1),
     paper=ELISHA_2025,

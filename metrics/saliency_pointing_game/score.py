@@ -21,6 +21,7 @@ def check(*, ties: str, tolerance: float) -> None:
 
 @metric(
     version=3,
+    title="Highest point hits",
     higher_is_better=True,
     range=(0, 1),
     paper=ZHANG_2018,

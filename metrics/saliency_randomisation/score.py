@@ -56,6 +56,7 @@ def check(*, smooth: int, layers: int, **others: object) -> None:
 
 @metric(
     version=2,
+    title="Weight randomisation",
     higher_is_better=higher_is_better,
     range=limits,
     paper=ADEBAYO_2018,

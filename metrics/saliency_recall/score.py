@@ -12,6 +12,7 @@ from saliency_bench.metrics._papers import ACHANTA_2009
 
 @metric(
     version=3,
+    title="Object covered (recall)",
     higher_is_better=True,
     range=(0, 1),
     paper=ACHANTA_2009,

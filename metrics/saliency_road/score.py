@@ -16,6 +16,7 @@ def higher_is_better(options: dict[str, object]) -> bool:
 
 @metric(
     version=2,
+    title="Network relies (ROAD)",
     higher_is_better=higher_is_better,
     range=(0, 1),
     paper=RONG_2022,

@@ -17,6 +17,7 @@ from saliency_bench.scoring.retraining import (
 
 @metric(
     version=2,
+    title="Retrained after removal (ROAR)",
     higher_is_better=False,
     range=(0, 1),
     paper=HOOKER_2019,

@@ -27,6 +27,7 @@ def check(*, grid: int, **others: object) -> None:
 
 @metric(
     version=2,
+    title="Ranking of parts",
     higher_is_better=True,
     range=(-1, 1),
     paper=HESSE_2024,

@@ -43,11 +43,6 @@ class MergedRuns:
         """Return how many samples each run covers."""
         return [run.summary["dataset"]["used"] for run in self.runs]
 
-    @property
-    def name(self) -> str:
-        """Return "Run 1" or "Runs 1 + 3"."""
-        return f"Run {self.members[0]}" if len(self.members) == 1 else "Runs " + " + ".join(map(str, self.members))
-
 
 @dataclass(frozen=True)
 class RunConflict(Conflict):

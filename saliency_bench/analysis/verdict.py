@@ -107,13 +107,11 @@ class Verdict:
         ]
         lines = [*warnings(list(self.cells.values())), *self._peaked()]
         lines += [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
-        ranked = [cell for cell in self.cells.values() if not cell.aggregate]
+        ranked = self._tested_cells
         of_cells = dict.fromkeys(cell.metric_id for cell in self.cells.values() if cell.aggregate)
         aggregates = [self.metrics[metric] for metric in of_cells]
         lines += [f"{listed(aggregates)}: {AGGREGATES}."] if aggregates else []
-        if all(cell.unranked == TOO_FEW for cell in ranked) and (ranked or not aggregates):
-            most = int(max((cell.independent for cell in ranked), default=0))
-            few = f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
+        if few := self.too_few():
             return [*lines, few]
         for comparisons in against:
             lines += _sentences(comparisons)
@@ -122,6 +120,19 @@ class Verdict:
             return lines
         samples = min((cell.independent for cell in ranked if cell.rank), default=inf)
         return [*lines, *leading, CONTROLLED, *many_shapes(len(self.order), samples)]
+
+    @property
+    def _tested_cells(self) -> list[CellResult]:
+        """Return the cells whose differences can be tested."""
+        return [cell for cell in self.cells.values() if not cell.aggregate]
+
+    def too_few(self) -> str:
+        """Say that there are too few samples to rank any explainer; "" where there are enough, or nothing to rank."""
+        cells = self._tested_cells
+        if not all(cell.unranked == TOO_FEW for cell in cells) or (self.cells and not cells):
+            return ""
+        most = int(max((cell.independent for cell in cells), default=0))
+        return f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
 
     def _leading(self) -> list[str]:
         """Say who is best by each metric, and where a baseline may do as well."""

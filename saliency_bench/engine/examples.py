@@ -1,6 +1,6 @@
 """Samples worth looking at: best, worst and most disputed, kept with their images and small maps."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, of_samples
-from saliency_bench.results.parts import POSITION, Part, PartFolder
+from saliency_bench.results.parts import POSITION, thumbnail_parts, thumbnails
 from saliency_bench.results.run_folder import SCORES, Scores
 from saliency_bench.types import Batch, Maps
 from saliency_bench.utils.files import save_arrays
@@ -20,11 +20,6 @@ from saliency_bench.utils.overlays import LEVELS, eight_bit, scaled
 SIDE = 56  # pixels of a thumbnail's longer side, enough for any map that was enlarged from a feature map
 PER_KIND = 4
 THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels", pa.binary())])
-
-
-def thumbnail_parts(out: Path, run: str) -> PartFolder:
-    """Return the folder of the thumbnails in the run's folder `out`."""
-    return PartFolder(out / "thumbnails", run)
 
 
 def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
@@ -44,17 +39,6 @@ def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
     levels = [values.tobytes() for values in np.round(LEVELS * small).astype("<i2")]
     columns = [list(positions), [size[0]] * len(small), levels]
     return pa.table(columns, schema=THUMBNAILS)
-
-
-def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[int]) -> dict[int, np.ndarray]:
-    """Return {position in the run: thumbnail} of those samples that have one; a missing picture loses no run."""
-    pictures: dict[int, np.ndarray] = {}
-    for part in parts:
-        for rows in part.read(explainer_id).values():
-            for row in np.flatnonzero(np.isin(rows[POSITION].to_numpy(), list(positions))).tolist():
-                levels = np.frombuffer(rows["levels"][row].as_py(), "<i2").astype(np.int16)
-                pictures[rows[POSITION][row].as_py()] = levels.reshape(rows["height"][row].as_py(), -1)
-    return pictures
 
 
 def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:

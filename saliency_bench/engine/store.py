@@ -11,9 +11,8 @@ from contextlib import nullcontext, suppress
 from time import perf_counter
 
 from saliency_bench.engine.context import RunContext
-from saliency_bench.engine.examples import thumbnail_parts
 from saliency_bench.engine.work import ChunkResult
-from saliency_bench.results.parts import PartFolder, Result, chunks_of, files_in, maps_of
+from saliency_bench.results.parts import PartFolder, Result, chunks_of, files_in, maps_of, thumbnail_parts
 
 SECONDS = 30.0  # of work that a kill loses, at first
 FILES = 64  # of a folder before each file holds more work than the one before

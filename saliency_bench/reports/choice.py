@@ -4,6 +4,7 @@ from math import ceil
 from typing import Any
 
 from saliency_bench.analysis.verdict import listed
+from saliency_bench.reports.choice_cards import cards_of
 from saliency_bench.reports.samples import sample_groups
 from saliency_bench.reports.templates import render
 from saliency_bench.reports.words import (
@@ -209,6 +210,7 @@ def page_text(content: dict[str, Any], run: RunData) -> str:
         "choice.html.j2",
         styles=("report.css", "choice.css"),
         content=content,
+        cards_of=cards_of,
         not_counted=not_counted(content),
         questions=[_question_view(question, content) for question in content["questions"]],
         lanes=[_lanes(answer, content) for answer in content["metrics"]],

@@ -1,5 +1,6 @@
 """What a page of several runs shows besides each run: what they share, where they differ, and by how much."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,37 +31,59 @@ PREFIXES = {
 def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
     """Return the template's variables of several runs."""
     equal, differing = _split_settings(runs)
-    first, *_ = comparison.merged
+    first, *others = comparison.merged
+    names = run_names(runs)
+    title = merged_name(first, names)
+    if len(others) == 1:
+        title = f"{merged_name(others[0], names)} against {title}"
     return {
+        "title": title if len(others) < 2 else f"{len(runs)} runs side by side",
         "count": len(runs),
-        "runs": [_run_column(number, run, comparison, differing) for number, run in enumerate(runs, start=1)],
+        "runs": [_run_column(number, run, comparison, differing, names) for number, run in enumerate(runs, start=1)],
         "equal": equal,
         "differing": differing,
-        "merged": [_merged_sentences(merged) for merged in comparison.merged if len(merged.members) > 1],
+        "merged": [_merged_sentences(merged, names) for merged in comparison.merged if len(merged.members) > 1],
         "conflicts": comparison.conflicts,
-        "labels": _labels(comparison.merged),
-        "tables": _tables(comparison) if len(comparison.merged) > 1 else [],
+        "names": names,
+        "labels": _labels(comparison.merged, names),
+        "tables": _tables(comparison, names) if len(comparison.merged) > 1 else [],
         "same_samples": _same_samples(comparison.merged),
         "best": any(merged.data.best for merged in comparison.merged),
-        "first": first.name,
-        "differences": [_difference_view(first, difference) for difference in comparison.differences],
+        "first": merged_name(first, names),
+        "differences": [_difference_view(first, difference, names) for difference in comparison.differences],
     }
 
 
-def _merged_sentences(merged: MergedRuns) -> str:
+def run_names(runs: Sequence[RunData]) -> list[str]:
+    """Return the names of runs: their folders, with as many parents as it takes to tell them apart."""
+    places = [run.folder.resolve().parts for run in runs]
+    for depth in range(1, max(map(len, places)) + 1):
+        names = ["/".join(place[-depth:]) for place in places]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def merged_name(merged: MergedRuns, names: Sequence[str]) -> str:
+    """Return the name of merged runs: "first", or "first + third"."""
+    return " + ".join(names[number - 1] for number in merged.members)
+
+
+def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
     """Say which runs are shown as one."""
     covered = [words.count(samples) for samples in merged.samples]
     differing = f" They cover {words.listed(covered)} samples; two explainers are compared on those that both have."
-    return f"{merged.name} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
+    return f"{merged_name(merged, names)} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
 
 
-def _run_column(number: int, run: RunData, comparison: Comparison, differing: list[str]) -> dict[str, Any]:
+def _run_column(
+    number: int, run: RunData, comparison: Comparison, differing: list[str], names: Sequence[str]
+) -> dict[str, Any]:
     """Return the column of a run in the table of runs."""
     home = next(merged for merged in comparison.merged if number in merged.members)
     settings = settings_of(run)
     return {
-        "name": f"Run {number}",
-        "folder": run.folder.resolve().name,
+        "name": names[number - 1],
         "anchor": f"run-{home.members[0]}",
         "settings": [settings[name] for name in differing],
         "cells": len(run.cells),
@@ -96,14 +119,11 @@ def _split_settings(runs: Sequence[RunData]) -> tuple[dict[str, str], list[str]]
     return {name: value for name, value in settings[0].items() if name not in differing}, differing
 
 
-def _labels(merged_runs: list[MergedRuns]) -> list[tuple[str, str]]:
-    """Return (name, what distinguishes it) of merged runs; the folder where nothing else does."""
+def _labels(merged_runs: list[MergedRuns], names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (name, the settings that distinguish it) of merged runs."""
     _, differing = _split_settings([merged.data for merged in merged_runs])
     labels = [_label(merged.data, differing) for merged in merged_runs]
-    if len(set(labels)) < len(labels):
-        folders = [", ".join(run.folder.resolve().name for run in merged.runs) for merged in merged_runs]
-        labels = [", ".join(filter(None, both)) for both in zip(labels, folders, strict=True)]
-    return [(merged.name, label) for merged, label in zip(merged_runs, labels, strict=True)]
+    return [(merged_name(merged, names), label) for merged, label in zip(merged_runs, labels, strict=True)]
 
 
 def _label(run: RunData, differing: list[str]) -> str:
@@ -128,7 +148,7 @@ class TableRow:
     cells: list[CellResult | None]
 
 
-def _tables(comparison: Comparison) -> list[dict]:
+def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
     """Return a table per metric: explainers down, runs across; baselines last."""
     runs = [merged.data for merged in comparison.merged]
     of_explainers, of_metrics = names_of(runs)
@@ -148,13 +168,13 @@ def _tables(comparison: Comparison) -> list[dict]:
             {
                 "name": of_metrics.texts[metric],
                 "higher_is_better": metrics[metric],
-                "rows": _tagged(rows, comparison),
+                "rows": _tagged(rows, comparison, names),
             }
         )
     return tables
 
 
-def _tagged(rows: list[TableRow], comparison: Comparison) -> list[dict]:
+def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) -> list[dict]:
     """Return the rows of one table, each cell with its tags, or with the run whose score it repeats."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
@@ -167,7 +187,7 @@ def _tagged(rows: list[TableRow], comparison: Comparison) -> list[dict]:
             "conflict": cell.cell_id in conflicting,
         }
         repeated = (
-            merged.name.lower()
+            merged_name(merged, names)
             for merged, other in zip(comparison.merged, row.cells[:index], strict=False)
             if other is not None and cell.cell_id not in conflicting and _repeats(cell, other)
         )
@@ -190,19 +210,22 @@ def _repeats(cell: CellResult, other: CellResult) -> bool:
     return cell.cell_id == other.cell_id and cell.n == other.n and bool(same(cell.value, other.value))
 
 
-def _difference_view(first: MergedRuns, difference: RunDifference) -> dict:
-    """Return merged runs against the first ones: a sentence, and a table with plots for each metric."""
+def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequence[str]) -> dict:
+    """Return merged runs against the first ones: a sentence, and changes and a table with plots for each metric."""
     before, after = settings_of(first.data), settings_of(difference.merged.data)
     by_metric: dict[str, list[Pair]] = {}
     for pair in difference.pairs:
         if not pair.is_same:
             by_metric.setdefault(pair.metric, []).append(pair)
     return {
-        "name": difference.merged.name,
+        "name": merged_name(difference.merged, names),
         "anchor": f"difference-{difference.merged.members[0]}",
         "changed": [(name, value, after[name]) for name, value in before.items() if value != after[name]],
         "reason": difference.reason,
-        "verdict": difference_verdict(first.name, difference.merged.name, difference.pairs),
+        "verdict": difference_verdict(
+            merged_name(first, names), merged_name(difference.merged, names), difference.pairs
+        ),
+        "cards": [_change(name, rows) for name, rows in by_metric.items()],
         "metrics": [
             {
                 "name": name,
@@ -217,6 +240,18 @@ def _difference_view(first: MergedRuns, difference: RunDifference) -> dict:
     }
 
 
+def _change(metric: str, pairs: list[Pair]) -> dict:
+    """Return the card of a metric: on which explainers the second run is better and worse, and by how much."""
+    return {
+        "name": metric,
+        "higher_is_better": pairs[0].higher_is_better,
+        "better": [pair for pair in pairs if pair.direction == 1],
+        "worse": [pair for pair in pairs if pair.direction == -1],
+        "others": [(word, words.count(times)) for word, times in Counter(
+            pair.word for pair in pairs if not pair.direction).items()],
+    }  # fmt: skip
+
+
 def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
     """Say how often the second run is significantly better or worse, and how many cells are the same."""
     if not pairs:
@@ -224,7 +259,7 @@ def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
     differing = [pair for pair in pairs if not pair.is_same]
     tested = [pair for pair in differing if pair.is_tested]
     equal, aggregates = len(pairs) - len(differing), len(differing) - len(tested)
-    sentences = [_tested_verdict(first.lower(), second.lower(), tested)] if tested else []
+    sentences = [_tested_verdict(first, second, tested)] if tested else []
     if aggregates:
         which = "differing value is an aggregate" if aggregates == 1 else "differing values are aggregates"
         sentences.append(f"{words.count(aggregates)} {which}, {NOT_TESTED}.")
@@ -237,11 +272,16 @@ def _tested_verdict(first: str, second: str, pairs: list[Pair]) -> str:
     """Say it of the pairs that are tested."""
     better, worse = (sum(pair.direction == sign for pair in pairs) for sign in (1, -1))
     undecided = sum(pair.p is None for pair in pairs)
-    subject = f"Of {words.count(len(pairs))} {'pair' if len(pairs) == 1 else 'pairs'} of explainer and metric"
-    if undecided == len(pairs):
-        return f"{subject}, there are {TOO_FEW_TO_TELL} on any."
-    return (
-        f"{subject}, {second} scores significantly better than {first} on {words.count(better)}, significantly worse "
-        f"on {words.count(worse)}; {NO_DIFFERENCE} on {words.count(len(pairs) - better - worse - undecided)}"
-        + (f", {TOO_FEW_TO_TELL} on {words.count(undecided)}." if undecided else ".")
-    )
+    alike = len(pairs) - better - worse - undecided
+    all_pairs = f"{words.count(len(pairs))} {'pair' if len(pairs) == 1 else 'pairs'} of explainer and metric"
+    clauses = []
+    if better:
+        clauses.append(f"{second} is significantly better than {first} on {words.count(better)} of {all_pairs}")
+    if worse:
+        whom = "worse" if better else f"{second} is significantly worse than {first}"
+        clauses.append(f"{whom} on {words.count(worse)}{'' if better else f' of {all_pairs}'}")
+    if alike:
+        clauses.append(f"{NO_DIFFERENCE} on {words.count(alike)}{'' if clauses else f' of {all_pairs}'}")
+    if undecided:
+        clauses.append(f"{TOO_FEW_TO_TELL} on {words.count(undecided)}{'' if clauses else f' of {all_pairs}'}")
+    return f"{'; '.join(clauses)}." if better or worse else f"{second} against {first}: {'; '.join(clauses)}."

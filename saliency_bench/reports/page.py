@@ -10,13 +10,16 @@ from typing import Any
 
 from markupsafe import Markup
 
+from saliency_bench.analysis.cards import below
 from saliency_bench.analysis.comparison import Comparison, MergedRuns, compare_runs
 from saliency_bench.analysis.correlations import metric_agreement
+from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.errors import UserError
 from saliency_bench.reports import words
-from saliency_bench.reports.comparison import comparison_view
+from saliency_bench.reports.all_samples import write_samples
+from saliency_bench.reports.comparison import comparison_view, merged_name, run_names
 from saliency_bench.reports.plots import distribution_plot, mean_plot, rank_plot
-from saliency_bench.reports.samples import sample_groups
+from saliency_bench.reports.samples import sample_groups, split_strips
 from saliency_bench.reports.templates import render, source
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import of_samples
@@ -30,7 +33,9 @@ from saliency_bench.utils.storage import check_output_file
 NAME = "report.html"
 
 
-def report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+def report(
+    folders: Sequence[str | Path], out: str | Path | None = None, *, samples: bool = False, data: object = None
+) -> Path:
     """Write the page of one run, or of several side by side, and return its path.
 
     Neither model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the same question
@@ -40,16 +45,19 @@ def report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path
     Args:
         folders: what `run` wrote.
         out: a file or folder; by default report.html in the folder of the only run.
+        samples: whether to write a page of all samples too, of one run: report-samples.html beside the page.
+        data: the dataset of the run, as `load_dataset` takes it, for the images on the page of all samples; None: the
+            run's own, if it is a folder that is still there.
 
     Raises:
         UserError: for a folder that holds no finished run, a file in it that cannot be read, or an `out` that is
-            missing or cannot be written.
+            missing or cannot be written; for samples of several runs, or another dataset than that of the run.
     """
     chosen = distinct([folders] if isinstance(folders, str | Path) else folders)
     if not chosen:
         raise UserError("a report needs the folder of at least one run")
     path = page_path(chosen, None if out is None else Path(out))
-    return write_page([read_run(folder) for folder in chosen], path)
+    return write_page([read_run(folder) for folder in chosen], path, samples=samples, data=data)
 
 
 def distinct(folders: Sequence[str | Path]) -> list[Path]:
@@ -62,9 +70,18 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
     return list(by_path.values())
 
 
-def write_page(runs: list[RunData], path: Path, comparison: Comparison | None = None) -> Path:
-    """Write the page of runs that were read, with their comparison if it was made before."""
-    write_text(path, render("report.html.j2", **page_of(runs, comparison or compare_runs(runs))))
+def write_page(
+    runs: list[RunData], path: Path, comparison: Comparison | None = None, *, samples: bool = False, data: object = None
+) -> Path:
+    """Write the page of runs that were read, with their comparison if it was made before. Other arguments: `report`."""
+    if len(runs) > 1 and samples:
+        raise UserError("all samples are shown of one run; give one folder")
+    if data is not None and not samples:
+        raise UserError("data are the images of the page of all samples; ask for it with samples (--samples)")
+    view = page_of(runs, comparison or compare_runs(runs))
+    if samples:
+        view["runs"][0]["all_samples"] = write_samples(runs[0], path, data).name
+    write_text(path, render("report.html.j2", **view))
     return path
 
 
@@ -94,23 +111,24 @@ def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
     return {
         "script": Markup(script),
         "script_digest": b64encode(sha256(script.encode()).digest()).decode(),
-        "runs": [_merged_view(merged) for merged in comparison.merged],
+        "runs": [_merged_view(merged, run_names(runs)) for merged in comparison.merged],
         "several": comparison_view(runs, comparison) if len(runs) > 1 else None,
     }
 
 
-def _merged_view(merged: MergedRuns) -> dict[str, Any]:
-    """Return the variables of merged runs."""
-    header = {"name": merged.name, "anchor": f"run-{merged.members[0]}", "origins": _origins(merged)}
+def _merged_view(merged: MergedRuns, names: list[str]) -> dict[str, Any]:
+    """Return the variables of merged runs; `names` are those of all runs."""
+    anchor = f"run-{merged.members[0]}"
+    header = {"name": merged_name(merged, names), "anchor": anchor, "origins": _origins(merged, names)}
     return run_view(merged.data) | header
 
 
-def _origins(merged: MergedRuns) -> list[str]:
+def _origins(merged: MergedRuns, names: list[str]) -> list[str]:
     """Say where the cells of merged runs come from, a line per run."""
     if len(merged.members) == 1:
         return []
     return [
-        f"Run {number}: folder {run.folder.resolve().name}, {words.count(len(run.cells))} cells over "
+        f"{names[number - 1]}: {words.count(len(run.cells))} cells over "
         f"{words.count(run.summary['dataset']['used'])} samples, made on "
         f"{run.summary['provenance'].get('device')}; {run.summary['provenance'].get('processor')}"
         for number, run in zip(merged.members, merged.runs, strict=True)
@@ -120,6 +138,8 @@ def _origins(merged: MergedRuns) -> list[str]:
 def run_view(run: RunData) -> dict[str, Any]:
     """Return the variables of one run, in the order of the page."""
     names = [row.name for row in run.rows] + [column.name for column in run.columns]
+    verdict = Verdict(run.cells, run.contrasts)
+    strips, groups = split_strips(sample_groups(run))
     return {
         **{key: run.summary[key] for key in ("dataset", "model", "masks", "command")},
         "accuracy": run.accuracy,
@@ -128,7 +148,10 @@ def run_view(run: RunData) -> dict[str, Any]:
         "other": words.other_model(run.summary.get("other_model")),
         "target": explained(run.summary["target"]),
         "only": run.summary.get("only"),
-        "verdict": [_coded(sentence, names) for sentence in words.verdict(run)],
+        "cards": words.cards(verdict),
+        "alerts": words.alerts(verdict),
+        "below": below(verdict),
+        "verdict": [_coded(sentence, names) for sentence in verdict.sentences()],
         "columns": run.columns,
         "table": _table(run),
         "best": run.best,
@@ -149,7 +172,9 @@ def run_view(run: RunData) -> dict[str, Any]:
         "plots": [_plots(run, column) for column in run.columns],
         "agreement": metric_agreement(run),
         "chosen_by": next((cell.metric_text for cell in of_samples(run.cells)), None),
-        "sample_groups": sample_groups(run),
+        "strips": strips,
+        "sample_groups": groups,
+        "all_samples": "",
         "metrics": words.metric_notes(run),
         "explainers": words.explainer_notes(run),
         "citations": words.citations(run),

@@ -12,6 +12,7 @@ from saliency_bench.results.run_folder import Row, RunData
 from saliency_bench.utils.overlays import heat_map
 
 LONGEST = 256  # pixels of a picture's longer side; pages stay small
+STRIPS = ("best", "worst")  # kinds whose first sample comes before the plots
 KINDS = {
     "best": "Samples on which the explainers score best on average.",
     "worst": "Samples on which the explainers score worst on average.",
@@ -32,6 +33,13 @@ def sample_groups(run: RunData) -> list[dict]:
         }
         for kind in ordered
     ]
+
+
+def split_strips(groups: list[dict]) -> tuple[list[dict], list[dict]]:
+    """Return ([{kind, sample}], the other groups): the first best and the first worst sample come first on a page."""
+    strips = [{"kind": group["kind"], "sample": group["samples"][0]} for group in groups if group["kind"] in STRIPS]
+    others = [group | {"samples": group["samples"][1:]} if group["kind"] in STRIPS else group for group in groups]
+    return strips, [group for group in others if group["samples"]]
 
 
 def _sample(run: RunData, index: int) -> dict:
@@ -59,10 +67,10 @@ def _sample(run: RunData, index: int) -> dict:
 
 
 def _scores(run: RunData, row: Row, image_id: str) -> list[tuple[str, str]]:
-    """Return [(metric without its prefix, score)] of the metrics that score single samples."""
+    """Return [(metric, score)] of the metrics that score single samples."""
     index = run.position.get(image_id)
     return [
-        (column.name.removeprefix("saliency_"), number(None if index is None else run.values[cell.cell_id][index]))
+        (column.name, number(None if index is None else run.values[cell.cell_id][index]))
         for column in run.columns
         if (cell := run.cell(row, column)) and not cell.aggregate
     ]

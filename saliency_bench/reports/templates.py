@@ -10,10 +10,12 @@ from markupsafe import Markup
 from saliency_bench import __version__
 from saliency_bench.errors import without_controls
 from saliency_bench.reports import words
+from saliency_bench.reports.titles import metric_title, with_titles
 
 HERE = Path(__file__).parent
 FILTERS = (words.number, words.interval, words.percent, words.percent_interval, words.count, words.seconds,
-           words.reasons, words.listed, words.short, words.signed, words.p_value, words.signed_interval)  # fmt: skip
+           words.reasons, words.listed, words.short, words.signed, words.p_value, words.signed_interval,
+           metric_title, with_titles)  # fmt: skip
 
 
 def render(name: str, *, styles: tuple[str, ...] = ("report.css",), **variables: Any) -> str:
@@ -47,6 +49,7 @@ def _environment() -> Environment:
     environment.filters |= {function.__name__: function for function in FILTERS} | {
         "breakable": _breakable,
         "inline": _inline,
+        "metric_name": _metric_name,
     }
     return environment
 
@@ -67,3 +70,9 @@ def _breakable(name: str) -> Markup:
     for sign in "_:,":
         escaped = escaped.replace(sign, f"{sign}<wbr>")
     return Markup(escaped)
+
+
+def _metric_name(text: str) -> Markup:
+    """Return the display name of a metric, whose identifier is shown where the mouse rests on it."""
+    title = metric_title(text)
+    return _breakable(text) if title == text else Markup('<span title="{}">{}</span>').format(text, title)

@@ -1,23 +1,28 @@
 """The words of a report: numbers, the verdict, the glossary. Nothing here that the run's files do not hold."""
 
+from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
 
 from saliency_bench import __version__, registry
+from saliency_bench.analysis.cards import cards as cards_of
+from saliency_bench.analysis.cards import worse_lines
 from saliency_bench.analysis.pairs import ExplainerPair, explainer_pairs
-from saliency_bench.analysis.verdict import Against, Verdict, listed
+from saliency_bench.analysis.verdict import NO_CHANCE, RANDOM, Against, Verdict, listed
 from saliency_bench.bound_metric import Metric, registered_metric
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import PRECOMPUTED
+from saliency_bench.reports.titles import metric_title
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
-from saliency_bench.results.summary import covered, flat_maps, misfits
+from saliency_bench.results.summary import covered, flat_maps, misfits, warnings
 from saliency_bench.results.summary import notes as notes_of
 
 NONE = "–"
 MINUS = "\N{MINUS SIGN}"
+MOST_NAMES = 3  # of explainers on a card
 MOST_PAIRS = 600  # on a page; all are in summary.json
 MARGIN = 0.05  # explainers whose difference is within this share of a bounded score's range are called alike
 FUNCTION = "A Python function that was passed to this run."
@@ -131,7 +136,7 @@ def options(chosen: dict) -> str:
 
 def short(identity: str) -> str:
     """Cut a local path to its last part; names and Hub ids stay."""
-    identity = identity.removeprefix("module:")
+    identity = identity.removeprefix("module:").removeprefix("folder:")
     is_path = identity.count("/") > 1 or identity.startswith((".", "/", "~"))
     return Path(identity).name or identity if is_path else identity
 
@@ -144,9 +149,29 @@ def origin(loaded: dict) -> str:
     return f", {revision}" if revision else ""
 
 
-def verdict(run: RunData) -> list[str]:
-    """Return the verdict on a run in sentences."""
-    return Verdict(run.cells, run.contrasts).sentences()
+def cards(verdict: Verdict) -> list[dict]:
+    """Return the card of each metric: who is best, or why nobody is."""
+    return [
+        vars(card) | {"name": card.metric, "names": some(verdict.names[cell.explainer_id] for cell in card.cells)}
+        for card in cards_of(verdict)
+    ]
+
+
+def some(names: Iterable[str]) -> str:
+    """List names, of many the first."""
+    shown = list(names)
+    if len(shown) > MOST_NAMES + 1:
+        return f"{', '.join(shown[:MOST_NAMES])} and {len(shown) - MOST_NAMES} more"
+    return listed(shown) if shown else ""
+
+
+def alerts(verdict: Verdict) -> list[str]:
+    """Return what a reader must know beside the cards."""
+    lines = warnings(list(verdict.cells.values()))
+    if not any(verdict.names[key] == RANDOM for key in verdict.baselines):
+        lines.append(NO_CHANCE)
+    lines += filter(None, [verdict.too_few()])
+    return [*lines, *worse_lines(verdict, metric_title)]
 
 
 def against_baselines(run: RunData) -> list[dict]:

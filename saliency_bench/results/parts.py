@@ -18,7 +18,7 @@ notes, JSON in the file's metadata:
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -213,6 +213,22 @@ def chunks_of(out: Path, run: str) -> PartFolder:
 def maps_of(out: Path, explainer_id: str, run: str) -> PartFolder:
     """Return the folder of the maps of an explainer that a run keeps."""
     return PartFolder(out / "maps" / explainer_id, run)
+
+
+def thumbnail_parts(out: Path, run: str) -> PartFolder:
+    """Return the folder of the thumbnails in the run's folder `out`."""
+    return PartFolder(out / "thumbnails", run)
+
+
+def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[int]) -> dict[int, np.ndarray]:
+    """Return {position in the run: thumbnail} of those samples that have one; a missing picture loses no run."""
+    pictures: dict[int, np.ndarray] = {}
+    for part in parts:
+        for rows in part.read(explainer_id).values():
+            for row in np.flatnonzero(np.isin(rows[POSITION].to_numpy(), list(positions))).tolist():
+                levels = np.frombuffer(rows["levels"][row].as_py(), "<i2").astype(np.int16)
+                pictures[rows[POSITION][row].as_py()] = levels.reshape(rows["height"][row].as_py(), -1)
+    return pictures
 
 
 def stored_samples(parts: Iterable[Part], keys: Iterable[str], chunks: int, size: int) -> dict[str, np.ndarray]:

@@ -239,7 +239,7 @@ def read_run(folder: Path) -> RunData:
             parts = _parts(path, cells, scores.ids)
         examples = _examples(folder / "examples.npz")
         ids = pa.array(map(str, examples.get("ids", [])), pa.string())
-        samples = _samples(folder, ids, cells[0].cell_id)
+        samples = samples_of(folder, ids, cells[0].cell_id)
         timings = _timings(folder / "timings.json")
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {Path(error.filename).name}; {RESUME}") from error
@@ -482,8 +482,8 @@ def _examples(path: Path) -> dict[str, np.ndarray]:
         raise _damaged(path, error) from error
 
 
-def _samples(folder: Path, ids: pa.Array, cell_id: str) -> dict[str, dict]:
-    """Return {image id: its label, prediction and mask} of the samples with pictures; its target is that of this cell.
+def samples_of(folder: Path, ids: pa.Array, cell_id: str) -> dict[str, dict]:
+    """Return {image id: its label, prediction and mask} of samples; its target is that of this cell.
 
     Args:
         folder: of the run.

@@ -67,7 +67,7 @@ def _frame(live: Live) -> str:
     """Return the HTML of the first page; the script replaces its parts by name when it knows the browser's address."""
     first = live.page.show("")
     return (
-        '<div class="lb"><h1>Leaderboard</h1>'
+        '<div class="lb"><h1>Saliency maps you can trust</h1>'
         f'<div data-part="head">{first["head"]}</div><div data-part="form">{first["form"]}</div>'
         '<p class="lb-problem" data-part="problem" role="alert"></p>'
         f'<div data-part="body">{first["body"]}</div></div>'

@@ -16,6 +16,7 @@ from test_reporting import METHODS, METRICS, Structure, make_run, page_of
 
 from saliency_bench.analysis.pairs import explainer_pairs
 from saliency_bench.cli import main
+from saliency_bench.reports.titles import metric_title
 from saliency_bench.results.run_folder import read_run
 
 PAIRS = len(METHODS) * (len(METHODS) - 1) // 2
@@ -97,7 +98,7 @@ def test_the_page_has_a_table_of_pairs_for_each_metric(folder):
     page = page_of(folder)
     assert page.count('<details class="pairs">') == len(METRICS)
     for column, pairs in explainer_pairs(read_run(folder)):
-        assert f"{column.name.replace('_', '_<wbr>')}: {PAIRS} pairs" in page
+        assert f'<span title="{column.name}">{metric_title(column.name)}</span>: {PAIRS} pairs' in page
         assert all(one.image_id in page for pair in pairs for one in (*pair.ahead, *pair.behind))
 
 

@@ -16,13 +16,14 @@ from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.data.frames import AtHand, framed
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import known_dataset, write_known
 from saliency_bench.leaderboard.recompute import recompute
 from saliency_bench.leaderboard.view import pictures
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.page import Page
-from saliency_bench.leaderboard.view.pictures import drawn, framed
+from saliency_bench.leaderboard.view.pictures import drawn
 from saliency_bench.results.identity import Identity
 from saliency_bench.utils.overlays import overlay
 
@@ -136,7 +137,7 @@ def test_a_picture_that_unpacks_to_gigabytes_is_not_decoded(tmp_path):
     features = Features({"image_id": Value("string"), "image": datasets.Image()})
     rows = Dataset.from_dict({"image_id": ["a"], "image": [{"bytes": buffer.getvalue(), "path": None}]}, features)
     setting = SETTING.model_copy(update={"geometry": {"resize": [32, 32]}})
-    assert pictures.AtHand("here", rows).picture("a", setting) is None
+    assert AtHand("here", rows).picture("a", setting.geometry) is None
 
 
 def test_maps_beyond_all_measure_are_not_drawn(monkeypatch):

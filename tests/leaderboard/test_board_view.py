@@ -22,6 +22,7 @@ from saliency_bench.leaderboard.view.choice import (
     only_known,
     page_of,
 )
+from saliency_bench.leaderboard.view.matrix import is_official, matrix
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, family_of, short
 from saliency_bench.leaderboard.view.state import (
     ALWAYS,
@@ -74,6 +75,7 @@ views = st.builds(
     columns=st.sets(st.sampled_from(list(COLUMNS))).map(
         lambda names: tuple(name for name in COLUMNS if name in names or name in ALWAYS)),
     number=st.integers(1, 99), row=words, other=words, x=words, y=words, cost=st.sampled_from(["passes", "seconds"]),
+    as_list=st.booleans(),
 )  # fmt: skip
 
 
@@ -103,6 +105,39 @@ def test_any_address_is_a_view(text):
     assert set(ALWAYS) <= set(view.columns) <= set(COLUMNS)
     assert view.number >= 1
     assert all(value.isprintable() for value in vars(view).values() if isinstance(value, str))
+
+
+ENTRIES = st.tuples(
+    st.sampled_from(["a", "b", "random", "centre"]), st.sampled_from(["saliency_miou", "saliency_deletion"]),
+    st.sampled_from(STATUSES), st.floats(0, 1), st.booleans(), st.sampled_from(["q", "other"]),
+)  # fmt: skip
+
+
+@given(st.lists(ENTRIES, max_size=24))
+def test_the_matrix_holds_one_question_and_what_the_board_has_run(entries):
+    rows = [
+        row(name, value, metric, key=f"{number:02d}", question=metric + question, status=status,
+            not_beaten=("random",) if tested and name in "ab" else ())
+        for number, (name, metric, status, value, tested, question) in enumerate(entries)
+    ]  # fmt: skip
+    found = matrix(rows, View())
+    assert (found is None) == (not rows)
+    for place, head in enumerate(found.metrics if found else []):
+        cells = {name: of_row[place] for name, of_row in [*found.methods, *found.baselines] if of_row[place]}
+        of_metric = [one for one in rows if one.metric == head.metric and one.question == head.question
+                     and (is_official(one) or not any(map(is_official, rows)))]  # fmt: skip
+        assert set(cells) == {one.explainer for one in of_metric}
+        sign = 1 if head.higher_is_better else -1
+        baselines = [one.value for one in of_metric if one.baseline]
+        best = max(baselines, key=lambda value: sign * value) if baselines else None
+        top = max(one.value for one in of_metric)
+        for name, cell in cells.items():
+            assert cell.row in of_metric
+            assert cell.share == pytest.approx(cell.row.value / top if top else 0, abs=1e-4)
+            assert (cell.line is None) == (best is None)
+            assert best is None or cell.line == pytest.approx(best / top if top else 0, abs=1e-4)
+            untested = best is not None and sign * cell.row.value <= sign * best
+            assert bool(cell.behind) == (name in "ab" and (bool(cell.row.not_beaten) or untested))
 
 
 def test_what_an_address_does_not_say_as_it_should_is_as_usual():
@@ -167,7 +202,7 @@ def test_baselines_stay_in_view_whatever_is_asked_for():
     assert names(grouped(only, ROWS)[0].baselines) == ["centre", "random"]
     assert chosen(ROWS, View(search="nowhere")) == []
     claimed = [row("mine", status="claimed"), row("random")]
-    assert names(chosen(claimed, View(status=("claimed",)))) == ["mine", "random"]
+    assert names(chosen(claimed, View(status=("claimed",)))) == ["random", "mine"]
 
 
 def test_choices_are_those_that_the_other_filters_leave():

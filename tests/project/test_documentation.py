@@ -266,7 +266,7 @@ def check_quickstart(hub, folder, shown):
     for written in ("runs/first/report.html", "comparison.html", "gradcam.png"):
         assert (folder / written).is_file(), written
     page = text_of(folder / "comparison.html")
-    assert "Saliency maps of" in page
+    assert "first + own" in page
     assert "brightness" in page
 
 

@@ -1,8 +1,10 @@
 """The page of `choose`, from plain data: what it shows, that it loads nothing, and that names are escaped."""
 
 import numpy as np
+import pytest
 
 from saliency_bench.reports.choice import page_text, sentences
+from saliency_bench.reports.choice_cards import cards_of
 from saliency_bench.reports.plots import distribution_plot
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.run_folder import RunData
@@ -71,6 +73,29 @@ def test_a_method_that_is_not_itself_shown_to_beat_the_baselines_is_not_recommen
     first, second, *_ = sentences(content)
     assert first.startswith("For pointing at the object nothing is recommended: gradcam leads, but is not itself")
     assert second.endswith("It is not itself shown to beat every baseline.")
+
+
+@pytest.mark.parametrize("outcome", ["nothing", "baseline", "open", "method"])
+@pytest.mark.parametrize("left", [["gradcam"], ["gradcam", "lime"], ["lime", "gradcam"], ["random", "gradcam"]])
+@pytest.mark.parametrize("beat", [[], ["gradcam"], ["gradcam", "lime"]])
+@pytest.mark.parametrize("recommended", [None, "gradcam"])
+def test_the_card_of_a_metric_follows_from_its_answer(outcome, left, beat, recommended):
+    answer = CONTENT["metrics"][0] | {"outcome": outcome, "left": left, "beat_baselines": beat}
+    question = CONTENT["questions"][0] | {"recommended": recommended}
+    (card,) = cards_of(question, CONTENT | {"metrics": [answer]})
+    assert card["is_good"] == (outcome == "method" and card["explainer"] in beat)
+    assert (card["explainer"] == "") == (outcome == "nothing") == (card["verdict"] == "no scores")
+    assert ("a baseline" in card["verdict"]) == (outcome == "baseline")
+    assert ("not shown to beat every baseline" in card["verdict"]) == (
+        outcome in ("open", "method") and not card["is_good"]
+    )
+    if outcome == "method" and recommended:
+        assert card["explainer"] == recommended
+    if card["is_good"]:
+        others = len(set(left) - {"random", card["explainer"]})
+        assert card["verdict"] == (f"not distinguishable from {others} other" if others else "best")
+    if card["later"]:
+        assert card["later"].value == answer["later"][card["explainer"]]["value"]
 
 
 def test_the_page_holds_recommendation_evidence_and_settings():

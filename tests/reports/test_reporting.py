@@ -18,15 +18,17 @@ from scipy import stats
 from saliency_bench.analysis.comparison import compare_runs, merge_runs
 from saliency_bench.analysis.correlations import metric_agreement
 from saliency_bench.analysis.differences import conflicts, differences
+from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.cli import main
 from saliency_bench.engine.examples import choose, save_arrays
 from saliency_bench.engine.finished import load_run
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import FLAT
+from saliency_bench.reports.comparison import run_names
 from saliency_bench.reports.page import report
 from saliency_bench.reports.samples import outline, picture
 from saliency_bench.reports.templates import HERE
-from saliency_bench.reports.words import signed, verdict
+from saliency_bench.reports.words import signed
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey, CellResult, read_cells
 from saliency_bench.results.identity import Identity
@@ -265,7 +267,7 @@ def test_every_number_interval_and_reason_is_there(folder):
     assert f"[{100 * accuracy['low']:.1f}, {100 * accuracy['high']:.1f}]\N{NO-BREAK SPACE}%" in page
     assert summary["command"].startswith("saliency-bench run --dataset shapes-xai --model m --explainers gradcam rise")
     assert summary["command"] in page
-    assert "small-resnet</em> on <em>shapes-xai" in page
+    assert "<em>small-resnet</em> on <em>shapes-xai</em>" in page
 
 
 def test_whoever_none_beats_is_marked_best(folder):
@@ -274,7 +276,7 @@ def test_whoever_none_beats_is_marked_best(folder):
     assert {cell["metric"] for cell in best} == set(METRICS)
     for cell in best:
         assert re.search(
-            rf'class="best">\s*<span class="value">{cell["value"]:.3f}</span>.*<span class="tag">best</span>', page
+            rf'class="best">\s*<span class="value">{cell["value"]:.3f}</span>.*<span class="tag good">best</span>', page
         )
     assert page.count('class="best"') == len(best)
 
@@ -363,6 +365,10 @@ def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool 
     return RunData(Path(), cells, [], [], {}, {"comparisons": [one.model_dump(mode="json") for one in contrasts]})
 
 
+def verdict(run: RunData) -> list[str]:
+    return Verdict(run.cells, run.contrasts).sentences()
+
+
 @pytest.mark.parametrize(
     ("pairs", "higher", "words"),
     [
@@ -431,7 +437,7 @@ def test_several_runs_side_by_side(folder, tmp_path):
     structure = Structure(page)
     assert structure.open == []
     assert len(structure.ids) == len(set(structure.ids))
-    assert "2 runs side by side" in page
+    assert f"{other.name} against {folder.name}" in page
     before = page[: page.index('id="run-1"')]
     for run in (folder, other):
         summary = read_json(run / "summary.json")
@@ -579,9 +585,12 @@ def test_what_cannot_be_compared_is_said(folder, copied, other, tmp_path):
 
 def test_differences_are_on_the_page(folder, other, tmp_path):
     page = report([folder, other], tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Every other run is compared with run 1" in page
-    assert "Seed: 0 → 1." in page
-    assert re.search("Of 15 pairs .* run 2 scores significantly better than run 1 on", page)
+    first, second = folder.name, other.name
+    assert f"Every other run is compared with {first}, the first one named" in page
+    assert "seed 0 → 1." in page
+    before = page[: page.index('aria-labelledby="comparison"')]
+    assert f"<h1>{second} against {first}</h1>" in before
+    assert f"{second} against {first}: no difference found on 15 of 15 pairs of explainer and metric." in before
     for one in differences(folder, other):
         assert f'<span class="value">{signed(one["mean"])}</span>' in page
         assert f"[{signed(one['low'])}, {signed(one['high'])}]" in page
@@ -594,15 +603,16 @@ def test_differences_are_on_the_page(folder, other, tmp_path):
 def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path):
     change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
     comparison = compare_runs([read_run(folder), read_run(other), read_run(copied)])
-    assert [group.name for group in comparison.merged] == ["Runs 1 + 3", "Run 2"]
+    assert [group.members for group in comparison.merged] == [[1, 3], [2]]
     assert comparison.conflicts == []
     page = report([folder, other, copied], tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.search("Runs 1 \\+ 3 agree .* shown as one", page)
-    assert page.count("Saliency maps of <em>") == 2
+    both = " \\+ ".join(run_names([read_run(one) for one in (folder, other, copied)])[::2])
+    assert re.search(f"{both} agree .* shown as one", page)
+    assert page.count('class="title"') == 2
     assert 'role="note"' not in page
     alone = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Scores by run</h2>" not in alone
-    assert alone.count("Saliency maps of <em>") == 1
+    assert alone.count('class="title"') == 1
     assert Structure(alone).open == []
 
 
@@ -629,7 +639,7 @@ def test_a_run_grown_from_another_gives_its_cells(tmp_path):
         assert data.explained[cell.cell_id] == wide
     assert merge_runs(runs[:1]) is runs[0]
     page = report([large, small], tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Run 2: folder small, 3 cells over 40 samples" in page
+    assert "small: 3 cells over 40 samples" in page
 
 
 def tables_of(page: str) -> list[str]:
@@ -724,7 +734,7 @@ def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
     page = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Conflict:" in page
     assert page.count('<span class="tag">conflict</span>') == 2
-    assert page.count("same as run 1") == len(METHODS) * len(METRICS) - 1
+    assert page.count(f"same as {folder.name}") == len(METHODS) * len(METRICS) - 1
     assert "14 cells are the same" in page
     several = compare_runs([read_run(folder), read_run(folder), read_run(copied)])
     assert [conflict.samples for conflict in several.conflicts] == [2]

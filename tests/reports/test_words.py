@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from saliency_bench.analysis.cards import below, cards, worse_lines
 from saliency_bench.analysis.comparison import compare_runs, lines
 from saliency_bench.analysis.differences import differences
 from saliency_bench.analysis.verdict import CONTROLLED, Verdict, many_shapes
@@ -239,7 +240,7 @@ def test_no_legend_explains_what_a_table_does_not_show(folder_of, tmp_path):
         ranked, intervals = any(cell.rank for cell in run.cells), any(cell.ends for cell in run.cells)
         assert ("#: the ranks" in legend(run.cells)) == ("# gives the ranks" in page) == ranked, name
         assert ("intervals in brackets" in legend(run.cells)) == ("intervals in brackets" in page) == intervals, name
-        assert ("Best: none is significantly better" in page) == bool(run.best), name
+        assert ("Best: nothing is significantly better" in page) == bool(run.best), name
     assert legend(read_run(folder_of("6 samples")).cells) == ""
 
 
@@ -282,6 +283,50 @@ def test_sentences_say_what_the_pairs_say(name, folder_of):
     assert "equal" not in " ".join(sentences)
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_cards_and_tags_follow_from_the_pairs(name, folder_of):
+    """The names, the verdict and the tags of the cards, and each line about a baseline, from the p-values alone."""
+    run = read_run(folder_of(name))
+    signs, verdict = signs_of(run), Verdict(run.cells, run.contrasts)
+    baselines = [row.name for row in run.rows if row.baseline]
+    for card in cards(verdict):
+        own = {pair[:2]: sign for pair, sign in signs.items() if pair[2] == card.metric}
+        cells = {cell.explainer: cell for cell in run.cells if cell.metric == card.metric}
+        ranked = [one for one, cell in cells.items() if cell.clusters >= 50]
+        ranked = ranked if len(ranked) > 1 else []
+        free = {one for one in ranked if not any(own.get((other, one)) == 1 for other in ranked)}
+        best = {one for one in free - set(baselines) if cells[one].scored >= 0.95 and 1 in own.values()
+                and all(own[one, other] == 1 for other in baselines if other in ranked)}  # fmt: skip
+        names = {cell.explainer for cell in card.cells}
+        assert card.is_good == bool(best), card
+        assert list(card.cells) == sorted(card.cells, key=lambda cell: -cell.oriented)
+        if best:
+            assert names == best
+            assert card.verdict.startswith("tied for best" if len(best) > 1 else "best")
+        elif not ranked:
+            top = max((cell for one, cell in cells.items() if one not in baselines), key=lambda cell: cell.oriented)
+            assert (names, card.verdict[:7]) == ({top.explainer}, "highest" if top.higher_is_better else "lowest ")
+        elif free == set(ranked):
+            assert (names, card.verdict) == (set(), "no difference found")
+        elif free & set(baselines):
+            assert names == free & set(baselines)
+            assert card.verdict.startswith("baseline; no method is shown to beat")
+        else:
+            assert names == free
+            assert card.verdict.startswith("not best")
+    text = {cell.cell_id: (cell.explainer, cell.metric) for cell in run.cells}
+    tagged = {(*text[key][:1], other, text[key][1]) for key, others in below(verdict).items() for other in others}
+    expected = {(one, other, metric) for (one, other, metric), sign in signs.items()
+                if sign == -1 and other in baselines and one not in baselines}  # fmt: skip
+    assert tagged == expected
+    told = set()
+    for line in worse_lines(verdict, str):
+        names, other, metrics = re.fullmatch(r"(.*) (?:is|are) worse than (\w+) on (.*)\.", line).groups()
+        claimed = product(*(re.split(", | and ", listed) for listed in (names, metrics)))
+        told |= {(one, other, metric) for one, metric in claimed}
+    assert told == expected
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_page_and_the_console_say_the_same(name, folder_of, tmp_path):
@@ -290,7 +335,8 @@ def test_the_page_and_the_console_say_the_same(name, folder_of, tmp_path):
     console = table(run.cells, run.summary["dataset"]["used"])
     for sentence in Verdict(run.cells, run.contrasts).sentences():
         assert sentence in text_of(page)
-    assert page.count('<span class="tag">best</span>') == console.count(" best") == len(run.best)
+    scores = page.partition('aria-label="Scores"')[2].partition("</table>")[0]
+    assert scores.count('<span class="tag good">best</span>') == console.count(" best") == len(run.best)
     few = sum(cell.few for cell in run.cells)
     assert page.count('<span class="tag">few samples</span>') == console.count("few samples") == few
     for cell in run.cells:
@@ -332,11 +378,14 @@ def test_comparisons_of_runs_say_the_same_on_page_and_console(folder_of, tmp_pat
         assert [sum(f", {word}, n = " in line for line in text) for word in ("better", "worse")] == [better, worse]
         part = page[page.index('id="differences"') : page.index('id="run-1"')]
         assert [part.count(f"<td><b>{word}</b>") for word in ("better", "worse")] == [better, worse]
+        top = page[: page.index('aria-labelledby="comparison"')]
+        assert [top.count(f'">{word}</span>') for word in ("better", "worse")] == [better, worse]
         assert part.count('<span class="interval">no difference found</span>') == unclear
         assert part.count('<span class="interval">too few samples to tell</span>') == untold
         if untold < len(found):
-            assert f"significantly better than run 1 on {better}, significantly worse on {worse}" in part
-            assert f"no difference found on {unclear}" in part
+            claims = re.search(r'<p class="verdict">(.*?)</p>', page)[1]
+            said = [re.search(rf"{words}[^;]*? on (\d+)", claims) for words in ("better", "worse", "no difference")]
+            assert [0 if one is None else int(one[1]) for one in said] == [better, worse, unclear]
         told |= {untold == len(found), untold == 0}
     assert told == {True, False}
 

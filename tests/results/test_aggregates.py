@@ -201,7 +201,7 @@ def test_no_single_sample_has_a_number_anywhere(done):
     shown = [overlay["scores"] for group in sample_groups(run) for sample in group["samples"]
              for overlay in sample["overlays"]]  # fmt: skip
     assert shown
-    assert {name for scores in shown for name, _ in scores} == {"miou"}
+    assert {name for scores in shown for name, _ in scores} == {"saliency_miou"}
     (pairs,) = [pairs for column, pairs in explainer_pairs(run) if column.name == "saliency_kae"]
     assert [(one.better, one.equal, one.worse, one.ahead, one.behind) for one in pairs] == [(None, None, None, [], [])]
     page = (done.folder / "report.html").read_text()

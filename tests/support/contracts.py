@@ -33,6 +33,7 @@ EXPLAINER = {
 METRIC = {
     "version": "version=1, and raise it whenever a number changes",
     "higher_is_better": "the direction",
+    "title": "its name on pages, in a few words a reader knows",
     "range": "(low, high) of its scores, or a function of {option: value}",
     "paper": "authors, title, year and address, or a BibTeX entry",
 }

@@ -10,6 +10,7 @@ import datasets
 from saliency_bench.bound_metric import Metric
 from saliency_bench.data.build_report import HIDDEN
 from saliency_bench.data.fingerprints import column_of, content_of
+from saliency_bench.data.frames import sample_ids
 from saliency_bench.data.loading import Found, find, with_pictures
 from saliency_bench.data.untrusted import check_samples
 from saliency_bench.engine.ordering import Order, order_of
@@ -21,7 +22,6 @@ from saliency_bench.engine.reading import (
     label_names,
     labelled,
     readable,
-    sample_ids,
     selection_of,
 )
 from saliency_bench.errors import UserError

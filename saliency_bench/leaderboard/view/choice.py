@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from saliency_bench.analysis.verdict import many_shapes
-from saliency_bench.leaderboard.known import STATUSES
+from saliency_bench.leaderboard.known import CHECKED, CLAIMED, STATUSES
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow
 from saliency_bench.leaderboard.view.state import FILTERS, View
 
@@ -30,6 +30,16 @@ class Group:
     more: bool = False
     warning: str = ""
 
+    @property
+    def is_verified(self) -> bool:
+        """Return whether the board vouches for the scores of its rows."""
+        return is_verified(self.rows[0])
+
+
+def is_verified(row: ShownRow) -> bool:
+    """Return whether the owner of the board has computed the scores of a row, or it has none yet."""
+    return row.status not in (CHECKED, CLAIMED) or not row.n
+
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
     """Return whether a row passes all filters, except the filter named `without`."""
@@ -49,7 +59,10 @@ def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 
 def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Sort rows: by score, the best first under each heading; by another column, all in one list. None comes last."""
+    """Sort rows: by score, the best first under each heading; by another column, all in one list. None comes last.
+
+    By score, rows that the board has not verified come after all others.
+    """
     if view.sort == "score":
         return sorted(rows, key=lambda row: (*_heading(row), *_by_score(row, view.reverse), row.explainer, row.key))
     value = SORTED_BY[view.sort]
@@ -63,7 +76,8 @@ def _heading(row: ShownRow) -> tuple:
     """Return what sorts the headings."""
     # With hidden masks all rows are ranked together, and what waits for them is shown with those.
     apart = row.own_method and row.attempts is None and row.n > 0
-    return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question, apart)
+    family = list(FAMILIES).index(row.family)
+    return (not is_verified(row), row.dataset, row.model, family, row.metric, row.question, apart)
 
 
 def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:

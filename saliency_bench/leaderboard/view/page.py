@@ -17,20 +17,25 @@ from saliency_bench.leaderboard.submit import SubmissionPlan
 from saliency_bench.leaderboard.view import export, plots
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.choice import (
+    PER_PAGE,
     Group,
     choices,
     chosen,
     grouped,
+    is_verified,
+    matches,
     only_known,
     ordered,
     page_of,
 )
 from saliency_bench.leaderboard.view.compared import Sample, pairwise, samples_of
 from saliency_bench.leaderboard.view.core import Core
+from saliency_bench.leaderboard.view.matrix import OFFICIAL, TASKS, is_official, matrix
 from saliency_bench.leaderboard.view.pictures import Pictured
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, number, short
 from saliency_bench.leaderboard.view.standings import Standings, best_sets
 from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, PAGES, SORTS, View
+from saliency_bench.reports.titles import metric_title
 from saliency_bench.results.cell import rank_text
 from saliency_bench.utils.messages import counted
 
@@ -46,7 +51,10 @@ class Page:
     """
 
     def __init__(self, archive: Archive, core: Core | None = None):
-        self.archive, self.core = archive, core
+        self.archive = archive
+        # Of a core without a single published dataset there is nothing to show.
+        self.core = core if core is not None and any(cell.fixed for cell in core.datasets) else None
+        core = self.core
         self.standings = Standings(archive, core)
 
     def show(self, query: object) -> dict[str, str]:
@@ -90,20 +98,42 @@ class Page:
         """Return what the templates of all pages need."""
         rows = self.archive.rows
         further = [row for row in rows if row.dataset not in self._core_names]
-        datasets = [*self._core_names, *sorted({row.dataset for row in further}, key=str.casefold)]
+        official = {row.dataset for row in further if is_official(row)}
+        names = sorted({row.dataset for row in further}, key=lambda name: (name not in official, name.casefold()))
+        datasets = [*self._core_names, *names]
         present = {row.dataset for row in rows}
         return {
-            "view": view, "pages": PAGES, "archive": self.archive, "core": self.core, "filters": FILTERS,
+            "view": view, "pages": self._pages, "archive": self.archive, "core": self.core, "filters": FILTERS,
             "datasets": [name for name in datasets if name in present], "choices": choices(rows, view),
             "columns": COLUMNS, "always": ALWAYS, "sorts": SORTS, "families": FAMILIES, "total": len(rows),
+            "listed": view.is_list,
         }  # fmt: skip
+
+    @property
+    def _pages(self) -> dict[str, str]:
+        """Return the pages that have something to show."""
+        return {name: title for name, title in PAGES.items() if name != "overall" or self.core}
 
     @cached_property
     def _core_names(self) -> list[str]:
         return list(dict.fromkeys(cell.dataset for cell in self.core.datasets)) if self.core else []
 
     def _board(self, view: View) -> dict[str, Any]:
-        """Return what the page of scores needs."""
+        """Return what the page of scores needs: the matrix, or the list."""
+        words = self._list(view)
+        overview = None if view.is_list else matrix(self.archive.rows, view)
+        if overview is not None:
+            scene = View(dataset=overview.scene[:1], model=overview.scene[1:2], family=view.family)
+            rest = [row for row in self.archive.rows if matches(row, scene) and not is_verified(row)]
+            rest = [] if not overview.official else ordered(rest, View())
+            words |= {"unverified": grouped(rest[:PER_PAGE], self.archive.rows), "unverified_count": len(rest)}
+            words |= {"tracks": {row.key: track for group in words["unverified"] for row, track in _tracks(group)}}
+            families = {row.family for row in self.archive.rows if (row.dataset, row.model) == overview.scene[:2]}
+            words |= {"grouped": True, "tasks": [name for name in FAMILIES if name in families]}
+        return words | {"matrix": overview}
+
+    def _list(self, view: View) -> dict[str, Any]:
+        """Return what the list of rows needs."""
         rows = chosen(self.archive.rows, view)
         part, at, parts = page_of(rows, view.number)
         before = rows[rows.index(part[0]) - 1] if at > 1 and part else None
@@ -112,7 +142,12 @@ class Page:
         if view.sort != "score":  # without headings each row says what it is about
             columns = [name for name in COLUMNS if name in view.columns or name in ("dataset", "model", "metric")]
         tracks = {row.key: track for group in groups for row, track in _tracks(group)}
-        words = {"groups": groups, "shown": len(rows), "shown_columns": columns, "tracks": tracks}
+        by_score = view.sort == "score"
+        unverified = [group for group in groups if by_score and not group.is_verified]
+        words = {"groups": [group for group in groups if group not in unverified], "unverified": unverified,
+                 "unverified_count": sum(not is_verified(row) for row in rows), "shown": len(rows),
+                 "open_unverified": bool(view.status) or len(unverified) == len(groups) or at > 1,
+                 "shown_columns": columns, "tracks": tracks}  # fmt: skip
         words |= {"number_of_parts": parts, "part": at, "grouped": view.sort == "score"}
         return words | {"opened": self._opened(view) if view.row else None}
 
@@ -221,7 +256,8 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters |= {
-    "number": number, "ranks": rank_text, "short": short, "amount": amount, "counted": counted,
+    "number": number, "ranks": rank_text, "title_of": metric_title, "short": short, "amount": amount,
+    "counted": counted,
     "host": lambda link: urlsplit(link).netloc,  # shown, so that a reader sees where a link leads
 }  # fmt: skip
-TEMPLATES.globals |= {"TRACK": TRACK}
+TEMPLATES.globals |= {"TRACK": TRACK, "OFFICIAL": OFFICIAL, "TASKS": TASKS}

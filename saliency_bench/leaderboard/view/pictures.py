@@ -8,75 +8,26 @@ board has listed, from this machine's cache of the Hub; either must have the fin
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
-from datasets import Image as DatasetImage
-from PIL import Image
-from pydantic import TypeAdapter
 
-from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.frames import AtHand
 from saliency_bench.data.hub_datasets import Commit, load_from_hub
 from saliency_bench.data.loading import load_dataset
 from saliency_bench.displays import png
-from saliency_bench.engine.reading import sample_ids
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import KnownDataset
 from saliency_bench.results.identity import Identity
 from saliency_bench.utils.overlays import LEVELS, heat_map, overlay, scaled
-from saliency_bench.utils.pictures import open_rgb
 
 SIDE = 192  # pixels of the longer side of what is shown
 MOST_VALUES = 4_000_000  # of a map that is drawn
-MOST_PIXELS = 16_000_000  # of a picture when it is resized for the network
 LONGEST = 100  # largest ratio of the sides of a map
-GEOMETRY = TypeAdapter(Geometry)
 SCALE = "Each has its own scale: brighter counts more; with negative values, red is above zero and blue below."
-
-
-@dataclass(frozen=True)
-class AtHand:
-    """A dataset that is on this machine.
-
-    Attributes:
-        where: it is, in words, for a caption.
-    """
-
-    where: str
-    rows: Dataset
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """The row of each image id."""
-        return {image_id: index for index, image_id in enumerate(sample_ids(self.rows))}
-
-    @cached_property
-    def _stored(self) -> Dataset:
-        """The rows, with pictures as they are stored."""
-        return self.rows.cast_column("image", DatasetImage(decode=False))
-
-    def picture(self, image_id: str, setting: Identity) -> Image.Image | None:
-        """Return an image in the prepared frame, or None if it cannot be made."""
-        if (index := self.places.get(image_id)) is None:
-            return None
-        try:
-            # Its header is looked at before it is decoded: a few kilobytes may stand for gigabytes of pixels.
-            picture = open_rgb(self._stored[index]["image"])
-            return framed(picture, GEOMETRY.validate_python(setting.geometry))
-        except Exception:  # a damaged picture, or an impossible geometry: the map is shown alone
-            return None
-
-
-def framed(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """Return a picture in the frame of a geometry. Raise ValueError for a frame that is too large."""
-    height, width = geometry.resized(image.height, image.width)
-    left, top, right, bottom = geometry.box(height, width)
-    if not 0 < height * width <= MOST_PIXELS or not 0 < (right - left) * (bottom - top) <= MOST_PIXELS:
-        raise ValueError("the frame is too large")
-    return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, right, bottom))
 
 
 class Pictures:
@@ -149,7 +100,7 @@ def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | N
         # A map of a million by one would make a picture that no browser shows, and much memory for it here.
         if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):
             continue
-        picture = at_hand.picture(image_id, setting) if at_hand else None
+        picture = at_hand.picture(image_id, setting.geometry) if at_hand else None
         if picture is not None and (picture.height, picture.width) == values.shape:
             image, overlaid = overlay(np.asarray(picture), values), overlaid + 1
         else:

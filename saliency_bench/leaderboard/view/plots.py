@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 
 from saliency_bench.leaderboard.known import HIDDEN, RUN, STATUSES
-from saliency_bench.leaderboard.view.rows import ShownRow, amount, short
+from saliency_bench.leaderboard.view.matrix import is_official
+from saliency_bench.leaderboard.view.rows import ShownRow, amount
 from saliency_bench.leaderboard.view.state import View
+from saliency_bench.reports.titles import metric_title
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 52  # margins
@@ -143,9 +145,11 @@ def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 
 def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
-    """Return each (dataset, model) that has rows with a value, those with most rows first."""
+    """Return each (dataset, model) that has rows with a value, those with most rows that the board has run first."""
+    rows = list(rows)
+    official = Counter((row.dataset, row.model) for row in rows if row.value is not None and is_official(row))
     counts = Counter((row.dataset, row.model) for row in rows if row.value is not None)
-    return sorted(counts, key=lambda scene: (-counts[scene], scene))
+    return sorted(counts, key=lambda scene: (-official[scene], -counts[scene], scene))
 
 
 def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
@@ -182,12 +186,13 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
     dots = []
     for name in names:
         first, second = across[name], up[name]
-        title = f"{name}: {short(x)} {_score_text(first)}, {short(y)} {_score_text(second)}"
+        title = f"{name}: {metric_title(x)} {_score_text(first)}, {metric_title(y)} {_score_text(second)}"
         place = horizontal(_value(first)), vertical(_value(second))
         spans = _span(first, horizontal), _span(second, vertical)
         official = {first.status, second.status} <= {RUN, HIDDEN}
         dots.append(Dot(name, first.key, *place, *spans, first.baseline, False, title, official))
-    return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]),
+    title = f"{metric_title(y)} against {metric_title(x)}"
+    return Plot(title, _axis_title(across[names[0]]), _axis_title(up[names[0]]),
                 labelled(dots), horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
 
 
@@ -223,14 +228,14 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
     dots = []
     for index, name in enumerate(names):
         row = costed[name]
-        title = f"{name}: {amount(costs[index])} {kind} per image{device_note}, {short(y)} {_score_text(row)}"
+        title = f"{name}: {amount(costs[index])} {kind} per image{device_note}, {metric_title(y)} {_score_text(row)}"
         place = horizontal(costs[index]), vertical(_value(row))
         spans = None, _span(row, vertical)
         official = row.status in (RUN, HIDDEN)
         dots.append(Dot(name, row.key, *place, *spans, row.baseline, index in front, title, official))
     dots = labelled(dots)
     line = [(dots[index].x, dots[index].y) for index in front]
-    return Plot(f"{short(y)} against {kind} per image", f"{kind} per image{device_note}, less is better",
+    return Plot(f"{metric_title(y)} against {kind} per image", f"{kind} per image{device_note}, less is better",
                 _axis_title(first), dots, horizontal.ticks(), vertical.ticks(), line)  # fmt: skip
 
 
@@ -331,4 +336,4 @@ def _score_text(row: ShownRow) -> str:
 
 def _axis_title(row: ShownRow) -> str:
     """Return the title of the axis of a row's metric."""
-    return f"{short(row.metric)}, {'higher' if row.higher_is_better else 'lower'} is better"
+    return f"{metric_title(row.metric)}, {'higher' if row.higher_is_better else 'lower'} is better"

@@ -155,7 +155,7 @@ def family_of(metric: str) -> str:
 
 def short(name: str) -> str:
     """Return a name of the Hub without its namespace, or a metric without the prefix of all metrics."""
-    return name.rpartition("/")[2].removeprefix("saliency_")
+    return name.rpartition("/")[2].removeprefix("folder:").removeprefix("saliency_")
 
 
 def number(value: float | None, digits: int = 3) -> str:

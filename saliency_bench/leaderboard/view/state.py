@@ -13,7 +13,7 @@ LONGEST = 12_000  # characters of an address
 LONGEST_VALUE = 200
 MOST_FIELDS = 400
 MOST_CHOSEN = 50  # values of one filter
-PAGES: Final = {"board": "Scores", "overall": "Overall", "plots": "Plots", "about": "About"}
+PAGES: Final = {"board": "Scores", "overall": "Overall", "plots": "Plots", "about": "How we check"}
 # {column: its heading}, in the order of the table
 COLUMNS: Final = {
     "explainer": "Explainer",
@@ -51,6 +51,7 @@ class View:
         x: metric of the horizontal axis.
         y: metric of the vertical axis.
         cost: "passes" or "seconds".
+        as_list: whether rows are listed even where a matrix would show them.
     """
 
     tab: str = "board"
@@ -70,6 +71,14 @@ class View:
     x: str = ""
     y: str = ""
     cost: str = "passes"
+    as_list: bool = False
+
+    @property
+    def is_list(self) -> bool:
+        """Return whether rows are listed: on demand, or as filters, an order or columns are chosen."""
+        plain = View(tab=self.tab, dataset=self.dataset, model=self.model, family=self.family)
+        parts = ("metric", "explainer", "status", "search", "sort", "reverse", "columns", "number")
+        return self.as_list or any(getattr(self, name) != getattr(plain, name) for name in parts)
 
     def query(self, **changes: Any) -> str:
         """Return the address of this view with these changes, without the question mark."""
@@ -99,7 +108,8 @@ class View:
             if field.name in given and field.name not in FILTERS
         }
         values: dict[str, Any] = single | {"columns": _columns([text for name, text in pairs if name == "columns"])}
-        values |= {"reverse": single.get("reverse") == "yes", "number": _number(single.get("number", "1"))}
+        values |= {name: single.get(name) == "yes" for name in ("reverse", "as_list")}
+        values["number"] = _number(single.get("number", "1"))
         for name, allowed in (("tab", PAGES), ("sort", SORTS), ("cost", ("passes", "seconds"))):
             if single.get(name) not in allowed:
                 values.pop(name, None)
