@@ -166,11 +166,6 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
     return kinds
 
 
-def sample_ids(rows: datasets.Dataset) -> list[str]:
-    """Return the ids of the images; where there are none, their positions in the dataset."""
-    return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
-
-
 def group_names(rows: datasets.Dataset) -> list[str | None]:
     """Return the group of each sample, as the predictions hold it."""
     if "group" not in rows.features:

@@ -13,13 +13,13 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.sources import Source
 from saliency_bench.data.build_report import read_report
 from saliency_bench.data.hub_datasets import UnknownSplitError
-from saliency_bench.data.loading import Found, class_names, find, fingerprint
+from saliency_bench.data.loading import Found, class_names, find, fingerprint, sample_ids
 from saliency_bench.data.names import SPLITS
 from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
 from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, accuracy_of, fit
 from saliency_bench.engine.ordering import first_rows
 from saliency_bench.engine.preflight import check_dataset, check_empty, check_start, check_writable
-from saliency_bench.engine.reading import classes_of, group_names, labelled, sample_ids
+from saliency_bench.engine.reading import classes_of, group_names, labelled
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import defaults
 from saliency_bench.utils.files import read_json

@@ -47,9 +47,9 @@ TOKENS = [user.token for user in (FOUNDER, VISITOR, READER)]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """No xet, which the local Hub does not speak, and no pauses of ours."""
+    """No xet, which the local Hub does not speak, and no pauses."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(publishing, "PAUSES", (0, 0))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 
 @pytest.fixture
@@ -495,7 +495,7 @@ def test_who_may_not_write_is_told_before_the_first_byte(user, tmp_path):
             hub.api(user).create_repo("saliency-bench/small", repo_type="dataset")
 
 
-def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path, monkeypatch):
+def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path):
     own = Publication("dataset", "visitor/small", {"a": b"1"}, "mit")
     assert publish(own, api=hub.api(VISITOR), dry_run=True).plan.lines()[-1] == "  visitor may write to it"
     with LocalHub(tmp_path, users=(FINE,)) as other:
@@ -504,7 +504,6 @@ def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path, monk
     nobody = publish(own, api=HfApi(endpoint=hub.url, token=False), dry_run=True)
     assert nobody.plan.lines()[-1] == "  rights not checked: not logged in"
     assert nobody.as_dict()["may_write"] is None
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
     hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
     done = publish(own, api=hub.api(VISITOR))  # the Hub itself has the last word
     assert done.changed
@@ -536,7 +535,7 @@ def test_nobody_is_logged_in(monkeypatch, hub):
 @pytest.mark.slow
 def test_troubles_that_pass(hub, monkeypatch):
     waits: list[float] = []
-    monkeypatch.setattr(publishing.time, "sleep", waits.append)
+    monkeypatch.setattr("time.sleep", waits.append)
     said: list[str] = []
     hub.fault("GET .*/datasets/saliency-bench/small$", status=500)
     hub.fault("POST .*/commit/", status=429, headers={"Retry-After": "3"})
@@ -553,8 +552,7 @@ def test_troubles_that_pass(hub, monkeypatch):
     assert publish(small(a="3"), api=hub.api()).changed
 
 
-def test_files_whose_connection_breaks_are_sent_again(hub, monkeypatch):
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+def test_files_whose_connection_breaks_are_sent_again(hub):
     content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)} | {"README.md": b"small"}
     hub.fault("PUT", drop_after=100_000)
     publish(Publication("dataset", "saliency-bench/large", content, None), api=hub.api())

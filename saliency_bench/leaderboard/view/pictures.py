@@ -20,9 +20,8 @@ from pydantic import TypeAdapter
 from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.data.hub_datasets import Commit, load_from_hub
-from saliency_bench.data.loading import load_dataset
+from saliency_bench.data.loading import load_dataset, sample_ids
 from saliency_bench.displays import png
-from saliency_bench.engine.reading import sample_ids
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.known import KnownDataset
 from saliency_bench.results.identity import Identity
