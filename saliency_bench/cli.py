@@ -131,7 +131,7 @@ def guarded(command: str, argv: list[str]) -> int:
         if debug:
             raise
         if library := lacking(error):
-            show(f"error: {command} needs {library}, which is not installed here: pip install saliency-bench")
+            show(f"error: {command} needs {library}, which is not installed here: {registry.install_hint()}")
             return 2
         if "Symlink loop" in str(error):  # as pathlib says of a path that it cannot follow
             show(f"error: {one_line(error, LONGEST)}: the link leads to itself; give another path")

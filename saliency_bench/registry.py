@@ -347,12 +347,12 @@ def _module_of(kind: str, name: str, part: str) -> str:
     return f"{module}.{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else module
 
 
-def install_hint(extra: str) -> str:
-    """Return the command that installs an extra of this checkout, or of the installed package."""
-    root = HERE.parent
+def install_hint(extra: str = "") -> str:
+    """Return the command that installs this checkout, or the installed package, with its libraries and an extra."""
+    root, extra = HERE.parent, f"[{extra}]" * bool(extra)
     if not (root / "pyproject.toml").is_file():
-        return f'pip install "saliency-bench[{extra}]"'
-    return f'pip install -e "{"." if Path.cwd() == root else root}[{extra}]"'
+        return f'pip install "saliency-bench{extra}"'
+    return f'pip install -e "{"." if Path.cwd() == root else root}{extra}"'
 
 
 def unknown_item(kind: str, name: str) -> UserError:

@@ -7,7 +7,7 @@ base, in an annotation or as a decorator. Calling it later raises the usual Modu
 
 import builtins
 from abc import ABCMeta
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ from typing import Any
 
 # Requirements of the package that running needs and reading does not.
 COMPUTING = ("accelerate", "evaluate", "safetensors", "torch", "torchvision", "transformers")
-_import = builtins.__import__
+_import: Any = builtins.__import__
 _lock, _thread, _open = Lock(), local(), 0
 
 
@@ -59,14 +59,12 @@ def _root(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _import_or_stand_in(
-    name: str, globals: Mapping[str, Any] | None = None, locals: Any = None, names: Sequence[str] = (), level: int = 0
-) -> Any:
+def _import_or_stand_in(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
     """Import as Python does, but give the packages of this thread a stand-in for a missing library."""
     asking = _root(str((globals or {}).get("__name__", "")))
     if level == 0 and _root(name) in _missing() and asking in getattr(_thread, "packages", ()):
         return _StandIn(_root(name), (), {"__module__": _root(name)})
-    return _import(name, globals, locals, names, level)
+    return _import(name, globals, locals, fromlist, level)
 
 
 class _StandIn(ABCMeta):
