@@ -234,12 +234,12 @@ def head_box(path: Path, name: str, picture: Picture, log: BuildLog) -> list[int
     try:
         boxes = shown_boxes(xml_of(path), picture)
         if not boxes:
-            raise UnreadableError("it has no object/bndbox")
+            raise UnreadableError(f"{path.name} has no object/bndbox")
         if len(boxes) > 1:
             log.remark(name, f"{path.name} marks {len(boxes)} heads; head_box is the first")
         return [int(corner) for corner in boxes[0][1]]
     except (UnreadableError, ValueError, OverflowError) as error:  # a corner is NaN or infinite
-        log.remark(name, f"head box left out, {path.name} cannot be used: {error}")
+        log.remark(name, f"head box left out: {error}")
         return None
 
 

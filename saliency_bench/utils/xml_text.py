@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import Any, BinaryIO
 
+from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import ParseError, iterparse
 
 from saliency_bench.utils.files import DEEPEST
@@ -22,8 +23,11 @@ def parse_xml(content: bytes) -> Any:
 def xml_events(file: BinaryIO) -> Iterator[tuple[str, Any]]:
     """Yield ("start" or "end", element) while reading. Raise one of `ERRORS` for what cannot be used."""
     depth = 0
-    for event, element in iterparse(file, events=("start", "end")):
-        depth += 1 if event == "start" else -1
-        if depth > DEEPEST:
-            raise ValueError(f"it nests more than {DEEPEST} levels deep")
-        yield event, element
+    try:
+        for event, element in iterparse(file, events=("start", "end")):
+            depth += 1 if event == "start" else -1
+            if depth > DEEPEST:
+                raise ValueError(f"it nests more than {DEEPEST} levels deep")
+            yield event, element
+    except DefusedXmlException:
+        raise ValueError("it declares entities") from None
