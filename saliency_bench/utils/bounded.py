@@ -151,11 +151,12 @@ def serve(parent: int) -> None:
     exit_with_parent(parent)
     pipe = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
-    with suppress(ImportError):
-        import torch  # noqa: F401  the file of an explainer may ask for it in a call, whose bounds it does not fit
     for line in sys.stdin.buffer:
         request = json.loads(line)
         function = getattr(import_module(request["module"]), request["name"])
+        if "saliency_bench.registry" in sys.modules:  # the call may load explainers, whose files import torch
+            with suppress(ImportError):
+                import_module("torch")
         os.chdir(request["folder"])  # paths may be relative
         _limit(request)
         kind, answer = _answer(function, request)
