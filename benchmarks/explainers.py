@@ -44,12 +44,12 @@ import torch
 from PIL import Image as Pictures
 
 from saliency_bench import list_explainers, load_classifier, load_explainer, registry, run, targets
-from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.classifier import DTYPES, PRECISIONS
 from saliency_bench.classifiers.layers import cam_layer, detached_at
 from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_name, peak_memory, reset_peak_memory
+from saliency_bench.utils.untouched import untouched
 
 # So that a round takes seconds; ratios do not depend on it.
 SHORT = {

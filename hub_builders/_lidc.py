@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from saliency_bench.hub_builders._source import xml_events, xml_of
+from saliency_bench.hub_builders._source import events_of, xml_of
 from saliency_bench.utils.pictures import UnreadableError
 
 WIDE = 4096  # more than a slice has columns or rows; voxels are numbered slice * WIDE^2 + row * WIDE + column
@@ -65,7 +65,7 @@ def series_of(path: Path) -> str | None:
         UnreadableError: It is no such XML.
     """
     kind = ""
-    for event, element in xml_events(path):
+    for event, element in events_of(path):
         tag = _local(element.tag)
         kind = kind or tag
         if kind == XRAY:

@@ -9,11 +9,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from io import BytesIO
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from PIL import Image
@@ -24,12 +23,12 @@ from saliency_bench.registry import install_hint
 from saliency_bench.utils.files import check_readable, parse_json, read_bytes
 from saliency_bench.utils.pictures import WINDOW, Picture, UnreadableError, read, turned, turned_box, values
 from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.xml_text import ERRORS, parse_xml, xml_events
 
 MANY = 1000  # entries
 PICTURES = (".jpg", ".jpeg")  # in any case
 FIELD = 2**26  # bytes of one field of a table: a map of 224 x 224 numbers has about a million
 LIST, JSON, XML = 2**28, 2**31, 2**24  # bytes of a list, of JSON (all of COCO has half a billion) and of XML
-DEEPEST = 100  # levels of XML: each costs a search the more
 BOX = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -228,45 +227,22 @@ def xml_of(path: Path) -> Any:
         return parse_xml(read_bytes(path, XML))
 
 
-def parse_xml(content: bytes) -> Any:
-    """Return the root element of XML.
-
-    Raises:
-        ValueError: It has entities or is nested deeply; the parser's own errors as they are.
-    """
-    root = None
-    for event, element in _shallow(BytesIO(content)):
-        root = element if root is None and event == "start" else root
-    return root
-
-
-def _shallow(file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Yield the events of XML, or raise as `parse_xml` does."""
-    depth = 0
-    for event, element in library("defusedxml.ElementTree").iterparse(file, events=("start", "end")):
-        depth += 1 if event == "start" else -1
-        if depth > DEEPEST:
-            raise ValueError(f"it nests more than {DEEPEST} levels deep")
-        yield event, element
-
-
-def xml_events(path: Path) -> Iterator[tuple[str, Any]]:
+def events_of(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield ("start" or "end", element) while reading, where only the start of a file is needed; raise as `xml_of`."""
     with _xml_errors(path):
         check_readable(path, XML)
         with path.open("rb") as file:
-            yield from _shallow(file)
+            yield from xml_events(file)
 
 
 @contextmanager
 def _xml_errors(path: Path) -> Iterator[None]:
     """Turn the errors of reading XML into UnreadableError."""
-    parse_error = library("defusedxml.ElementTree").ParseError
     try:
         yield
     except OSError as error:
         raise UnreadableError(f"{path.name} cannot be read ({error.strerror})") from None
-    except (ValueError, parse_error, LookupError) as error:  # also entities, and encodings without a decoder
+    except ERRORS as error:
         raise UnreadableError(f"{path.name} is not usable XML ({one_line(error)})") from None
 
 

@@ -9,7 +9,6 @@ CC BY-SA 4.0) as downloaded and unpacked, images.tar.gz and annotations.tar.gz i
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 
@@ -17,11 +16,18 @@ from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._papers import SALIENCY_BENCH
-from saliency_bench.hub_builders._source import base_of, indices, is_picture, needed, picture_of, shown_boxes, text_of
-from saliency_bench.utils.files import read_bytes
+from saliency_bench.hub_builders._source import (
+    base_of,
+    indices,
+    is_picture,
+    needed,
+    picture_of,
+    shown_boxes,
+    text_of,
+    xml_of,
+)
 from saliency_bench.utils.pictures import Picture, UnreadableError
 
-BOX_FILE = 2**16  # bytes of a file of a head box, which has about a thousand
 VERSION = "2"
 ALSO_CALLED = ("pets", "oxford pets", "oxford-iiit pet")
 TITLE = "Pet-XAI"
@@ -226,17 +232,14 @@ def head_box(path: Path, name: str, picture: Picture, log: BuildLog) -> list[int
     if not path.is_file():
         return None
     try:
-        text = read_bytes(path, BOX_FILE)
-        if b"<!DOCTYPE" in text or b"<!ENTITY" in text or b"\0" in text:  # UTF-16 would hide them
-            raise ValueError("it declares entities")  # they can unpack to gigabytes
-        boxes = shown_boxes(ElementTree.fromstring(text), picture)
+        boxes = shown_boxes(xml_of(path), picture)
         if not boxes:
-            raise ValueError("it has no object/bndbox")
+            raise UnreadableError(f"{path.name} has no object/bndbox")
         if len(boxes) > 1:
             log.remark(name, f"{path.name} marks {len(boxes)} heads; head_box is the first")
         return [int(corner) for corner in boxes[0][1]]
-    except (OSError, ElementTree.ParseError, ValueError, LookupError, OverflowError) as error:  # Lookup: an encoding
-        log.remark(name, f"head box left out, {path.name} cannot be used: {error}")
+    except (UnreadableError, ValueError, OverflowError) as error:  # a corner is NaN or infinite
+        log.remark(name, f"head box left out: {error}")
         return None
 
 

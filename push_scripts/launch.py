@@ -220,7 +220,7 @@ class Launch:
                 self.say(line)
 
         for item in self.patiently(partial(_listed, publications)):
-            done = self.patiently(partial(publish, item, api=self.api, say=briefly), item.repo)
+            done = publish(item, api=self.api, say=briefly)
             self.say(str(done))
             time.sleep(self.args.pace if done.changed else 0)
 

@@ -5,8 +5,10 @@ classifier in evaluation mode whose parameters ask for no gradient, and autograd
 own copies. The caller's settings of torch do not affect it (`utils/untouched.py`). It may change modes, gradients,
 autograd and the working directory, and draw from global generators: all of these are restored afterwards. The contract
 of maps is enforced here, in one place for all explainers; that the network still gives the same logits is checked by a
-run (`engine/probe.py`).
+run (`engine/probe.py`). Without torch, what is declared can be read, and nothing can be explained.
 """
+
+from __future__ import annotations
 
 import inspect
 import os
@@ -15,20 +17,20 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import isfinite
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from saliency_bench import displays, options, own_files, registry
 from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration, check_call, declaration_of
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.maps import noted_sizes, reliability
 from saliency_bench.target_weights import expand
-from saliency_bench.types import Averaged, Images, Maps, Target
-from saliency_bench.utils.backward_hooks import refuse_changed_gradients
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
-from saliency_bench.utils.untouched import untouched
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from saliency_bench.types import Averaged, Images, Maps, Target
 
 # {package: its adapter in `peers`}.
 PEERS = {"captum": "captum", "pytorch_grad_cam": "grad_cam", "quantus": "quantus", "zennit": "zennit"}
@@ -96,6 +98,12 @@ class Explainer:
         Raises:
             UserError: The images or the target are not usable, or the maps are not Float (B, H, W) and finite.
         """
+        import torch
+
+        from saliency_bench.types import Averaged
+        from saliency_bench.utils.backward_hooks import refuse_changed_gradients
+        from saliency_bench.utils.untouched import untouched
+
         with untouched(classifier), same_directory():
             images = _checked(images)
             seeds = list(range(len(images))) if seeds is None else list(seeds)
@@ -122,7 +130,7 @@ class Explainer:
         self._check(made, images)
         return made
 
-    def seeded(self, seed: int) -> "Explainer":
+    def seeded(self, seed: int) -> Explainer:
         """Return the explainer with the run's seed for what is drawn once for all samples (RISE's masks).
 
         An option `seed` that was set stays as it is.
@@ -138,7 +146,7 @@ class Explainer:
         shape = (len(images), *images.shape[2:])
         if maps.shape != shape:
             raise UserError(f"{self.name} returned maps of shape {tuple(maps.shape)}, not {shape}")
-        finite = torch.isfinite(maps).flatten(1).all(1)
+        finite = maps.isfinite().flatten(1).all(1)
         if not finite.all():
             where = (~finite).nonzero().flatten().tolist()
             raise NotFiniteError(
@@ -206,6 +214,8 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
     """
     if averaged is None:
         return [None] * images
+    import torch
+
     maps, *halves = (torch.as_tensor(half).detach().cpu().numpy() for half in averaged[:3])
     if any(half.shape != maps.shape for half in halves):
         shapes = f"{maps.shape}, {halves[0].shape} and {halves[1].shape}"
@@ -253,7 +263,7 @@ def registered_explainer(name: str, **chosen: object) -> Explainer:
     return Explainer(name, function, bound, version, declaration)
 
 
-def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explainer:
+def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
     """Return an explainer from a name, or from your own function (classifier, images, target) -> maps.
 
     A function in a file is named as "./mine.py:my_method" (`own_files`).
@@ -329,4 +339,4 @@ def _checked(images: Images) -> Images:
         raise UserError(
             "images must be floats in [0, 1], before the model's normalisation (classifier.prepare gives them)"
         )
-    return images.to(torch.float32)
+    return images.float()

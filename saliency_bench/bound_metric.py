@@ -24,7 +24,6 @@ from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration,
 from saliency_bench.errors import UserError, described, no_exit
 from saliency_bench.maps import mean_of_parts, read_array
 from saliency_bench.target_weights import PLAIN_CONTRAST, TargetRange, activation_of
-from saliency_bench.types import Scores
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
 OF_PEOPLE = frozenset({"first_right"})  # inputs that no run has anything for: a sample is a judgement
@@ -39,7 +38,7 @@ class Metric:
     """A metric with its options bound: the function, what it asks for, and what is declared of it."""
 
     name: str
-    function: Callable[..., Scores]
+    function: Callable[..., np.ndarray]
     options: tuple[tuple[str, object], ...]
     inputs: tuple[str, ...]  # by name, of `INPUTS`
     declaration: MetricDeclaration
@@ -49,11 +48,11 @@ class Metric:
     def __hash__(self) -> int:  # an option may be a list
         return hash(self.identity)
 
-    def __call__(self, *inputs: object, **named: object) -> Scores:
+    def __call__(self, *inputs: object, **named: object) -> np.ndarray:
         """Return float64 (B,), a score per sample, NaN where it is not defined, as everywhere with an aggregate."""
         return self.with_parts(*inputs, **named)[0]
 
-    def with_parts(self, *inputs: object, **named: object) -> tuple[Scores, np.ndarray | None]:
+    def with_parts(self, *inputs: object, **named: object) -> tuple[np.ndarray, np.ndarray | None]:
         """Return (scores (B,), their parts (B, P) or None for a metric without), NaN where they are not defined."""
         with no_exit():
             values = _numbers(self.function(*inputs, **named, **dict(self.options)))
@@ -260,7 +259,7 @@ def list_metrics() -> list[str]:
     return registry.names("metrics")
 
 
-def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
+def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metric:
     """Return a metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
 
     Args:
@@ -316,7 +315,7 @@ def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
     return metric
 
 
-def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
+def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
     """Return a metric of a name, of your own function, or as it is.
 
     Raises:

@@ -27,6 +27,7 @@ from saliency_bench.terminal import fitted, show_help
 from saliency_bench.utils.interrupts import Stopped, stopped_by_signals
 from saliency_bench.utils.messages import lines_shown, show
 from saliency_bench.utils.progress import silent
+from saliency_bench.utils.stand_ins import lacking
 from saliency_bench.utils.storage import storage_error
 
 SECTIONS = ("start here", "prepare", "measure", "people", "publish", "extend")  # of the overview, in this order
@@ -129,6 +130,9 @@ def guarded(command: str, argv: list[str]) -> int:
     except Exception as error:  # a fault of ours: still no page of traceback, but how to get it
         if debug:
             raise
+        if library := lacking(error):
+            show(f"error: {command} needs {library}, which is not installed here: {registry.install_hint()}")
+            return 2
         if "Symlink loop" in str(error):  # as pathlib says of a path that it cannot follow
             show(f"error: {one_line(error, LONGEST)}: the link leads to itself; give another path")
             return 2

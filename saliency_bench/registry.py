@@ -13,7 +13,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
@@ -24,6 +24,7 @@ from typing import Any
 
 from saliency_bench.errors import UserError, described, no_exit, one_line, unknown
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.stand_ins import lacking, stand_ins
 
 KINDS = {
     "explainers": "explainer",
@@ -286,10 +287,10 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
     is_folder = main.parent not in folders(kind)
     inside = f"{main.stem}.{part or main.stem}" if is_folder else main.stem
     try:
-        return import_module(f"saliency_bench.{kind}.{inside}")
+        return _imported(kind, f"saliency_bench.{kind}.{inside}")
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
-        if missing in ("", "saliency_bench"):
+        if missing in ("", "saliency_bench") or lacking(error):
             raise
         raise UserError(f"{name} needs the library {missing}: pip install {missing}") from error
     except SystemExit as error:
@@ -318,12 +319,18 @@ def _load_added(kind: str, name: str, part: str) -> ModuleType:
     """
     try:
         with no_exit():
-            return import_module(_module_of(kind, name, part))
+            return _imported(kind, _module_of(kind, name, part))
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt) and _is_ctrl_c(error):
             raise
         line = f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be imported: {described(error)}"
         raise UserError(line) from error
+
+
+def _imported(kind: str, module: str) -> ModuleType:
+    """Import a module; of an explainer or metric, what is declared can be read without torch."""
+    with stand_ins(module.partition(".")[0]) if kind in DECLARED else nullcontext():
+        return import_module(module)
 
 
 def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
@@ -340,12 +347,12 @@ def _module_of(kind: str, name: str, part: str) -> str:
     return f"{module}.{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else module
 
 
-def install_hint(extra: str) -> str:
-    """Return the command that installs an extra of this checkout, or of the installed package."""
-    root = HERE.parent
+def install_hint(extra: str = "") -> str:
+    """Return the command that installs this checkout, or the installed package, with its libraries and an extra."""
+    root, extra = HERE.parent, f"[{extra}]" * bool(extra)
     if not (root / "pyproject.toml").is_file():
-        return f'pip install "saliency-bench[{extra}]"'
-    return f'pip install -e "{"." if Path.cwd() == root else root}[{extra}]"'
+        return f'pip install "saliency-bench{extra}"'
+    return f'pip install -e "{"." if Path.cwd() == root else root}{extra}"'
 
 
 def unknown_item(kind: str, name: str) -> UserError:

@@ -1,17 +1,22 @@
 """Targets: what a map explains, as weights over the logits; score = (logits * target).sum(1).
 
-Contrasts and groups of classes are in `saliency_bench.targets`.
+Contrasts and groups of classes are in `saliency_bench.targets`. Results are read by this file too, without torch.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.types import Images, Target
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from saliency_bench.types import Images, Target
 
 ACTIVATIONS = ("softmax", "sigmoid")  # what users choose from
 BINARY = "binary"  # sigmoid of a single logit: two classes that exclude each other; see `two_classes`
@@ -36,13 +41,13 @@ class TargetRange:
     b: float
 
     @classmethod
-    def of_classes(cls, plus: int, minus: int, activation: str = "softmax") -> "TargetRange":
+    def of_classes(cls, plus: int, minus: int, activation: str = "softmax") -> TargetRange:
         """Return the range of targets with +1 on up to `plus` classes and -1 on up to `minus`."""
         a, b = (float(count if activation == "sigmoid" else min(count, 1)) for count in (plus, minus))
         return cls(0 - b, a, a, b)  # not -0.0, which prints as one
 
     @classmethod
-    def of_weights(cls, weights: np.ndarray, activation: str = "softmax") -> "TargetRange":
+    def of_weights(cls, weights: np.ndarray, activation: str = "softmax") -> TargetRange:
         """Return the range of targets (B, K) of any weights."""
         # The best image for a softmax puts everything on one class, for a sigmoid it turns on all of a side.
         sides = np.maximum(weights, 0), np.maximum(-weights, 0)
@@ -96,6 +101,8 @@ def two_classes(logit: Tensor) -> Tensor:
     Their probabilities are sigmoid(-z) = 1 - sigmoid(z) and sigmoid(z). A map of class 0 thus explains the weight -1
     on z.
     """
+    import torch
+
     # Explainers with a rule for each operation of the network must not see these, which are not part of the network.
     with torch._C.DisableTorchFunction():
         return torch.cat([-logit, logit], dim=1)
@@ -103,6 +110,8 @@ def two_classes(logit: Tensor) -> Tensor:
 
 def two_weights(weight: Tensor) -> Target:
     """Return weights (B, 1) of a single logit as non-negative weights (B, 2) of its two classes."""
+    import torch
+
     return torch.cat([(-weight).clamp(min=0), weight.clamp(min=0)], dim=1)
 
 
@@ -164,6 +173,8 @@ def expand(target: Target, images: Images) -> Target:
     Raises:
         UserError: It has another shape, or weights that are not finite.
     """
+    import torch
+
     target = torch.as_tensor(target)
     if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 1:
         raise UserError(
@@ -181,7 +192,9 @@ def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor
     Raises:
         UserError: There is none, or a number is not one of `classes`.
     """
-    indices = torch.as_tensor(members if isinstance(members, int | Tensor) else list(members)).flatten().cpu()
+    import torch
+
+    indices = torch.as_tensor(members if isinstance(members, int | torch.Tensor) else list(members)).flatten().cpu()
     if len(indices) == 0:
         raise UserError("a group needs at least one class")
     if indices.is_floating_point() or indices.min() < 0 or indices.max() >= classes:
@@ -191,4 +204,6 @@ def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor
 
 def class_rows(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
     """Return a one-hot row of `classes` numbers for each label."""
+    import torch
+
     return torch.nn.functional.one_hot(class_indices(labels, classes), classes).float()

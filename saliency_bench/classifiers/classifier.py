@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from saliency_bench.bound_explainer import untouched
 from saliency_bench.classifiers.content import Place, changed
 from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.classifiers.networks import (
@@ -39,7 +38,7 @@ from saliency_bench.utils.mask_values import words_of
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.source_code import code_hash
-from saliency_bench.utils.untouched import callers_device
+from saliency_bench.utils.untouched import callers_device, untouched
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
 LONGEST_LINE = 110  # characters of what a classifier prints

@@ -6,17 +6,22 @@ same box by nearest neighbour. `probe` compares the two on a drawn rectangle, so
 map of features or patches to the frame's size.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.maps import note_size
-from saliency_bench.types import Images, Maps
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from saliency_bench.types import Images, Maps
 
 CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # of a small map's range; of one of these steps, in what it is enlarged to
 TINY = 1e-300  # in the place of the largest value of a map of zeros
@@ -93,7 +98,7 @@ class Geometry:
         return asdict(self)
 
 
-Frame = Callable[[Image.Image], Tensor]  # an RGB picture -> Float (3, H, W) in [0, 1]
+Frame = Callable[[Image.Image], "Tensor"]  # an RGB picture -> Float (3, H, W) in [0, 1]
 
 
 def probe(geometry: Geometry, frame: Frame, name: str) -> None:
@@ -143,13 +148,15 @@ def enlarge(small: Tensor, images: Images) -> Maps:
     note_size(*small.shape[1:])
     cells = small.double()
     step = (cells.amax(dim=(1, 2), keepdim=True) - cells.amin(dim=(1, 2), keepdim=True)) / CELL_STEPS
-    step = torch.where(step > 0, step, cells.abs().amax(dim=(1, 2), keepdim=True).clamp(min=TINY))  # a constant map
+    step = step.where(step > 0, cells.abs().amax(dim=(1, 2), keepdim=True).clamp(min=TINY))  # a constant map
     enlarged = _stretched(_stretched((cells / step).round(), width, 2), height, 1)
     return enlarged.mul_(PIXEL_STEPS).round_().div_(PIXEL_STEPS).mul_(step).float()
 
 
 def _stretched(values: Tensor, length: int, axis: int) -> Tensor:
     """Interpolate (B, h, w) to this length along one of its last two axes."""
+    import torch
+
     cells = values.shape[axis]
     # Centres of the pixels in units of cells; before the first centre, the first cell is continued.
     positions = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5

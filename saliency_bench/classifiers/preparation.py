@@ -112,13 +112,8 @@ def _sample(
         raise SampleError(id, str(error)) from error
     if not mask.any():
         return image, np.zeros(image.shape[1:], dtype=bool), "empty mask", picture.size
-    inside = framed_mask(mask, geometry)
+    inside = geometry.mask(Image.fromarray(mask))
     return image, inside, None if inside.any() else "mask emptied by the crop", picture.size
-
-
-def framed_mask(mask: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Return a mask, Bool (H, W) in the size of the upright picture, in the prepared frame."""
-    return geometry.mask(Image.fromarray(mask))
 
 
 def _as_rows(rows: Any) -> list[Mapping]:

@@ -11,15 +11,11 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.data.loading import sample_ids
 from saliency_bench.utils.pictures import open_rgb
 
 MOST_PIXELS = 16_000_000  # of a picture when it is resized for the network
 GEOMETRY = TypeAdapter(Geometry)
-
-
-def sample_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images; where there are none, their positions in the dataset."""
-    return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
 
 
 @dataclass(frozen=True)

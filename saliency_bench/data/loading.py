@@ -80,6 +80,11 @@ def load_dataset(
     return with_classes(find(name, source=source, revision=revision, **builder_options).load_usual(split)[0])
 
 
+def sample_ids(rows: Dataset) -> list[str]:
+    """Return the ids of the images; where there are none, their positions in the dataset."""
+    return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
+
+
 def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
     """Return rows whose `label`, where it is text, is a class instead.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import datasets
 
-from saliency_bench.data.frames import sample_ids
+from saliency_bench.data.loading import sample_ids
 from saliency_bench.engine.reading import group_names
 from saliency_bench.results.clusters import cluster_names
 from saliency_bench.utils.seeds import seed_of

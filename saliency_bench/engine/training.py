@@ -12,9 +12,8 @@ from saliency_bench.classifiers import processors
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.sources import Source
 from saliency_bench.data.build_report import read_report
-from saliency_bench.data.frames import sample_ids
 from saliency_bench.data.hub_datasets import UnknownSplitError
-from saliency_bench.data.loading import Found, class_names, find, fingerprint
+from saliency_bench.data.loading import Found, class_names, find, fingerprint, sample_ids
 from saliency_bench.data.names import SPLITS
 from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
 from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, accuracy_of, fit

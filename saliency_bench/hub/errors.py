@@ -31,8 +31,12 @@ def is_network_error(error: BaseException) -> bool:
 
 def may_pass(error: BaseException) -> bool:
     """Return whether retrying can help."""
-    offline = any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error))
-    return not offline and (status_of(error) in PASSING or is_network_error(error))
+    return not _is_offline(error) and (status_of(error) in PASSING or is_network_error(error))
+
+
+def is_from_hub(error: BaseException) -> bool:
+    """Return whether an error is an answer of the Hub, or says why none came."""
+    return status_of(error) is not None or is_network_error(error) or _is_offline(error)
 
 
 def retry_after(error: BaseException) -> int | None:
@@ -77,11 +81,16 @@ def _reason(error: BaseException, repo: str) -> str:
     }
     if status is not None:
         return lines.get(status, f"the Hub answers {status} for {repo} ({_server_message(error)})")
-    if any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error)):
+    if _is_offline(error):
         return "HF_HUB_OFFLINE is set, so nothing can be sent; unset it and start again"
     if is_network_error(error):
         return "the Hub cannot be reached, or the connection broke"
     return f"{repo}: {one_line(error)}"
+
+
+def _is_offline(error: BaseException) -> bool:
+    """Return whether no request was sent because HF_HUB_OFFLINE is set."""
+    return any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error))
 
 
 def _was_reading(error: BaseException) -> bool:

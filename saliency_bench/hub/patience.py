@@ -1,4 +1,4 @@
-"""Wait for the Hub where it asks for it (429) or does not answer (503, a broken connection), then try again."""
+"""The one retry loop for the Hub: wait if it is busy (429, 503) or the connection breaks, then try again."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,10 +8,10 @@ from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub.client import token_of
-from saliency_bench.hub.errors import may_pass, reason, refuse, retry_after, status_of
+from saliency_bench.hub.errors import is_from_hub, may_pass, reason, refuse, retry_after
 
 T = TypeVar("T")
-PAUSES = (15, 60, 300)  # seconds, where the Hub names none; its limits are those of five minutes
+PAUSES = (2, 15, 60, 300)  # seconds, if the Hub names none; the Hub limits requests per five minutes
 LONGEST_WAIT = 3600  # seconds; the limits of a day are longer than anybody waits for
 
 
@@ -22,7 +22,7 @@ def patiently(
     say: Callable[[str], object] = lambda line: None,
     pauses: Sequence[int] = PAUSES,
 ) -> T:
-    """Return what an action returns, which is repeated as a whole while the Hub is busy; so it must bear repetition.
+    """Call `action`, retrying while the Hub is busy. `action` must be idempotent.
 
     Args:
         action: asks the Hub, or sends something that it does not send twice.
@@ -40,7 +40,7 @@ def patiently(
         except Exception as error:
             wait = retry_after(error) or pause
             if pause is None or wait is None or wait > LONGEST_WAIT or not may_pass(error):
-                if isinstance(error, UserError) or not (may_pass(error) or status_of(error)):
+                if isinstance(error, UserError) or not is_from_hub(error):
                     raise
                 refuse(error, repo, token_of(api))
             line = str(error) if isinstance(error, UserError) else reason(error, repo, token_of(api))

@@ -1,6 +1,5 @@
 """Uploads files to the Hub: shows the plan first, sends only what differs, resumes an interrupted upload."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,11 +9,8 @@ from huggingface_hub.utils import validate_repo_id
 
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import LOGIN, default_api, rights, shown_endpoint, token_of
-from saliency_bench.hub.errors import may_pass, reason, refuse, retry_after
+from saliency_bench.hub.patience import patiently
 from saliency_bench.hub.plan import Publication, UploadPlan, plan_if_reachable, upload_plan
-
-PAUSES = (2, 8)  # seconds before a retry; huggingface_hub itself retries each file several times
-LONGEST_WAIT = 300  # seconds; a longer Retry-After ends the upload
 
 
 @dataclass(frozen=True)
@@ -69,30 +65,25 @@ def publish(
     api = api or default_api()
     _check(publication, api, dry_run)
     url, started = f"{shown_endpoint(api)}/{publication.url_path}", False
-    for pause in (*PAUSES, None):
-        try:
-            plan = (plan_if_reachable if dry_run else upload_plan)(publication, private, api)
-            if not started:
-                plan = plan if plan.nothing else replace(plan, rights=rights(api, publication.repo))
-                for line in plan.lines():
-                    say(line)
-            if dry_run:
-                return Published(plan, url, None, False, True)
-            if plan.nothing:
-                return Published(plan, url, plan.head, started, False)
-            if plan.rights and plan.rights.may is False:
-                raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that may")
-            started = True
-            return Published(plan, url, _send(plan, api), True, False)
-        except UserError:
-            raise
-        except Exception as error:
-            wait = retry_after(error) or pause
-            if pause is None or wait is None or wait > LONGEST_WAIT or not may_pass(error):
-                refuse(error, publication.repo, token_of(api))
-            say(f"{reason(error, publication.repo, token_of(api))}; trying again in {wait} s")
-            time.sleep(wait)
-    raise AssertionError("the last try returns or raises")
+
+    def attempt() -> Published:
+        """Compare, and send what differs."""
+        nonlocal started
+        plan = (plan_if_reachable if dry_run else upload_plan)(publication, private, api)
+        if not started:
+            plan = plan if plan.nothing else replace(plan, rights=rights(api, publication.repo))
+            for line in plan.lines():
+                say(line)
+        if dry_run:
+            return Published(plan, url, None, False, True)
+        if plan.nothing:
+            return Published(plan, url, plan.head, started, False)
+        if plan.rights and plan.rights.may is False:
+            raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that may")
+        started = True
+        return Published(plan, url, _send(plan, api), True, False)
+
+    return patiently(attempt, publication.repo, api, say)
 
 
 def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:

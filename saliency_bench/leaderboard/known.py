@@ -220,8 +220,7 @@ def known_dataset(name: Any, split: str = "test") -> KnownDataset:
     """
     # Of a board that only shows, and of the children that read for it, these would be half a second each.
     from saliency_bench.data.fingerprints import fingerprint
-    from saliency_bench.data.frames import sample_ids
-    from saliency_bench.data.loading import find
+    from saliency_bench.data.loading import find, sample_ids
     from saliency_bench.engine.reading import group_names
 
     source = find(name)

@@ -24,9 +24,8 @@ import saliency_bench
 from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.classifiers.own_networks import refuse_own
-from saliency_bench.data.frames import sample_ids
 from saliency_bench.data.hidden_masks import join_masks
-from saliency_bench.data.loading import find, load_dataset
+from saliency_bench.data.loading import find, load_dataset, sample_ids
 from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.run import run
 from saliency_bench.errors import UserError

@@ -35,7 +35,6 @@ from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, 
 from saliency_bench.leaderboard.source import Source, asking
 from saliency_bench.leaderboard.standing import ScoredCell
 from saliency_bench.leaderboard.submission import Submission, of_run, too_much
-from saliency_bench.leaderboard.template import score_maps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.summary import table
@@ -546,4 +545,6 @@ def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Pa
         raise UserError(f"{path} does not exist; give the folder of a run, or of maps")
     if name is None:
         raise UserError(f"{path} is not a finished run; if it holds maps, name your method with --name NAME")
+    from saliency_bench.leaderboard.template import score_maps  # runs networks; what is submitted otherwise is read
+
     return score_maps(path, name, **scoring).folder

@@ -17,6 +17,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 import saliency_bench
 from saliency_bench import registry
 from saliency_bench.errors import UserError
+from saliency_bench.utils.stand_ins import COMPUTING
 
 CORE = Path(saliency_bench.__file__).parent
 NAME = "saliency-bench"
@@ -99,6 +100,12 @@ def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
     return [line for line in needed if "extra ==" not in line] + [
         line.partition(";")[0].strip() for line in needed if any(marker in line for marker in wanted)
     ]
+
+
+def read_requirements(extras: Sequence[str] = ()) -> list[str]:
+    """Return what this package needs, with these extras, where it reads results and runs no networks."""
+    named = {line: re.match(r"[\w.-]+", line) for line in plain_requirements(extras)}
+    return [line for line, name in named.items() if name is None or name[0] not in COMPUTING]
 
 
 def pinned(requirements: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ The SDK `gradio` would install Gradio, which they do not use, and promises to ru
 The package travels with it, so that page and results are read by the same version. Weights, pictures and tests do not.
 """
 
+from functools import partial
 from pathlib import Path
 
 from huggingface_hub import RepoCard
@@ -13,12 +14,12 @@ from huggingface_hub import RepoCard
 from saliency_bench import registry
 from saliency_bench.errors import unknown
 from saliency_bench.hub.plan import Publication
-from saliency_bench.publishing.package import package_files, pinned, plain_requirements
+from saliency_bench.publishing.package import package_files, pinned, plain_requirements, read_requirements
 
 STUDY = "human-study"  # the tag of a card
-EXTRAS = {
-    "gradio": ("spaces",),
-    "docker": ("studies", "lime", "onnx", "postgres", "segment"),
+REQUIREMENTS = {
+    "gradio": partial(read_requirements, ["spaces"]),  # the board, which reads results and runs no networks
+    "docker": partial(plain_requirements, ["studies", "lime", "onnx", "postgres", "segment"]),
 }  # {sdk: what its apps need}
 DOCKERFILE = """FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 user
@@ -70,7 +71,7 @@ def space_publication(name: str, namespace: str, repo_name: str | None = None) -
     files: dict[str, Path | bytes] = {
         "README.md": (str(card).rstrip() + "\n").encode(),
         "app.py": START.format(name=name).encode(),
-        "requirements.txt": pinned(plain_requirements(EXTRAS[sdk])).encode(),
+        "requirements.txt": pinned(REQUIREMENTS[sdk]()).encode(),
         **({"Dockerfile": DOCKERFILE.encode()} if sdk == "docker" else {}),
         **package_files(),
     }

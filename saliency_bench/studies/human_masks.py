@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, Image
+from PIL.Image import fromarray
 
 from saliency_bench.classifiers.geometry import Geometry
-from saliency_bench.classifiers.preparation import framed_mask
 from saliency_bench.errors import UserError
 from saliency_bench.utils.masks import read_mask
 from saliency_bench.utils.messages import complain, counted
@@ -79,4 +79,5 @@ def _framed(image: Any, stored: Any, geometry: Geometry, foreground: str) -> np.
         return None
     picture = opened(image)
     width, height = upright(picture).size
-    return framed_mask(read_mask(stored, (height, width), orientation_of(picture) or 1, foreground), geometry)
+    mask = read_mask(stored, (height, width), orientation_of(picture) or 1, foreground)
+    return geometry.mask(fromarray(mask))

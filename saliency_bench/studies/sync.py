@@ -17,7 +17,6 @@ from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 from threading import Event, Lock, Thread
-from time import sleep
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, HfApi, RepoFile
@@ -26,12 +25,12 @@ from huggingface_hub.utils import validate_repo_id
 
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import default_api, no_bars, rights, token_of
-from saliency_bench.hub.errors import may_pass, reason, refuse, status_of
+from saliency_bench.hub.errors import reason, status_of
+from saliency_bench.hub.patience import patiently
 from saliency_bench.studies.database import POSTGRES, Database
 from saliency_bench.studies.rows import Marks, add_lines, lines_after
 from saliency_bench.utils.messages import complain
 
-PAUSES = (2, 8, 30)  # seconds before another try at the start
 LARGE = 2**24  # characters of a file, after which another one is begun: each commit sends the last one anew
 MINUTES = 5.0
 
@@ -90,17 +89,7 @@ class Sync:
             raise UserError(f"--sync {self.repo} needs a token: log in with `hf auth login`, or set HF_TOKEN")
         if writing and (allowed := rights(self.api, self.repo)).may is False:
             raise UserError(f"{allowed.line}; --sync needs a token that may")
-        for pause in (*PAUSES, None):
-            try:
-                added = self._fetch(create=writing)
-                break
-            except UserError:
-                raise
-            except Exception as error:
-                if pause is None or not may_pass(error):
-                    refuse(error, self.repo, token_of(self.api))
-                complain(f"{self._reason(error)}; trying again in {pause} s")
-                sleep(pause)
+        added = patiently(lambda: self._fetch(create=writing), self.repo, self.api, complain)
         if not self._read and not writing:
             raise UserError(f"{self.repo} holds no {self.path.name}; it has: {self._stores()}")
         if added:

@@ -154,6 +154,9 @@ def serve(parent: int) -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         function = getattr(import_module(request["module"]), request["name"])
+        if "saliency_bench.registry" in sys.modules:  # the call may load explainers, whose files import torch
+            with suppress(ImportError):
+                import_module("torch")
         os.chdir(request["folder"])  # paths may be relative
         _limit(request)
         kind, answer = _answer(function, request)

@@ -4,11 +4,16 @@ A map with negative values is drawn around zero, blue below and red above, on a 
 its absolute values; any other from its smallest value to its largest, the brighter, the more it counts.
 """
 
+from __future__ import annotations
+
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STRENGTH = 0.6  # of a map over its picture
 LEVELS = 255  # from zero to the end of a scale
@@ -16,7 +21,7 @@ PERCENTILE = 99.0  # of a signed map's absolute values: single pixels of a gradi
 ROUNDING = 1e-6  # of a map's largest absolute value: below zero by less, a map is not signed
 
 
-def eight_bit(image: torch.Tensor) -> np.ndarray:
+def eight_bit(image: Tensor) -> np.ndarray:
     """Return an image (3, H, W) in [0, 1] as uint8 (H, W, 3)."""
     return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
 

@@ -1,7 +1,6 @@
 """What several test files need to name the samples of a run."""
 
-from saliency_bench.data.frames import sample_ids
-from saliency_bench.data.loading import fingerprint
+from saliency_bench.data.loading import fingerprint, sample_ids
 from saliency_bench.engine.ordering import order_of
 from saliency_bench.engine.reading import group_names
 

@@ -216,10 +216,10 @@ def test_parts_of_a_source_are_bounded(tmp_path):
     with pytest.raises(UnreadableError, match="bytes"):
         _source.xml_of(path)
     with pytest.raises(UnreadableError, match="bytes"):
-        list(_source.xml_events(path))
+        list(_source.events_of(path))
     path.unlink()
     path.write_text("<a>" * 300_000 + "</a>" * 300_000)
-    for read in (_source.xml_of, lambda file: list(_source.xml_events(file))):
+    for read in (_source.xml_of, lambda file: list(_source.events_of(file))):
         with pytest.raises(UnreadableError, match="levels deep"):
             read(path)
     path.write_text("<a><b>1</b><b>2</b></a>")

@@ -10,8 +10,7 @@ import datasets
 from saliency_bench.bound_metric import Metric
 from saliency_bench.data.build_report import HIDDEN
 from saliency_bench.data.fingerprints import column_of, content_of
-from saliency_bench.data.frames import sample_ids
-from saliency_bench.data.loading import Found, find, with_pictures
+from saliency_bench.data.loading import Found, find, sample_ids, with_pictures
 from saliency_bench.data.untrusted import check_samples
 from saliency_bench.engine.ordering import Order, order_of
 from saliency_bench.engine.reading import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.data.frames import sample_ids
+from saliency_bench.data.loading import sample_ids
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.ordering import first_positions
 from saliency_bench.engine.reading import Samples, readable

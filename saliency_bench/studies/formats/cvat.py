@@ -2,7 +2,7 @@
 
 A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. Polygons,
 boxes and ellipses are read too, rotated or not. CVAT also lists images that nobody has annotated, so an image that was
-found to have no region has `no_region="1"`. Reading needs defusedxml.
+found to have no region has `no_region="1"`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 import numpy as np
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.registry import install_hint
 from saliency_bench.studies.formats.regions import (
     Drawn,
     Region,
@@ -29,6 +28,7 @@ from saliency_bench.studies.formats.regions import (
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.outlines import box, ellipse, polygon
+from saliency_bench.utils.xml_text import ERRORS, parse_xml
 
 FILE = "annotations.xml"
 LARGEST = 2**28  # bytes
@@ -73,19 +73,15 @@ def _add(root: ElementTree.Element, number: int, entry: Drawn) -> None:
 def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
     """Return {unit: mask} from a file in the format "for images"."""
     try:
-        from defusedxml.ElementTree import fromstring
-    except ModuleNotFoundError as error:
-        raise UserError(f"XML is read with defusedxml: {install_hint('builders')}") from error
-    try:
         folders = [region.parent for region in path.glob(f"*/{FILE}")]
         if folders and not (path / FILE).is_file():
             path = folder_of(path, folders, person)
         path = file_in(path, FILE)
-        root = fromstring(read_bytes(path, LARGEST))
+        root = parse_xml(read_bytes(path, LARGEST))
         regions = [region for number, image in enumerate(root.iter("image")) for region in _regions(image, number)]
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, SyntaxError) as error:
+    except (OSError, KeyError, *ERRORS) as error:
         raise UserError(f"{path} cannot be read as CVAT for images 1.1 ({one_line(error)}); export it again") from None
     if root.find("track") is not None:
         raise UserError(f"{path} holds the tracks of a video; export it as CVAT for images 1.1")

@@ -1,0 +1,21 @@
+"""Imported first, this makes Python find neither torch nor what is built on it, as where they are not installed."""
+
+import sys
+
+ABSENT = ("accelerate", "evaluate", "safetensors", "timm", "torch", "torchvision", "transformers")
+
+
+class Without:
+    """A finder of modules that does not find these."""
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in ABSENT else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+
+sys.meta_path[:] = map(Without, sys.meta_path)
