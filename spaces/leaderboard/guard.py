@@ -78,7 +78,7 @@ class Uploads:
             self._seen = {
                 name: recent
                 for name, times in self._seen.items()
-                if (recent := deque(upload for upload in times if upload[0] > now - self.kept_for))
+                if (recent := deque(upload for upload in times if abs(upload[0] - now) < self.kept_for))
             }
             uploads = self._seen.get(account, deque())
             if len(uploads) >= self.often or sum(bytes_ for _, bytes_ in uploads) + size > self.each:
@@ -101,7 +101,7 @@ class Uploads:
                 path = Path(parent, name)
                 try:
                     about = path.lstat()
-                    if about.st_mtime < now - self.kept_for:
+                    if abs(about.st_mtime - now) > self.kept_for:  # also of a clock that was set back since
                         path.unlink()
                     else:
                         stored += about.st_size

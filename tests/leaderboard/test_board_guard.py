@@ -165,7 +165,8 @@ def room(uploads, account, size):
         return True
 
 
-def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path):
+@pytest.mark.parametrize("jump", [3601, -3601])  # later, or the clock is set back
+def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path, jump):
     now = [time.time()]
     uploads = Uploads(tmp_path / "gradio", total=1000, each=600, often=3, clock=lambda: now[0])
     with uploads.room("ada", 500), uploads.room("bob", 500), pytest.raises(RefusedError, match="at the moment"):
@@ -182,7 +183,7 @@ def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path):
         assert room(uploads, "dora", 1)
     with pytest.raises(RefusedError, match="dora has uploaded too much"):
         room(uploads, "dora", 1)
-    now[0] += 3601
+    now[0] += jump
     assert room(uploads, "cleo", 600)
     assert not stored.parent.exists()
     assert list(uploads._seen) == ["cleo"]
@@ -208,13 +209,14 @@ def test_an_account_has_only_its_newest_folders(temporary):
     assert {str(path) for path in temporary.iterdir()} == {*own[-3:], other}
 
 
-def test_old_folders_are_removed_at_the_start(temporary):
+@pytest.mark.parametrize("changed", [0, 2**32])
+def test_old_folders_are_removed_at_the_start(temporary, changed):
     old, new, foreign = temporary / f"{PREFIX}old", temporary / f"{PREFIX}new", temporary / "saliency-bench-other"
     for path in (old, new, foreign):
         path.mkdir()
         (path / "summary.json").write_text("{}")
     for path in (old, foreign):
-        os.utime(path, (0, 0))
+        os.utime(path, (changed, changed))
     Folders(60)
     assert {path.name for path in temporary.iterdir()} == {new.name, foreign.name}
 
