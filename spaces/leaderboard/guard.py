@@ -16,6 +16,7 @@ from threading import Lock
 from time import time
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -134,7 +135,13 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
         if scope["type"] != "http" or scope["method"] in READING:
-            await self.app(scope, receive, send)
+            try:
+                await self.app(scope, receive, send)
+            except RuntimeError as error:
+                if not isinstance(error.__cause__, HTTPException):
+                    raise
+                # Gradio refuses a stream of an unknown page when it has begun: 5 kB of traceback for each such request.
+                await send({"type": "http.response.body", "body": b""})
             return
         headers, path = Headers(scope=scope), scope["path"].rstrip("/")
         try:

@@ -2,10 +2,12 @@
 
 import os
 import time
+from contextlib import nullcontext
 
 import pytest
 
 pytest.importorskip("gradio", reason='needs pip install -e ".[test]"')
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
@@ -158,6 +160,16 @@ def test_what_the_page_does_not_use_is_closed(path):
 
 def test_reading_stays_open():
     assert App().client.get(f"{API}/upload_progress", headers={"origin": "https://evil.example"}).status_code == 200
+
+
+@pytest.mark.parametrize("cause", [HTTPException(404), None])
+def test_a_stream_of_an_unknown_page_ends_without_traceback(cause):
+    async def gradio(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("response already started") from cause
+
+    with nullcontext() if cause else pytest.raises(RuntimeError, match="already started"):
+        assert TestClient(Guard(gradio)).get(f"{API}/queue/data").text == ""
 
 
 def room(uploads, account, size):
