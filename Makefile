@@ -14,6 +14,14 @@ install: .venv/bin/saliency-bench
 .venv/bin/sphinx-build: .venv/bin/saliency-bench
 	.venv/bin/pip install --quiet -c $(CONSTRAINTS) -e ".[demo,docs]"
 
+# The wheels of Spaces with a study (Linux x86-64, Python 3.11) by their hashes; torch, for the CPU, has an index of its own.
+spaces/requirements.txt: pyproject.toml constraints.txt
+	$(PYTHON) -m pip install --dry-run --ignore-installed --only-binary :all: --quiet --report - -c constraints.txt \
+	  ".[studies,lime,onnx,postgres,segment]" | $(PYTHON) -c 'import json, re, sys; [print(item["metadata"]["name"].lower() \
+	  + "==" + item["metadata"]["version"], "--hash=sha256:" + item["download_info"]["archive_info"]["hashes"]["sha256"]) \
+	  for item in sorted(json.load(sys.stdin)["install"], key=lambda item: item["metadata"]["name"].lower()) \
+	  if not re.match("saliency|torch|nvidia|cuda|triton", item["metadata"]["name"])]' >$@
+
 demo: install
 	.venv/bin/saliency-bench demo
 test: install

@@ -23,7 +23,7 @@ PATHS = [
 IDS = [
     "hub:", "hub:a/b", "hub:a/b@" + "f" * 40, "hub:../..", "hub:a/b/c", "a/b/c", "@", "a@b", "a//b", "-x/y", "a/..",
     "a" * 200 + "/" + "b" * 200, "a b/c d", "torchvision:", "torchvision:../x", "torchvision:resnet18\n", "hf://x",
-    "http://127.0.0.1:9/x", "s3://x/y",
+    "torchvision:resnet18:weights=wide.pt", "http://127.0.0.1:9/x", "s3://x/y",
 ]  # fmt: skip
 TEXTS = UNPRINTABLE + SYNTAX + PATHS + IDS
 NUMBERS = [

@@ -40,6 +40,8 @@ WEIRD_JSON = {
     "empty": "",
     "binary": "\x00\x01\x02",
     "cut": '{"cells": [{"metr',
+    "twice": '{"disc": "cross", "cross": "star", "disc": "star"}',
+    "member": '{"disc": ["disc", "disc", 0, 0]}',
     "types": '{"cells": {"a": {"n": "many"}}, "samples": [], "spec": 3, "identity": null, "format": "x"}',
 }
 
@@ -171,6 +173,13 @@ def damages(name: str) -> dict[str, Callable[[Path], None]]:
     return OF_ANY | own.get(Path(name).suffix, {})
 
 
+def wide(path: Path) -> None:
+    """2 kB of weights that ask for a last layer of 400 GB."""
+    import torch
+
+    torch.save({"fc.weight": torch.zeros(1).expand(2 * 10**8, 512)}, path)
+
+
 def places(run: Path, model: Path, dataset: Path, template: Path) -> dict[str, Callable[[Path], object]]:
     """{name: how to make it}, from these finished ones."""
     made: dict[str, Callable[[Path], object]] = {
@@ -178,6 +187,7 @@ def places(run: Path, model: Path, dataset: Path, template: Path) -> dict[str, C
         "mine": partial(copy, template),
         "file.txt": partial(file, "hello\n"), "full": full, "empty": Path.mkdir, "maps": maps, "picture.png": picture,
         "pipe": os.mkfifo, "device": device, "loop": loop, "sparse.json": sparse, "table.parquet": table,
+        "wide.pt": wide,
         "laughs.yaml": partial(file, LAUGHS), "tagged.yaml": partial(file, TAGGED),
         "rtl-\u202e.csv": partial(file, "x"), "bad.csv": partial(file, "image_id,target\n\x00,\x1b[2J\n"),
         "odd.csv": partial(file, b"\xff\xfe\x00"),

@@ -17,18 +17,18 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from saliency_bench import displays, options, own_files, registry
 from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration, check_call, declaration_of
-from saliency_bench.errors import UserError, no_exit
+from saliency_bench.errors import UserError, no_exit, one_line
 from saliency_bench.maps import noted_sizes, reliability
 from saliency_bench.target_weights import expand
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from saliency_bench.types import Averaged, Images, Maps, Target
 
@@ -51,6 +51,30 @@ class MadeMaps:
     reliability: list[float | None]
     draws: int | None = None
     cells: tuple[int, int] | None = None
+
+
+def real_numbers(returned: Any, name: str, images: Images) -> Tensor:
+    """Return what the explainer `name` returned for images as a dense tensor of real numbers on their device.
+
+    Raises:
+        UserError: It is something else.
+    """
+    import torch
+
+    if returned is None:
+        raise UserError(f"{name} returned None instead of maps; end it with `return` and the maps")
+    try:
+        maps = torch.as_tensor(returned).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{name} returned {type(returned).__name__}, not maps (B, H, W): {one_line(error, 80)}"
+        ) from error
+    if maps.is_complex():
+        raise UserError(f"{name} returned complex maps; return real ones, such as their absolute values")
+    if maps.is_meta or maps.layout != torch.strided:
+        kind = "maps without numbers (meta)" if maps.is_meta else "sparse maps"
+        raise UserError(f"{name} returned {kind}; return a dense tensor (B, H, W)")
+    return maps.to(images.device)
 
 
 @dataclass(frozen=True)
@@ -118,13 +142,8 @@ class Explainer:
                 returned = self.function(classifier, *given, **extra, **dict(self.options))
             averaged = returned if isinstance(returned, Averaged) else None
             maps = returned.maps if isinstance(returned, Averaged) else returned
-            if maps is None:
-                raise UserError(f"{self.name} returned None instead of maps; end it with `return` and the maps")
-            maps = torch.as_tensor(maps, device=images.device).detach()
-            if maps.is_complex():
-                raise UserError(f"{self.name} returned complex maps; return real ones, such as their absolute values")
-            # A copy too: the function may go on writing to what it returned.
-            maps = maps.to(torch.float32, copy=True)
+            # A copy: the function may go on writing to what it returned.
+            maps = real_numbers(maps, self.name, images).to(torch.float32, copy=True)
             draws, cells = averaged.draws if averaged else None, max(sizes, default=None)
             made = MadeMaps(maps, _reliability(averaged, len(images)), draws, cells)
         self._check(made, images)

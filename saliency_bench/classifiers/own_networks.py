@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saliency_bench import options, own_files
+from saliency_bench.classifiers.untrusted import CLASSES
 from saliency_bench.errors import UserError, described, no_exit, one_line, unknown
 
 if TYPE_CHECKING:
@@ -181,6 +182,8 @@ def _architecture(name: str, weights: str) -> "nn.Module":
         for key, value in state.items()
         if key in shapes and value.ndim and value.shape != shapes[key] and value.shape[1:] == shapes[key][1:]
     }
+    if counts and max(counts) > CLASSES:
+        raise UserError(f"weights={weights} have a last layer of {max(counts):,} classes, more than {CLASSES:,}")
     model = build(num_classes=counts.pop()) if len(counts) == 1 else build()
     fill(model, content, weights)
     return model

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -44,14 +44,11 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
 @contextmanager
 def build_lock(out: Path) -> Iterator[None]:
     """Let one build of a folder run at a time; a second one waits, and the lock ends with its process."""
-    lock: AbstractContextManager
-    try:
-        locks = cache_folder() / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(locks / f"{seed_of(out):016x}.lock")
-    except OSError:  # no writable place for a lock: build without one
-        lock = nullcontext()
-    with lock:
+    with ExitStack() as stack:
+        with suppress(OSError):  # no writable place for a lock, or that of another user: build without one
+            locks = cache_folder() / "locks"
+            locks.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(locks / f"{seed_of(out):016x}.lock"))
         yield
 
 

@@ -203,7 +203,7 @@ def check_table(name: str, text: str) -> None:
     try:
         content = read_bytes(path).decode("utf-8-sig")
         if path.suffix.lower() != ".csv":
-            parse_json(content)
+            parse_json(content, unique=True)
     except (OSError, ValueError) as error:
         raise UserError(f"{option} {text} cannot be read: {one_line(error)}") from error
 

@@ -33,6 +33,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
         cells={cell.id: cell.key for cell in context.cells if cell.is_planned},
         dataset=context.loaded_dataset,
         model=context.loaded_model,
+        class_names=context.classifier.labels,
         answers=_answers_in(context) if ask else {},
         network=context.hashes[1] if ask else {},
         other=None if other is None else Other(model=other.loaded_model, identity=other.identity),

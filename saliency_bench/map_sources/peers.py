@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_explainer import Explainer, as_explainer, real_numbers
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.networks import logits_in
@@ -80,8 +80,15 @@ class PeerExplainer:
             )
         scored = _ScoredNetwork(network, classifier)
         given = images if network is classifier else classifier.normalised(images)
-        maps = torch.as_tensor(self.how(self.peer, scored, given.detach().requires_grad_(), target, options))
-        maps = maps.detach().to(images)
+        returned = self.how(self.peer, scored, given.detach().requires_grad_(), target, options)
+        maps = real_numbers(returned, self.__name__, images).to(images.dtype)
+        size = images.shape[2:]
+        is_channels_last = maps.ndim == 4 and maps.shape[1:3] == size != maps.shape[2:]
+        if maps.ndim not in (3, 4) or not maps.numel() or is_channels_last:
+            fix = ", with the channels after the batch" if is_channels_last else ""
+            raise UserError(
+                f"{self.__name__} returned maps of shape {tuple(maps.shape)}, not (B, H, W) or (B, C, H, W){fix}"
+            )
         maps = maps.sum(dim=1) if maps.ndim == 4 else maps
         return maps if maps.shape[1:] == images.shape[2:] else enlarge(maps, images)
 

@@ -1,12 +1,13 @@
 """The publication of an app as a Space: its card and requirements, a short `app.py`, and this package as it is here.
 
 Apps that are not made with Gradio are Spaces of the SDK `docker`: the Hub documents it for any web server on a port.
-The SDK `gradio` would install Gradio, which they do not use, and promises to run nothing else.
+The SDK `gradio` would install Gradio, which they do not use, and promises to run nothing else. They install every wheel
+by its hash (`spaces/requirements.txt`), but for torch, whose CPU build has an index of its own. The Hub adds packages
+of its own to those of a Gradio Space, so that hashes are not possible there.
 
 The package travels with it, so that page and results are read by the same version. Weights, pictures and tests do not.
 """
 
-from functools import partial
 from pathlib import Path
 
 from huggingface_hub import RepoCard
@@ -14,13 +15,9 @@ from huggingface_hub import RepoCard
 from saliency_bench import registry
 from saliency_bench.errors import unknown
 from saliency_bench.hub.plan import Publication
-from saliency_bench.publishing.package import package_files, pinned, plain_requirements, read_requirements
+from saliency_bench.publishing.package import TORCH, package_files, pinned, read_requirements
 
 STUDY = "human-study"  # the tag of a card
-REQUIREMENTS = {
-    "gradio": partial(read_requirements, ["spaces"]),  # the board, which reads results and runs no networks
-    "docker": partial(plain_requirements, ["studies", "lime", "onnx", "postgres", "segment"]),
-}  # {sdk: what its apps need}
 DOCKERFILE = """FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 user
 USER user
@@ -28,7 +25,8 @@ RUN mkdir /home/user/app
 ENV PATH=/home/user/.local/bin:$PATH PYTHONUNBUFFERED=1
 WORKDIR /home/user/app
 COPY --chown=user requirements.txt .
-RUN pip install --no-cache-dir -r requirements.txt
+RUN pip install --no-cache-dir --no-deps {torch}
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt
 COPY --chown=user . .
 EXPOSE 7860
 CMD ["python", "app.py"]
@@ -71,9 +69,12 @@ def space_publication(name: str, namespace: str, repo_name: str | None = None) -
     files: dict[str, Path | bytes] = {
         "README.md": (str(card).rstrip() + "\n").encode(),
         "app.py": START.format(name=name).encode(),
-        "requirements.txt": pinned(REQUIREMENTS[sdk]()).encode(),
-        **({"Dockerfile": DOCKERFILE.encode()} if sdk == "docker" else {}),
         **package_files(),
     }
+    if sdk == "docker":
+        files["requirements.txt"] = known[name].parent / "requirements.txt"
+        files["Dockerfile"] = DOCKERFILE.format(torch=" ".join(pinned(TORCH).split())).encode()
+    else:
+        files["requirements.txt"] = pinned(read_requirements(["spaces"])).encode()
     repo, mark = f"{namespace}/{repo_name or name}", f"saliency_bench/spaces/{name}/app.py"
     return Publication("space", repo, files, card.data.get("license"), ("saliency_bench/*",), mark=(mark, ""), sdk=sdk)

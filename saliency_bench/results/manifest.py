@@ -48,6 +48,7 @@ class Manifest(BaseModel):
         cells: of all starts.
         dataset: where the latest start loaded it from.
         model: where the latest start loaded it from.
+        class_names: of the model; None if it has none. Readers need not open the model to know them.
         other: another model; once given, every start must give it.
         answers: {role of a network: its answers to fixed pictures, from the first start that used it}.
         network: {part of the model: its hash}, as in `Classifier.hashes`.
@@ -63,6 +64,7 @@ class Manifest(BaseModel):
     cells: dict[str, CellKey]
     dataset: Loaded | None = None
     model: Loaded | None = None
+    class_names: list[str] | None = None
     other: Other | None = None
     answers: dict[Role, NetworkAnswers] = {}
     network: dict[str, str] = {}
@@ -185,9 +187,22 @@ def _asked_for(cells: Iterable[CellKey]) -> dict[str, str]:
 
 
 def differing_settings(first: Identity, other: Identity) -> list[str]:
-    """Return what two identities differ in, as a person calls it."""
+    """Return what two identities differ in, as a person calls it; of a label map also the first class that differs."""
     names = [NAMED.get(name, name) for name, value in first if getattr(other, name) != value]
+    if NAMED["labels"] in names:
+        names[names.index(NAMED["labels"])] += _first_difference(first.labels, other.labels)
     return ["split"] * ("split" in names) + names  # another split always has another fingerprint
+
+
+def _first_difference(first: list[list[int]], other: list[list[int]]) -> str:
+    """Say, for a message, which classes of the dataset stand for other classes of the model."""
+    if len(first) != len(other):
+        return f" ({len(first)} classes of the dataset, not {len(other)})"
+    pairs = [(place, *pair) for place, pair in enumerate(zip(first, other, strict=True)) if pair[0] != pair[1]]
+    place, here, there = pairs[0]
+    words = [" and ".join(map(str, members)) or "no class" for members in (here, there)]
+    more = f", and {len(pairs) - 1} more" if len(pairs) > 1 else ""
+    return f" (class {place} of the dataset is {words[0]} of the model, not {words[1]}{more})"
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -191,11 +191,13 @@ class PartFolder:
     def _part(self, path: Path) -> Part | None:
         """Return a file as its notes describe it; None if they do not fit its place."""
         try:
-            notes = json.loads((pq.read_schema(path).metadata or {})[NOTES])
+            about = pq.read_metadata(path)
+            notes = json.loads((about.metadata or {})[NOTES])
             part = Part(path, notes["groups"], [Entry.read(entry) for entry in notes["entries"]])
-            expected = FORMAT, self.run, self.path.name, int(path.name.partition("-")[0])
-            first = min(min(entry.chunks) for entry in part.entries)
-            return part if (notes["format"], notes["run"], notes["folder"], first) == expected else None
+            rows = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+            expected = FORMAT, self.run, self.path.name, int(path.name.partition("-")[0]), rows
+            first, counts = min(min(entry.chunks) for entry in part.entries), [*map(_total, part.groups.values())]
+            return part if (notes["format"], notes["run"], notes["folder"], first, counts) == expected else None
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -263,6 +265,11 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
 def files_in(folder: Path) -> list[Path]:
     """Return what is in a folder; [] where there is none."""
     return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _total(counts: dict[str, int]) -> int:
+    """Return the number of rows of a group."""
+    return sum(counts.values())
 
 
 def _entries(results: Iterable[Result]) -> list[Entry]:

@@ -381,6 +381,8 @@ def _json(path: Path) -> dict:
 
 def _damaged(path: Path, error: Exception) -> UserError:
     """Return the error for a file that cannot be read."""
+    if isinstance(error, PermissionError):
+        return UserError(f"{path} cannot be read: no permission")
     return UserError(f"{path} is damaged ({one_line(error)}); {RESUME}")
 
 

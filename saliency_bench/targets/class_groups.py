@@ -163,7 +163,7 @@ def _read(path: Path) -> dict[str, list]:
     rows = path.suffix.lower() == ".csv"
     try:
         text = read_bytes(path).decode("utf-8-sig")
-        read = csv_rows(text) if rows else parse_json(text)
+        read = csv_rows(text) if rows else parse_json(text, unique=True)
     except (OSError, ValueError, csv.Error) as error:  # also text that is not UTF-8
         raise UserError(f"the groups {path} cannot be read: {one_line(error)}") from error
     if rows:

@@ -114,7 +114,11 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
     named = {name: _listed(known.get(name)) for name in dataset}
     if not any(named.values()):
         raise UserError(f"the label map names no class for {dataset[0]}")
-    return [[index_of(member, model, classes) for member in named[name]] for name in dataset]
+    members = [[index_of(member, model, classes) for member in named[name]] for name in dataset]
+    for name, places in zip(dataset, members, strict=True):
+        if len(places) > len(set(places)):  # whose logit would count twice
+            raise UserError(f"the label map maps {name} to class {Counter(places).most_common(1)[0][0]} more than once")
+    return members
 
 
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
@@ -140,7 +144,7 @@ def _read(label_map: dict | str | Path) -> dict:
     if isinstance(label_map, dict):
         return label_map
     try:
-        content = parse_json(read_bytes(Path(label_map)))
+        content = parse_json(read_bytes(Path(label_map)), unique=True)
     except (OSError, ValueError) as error:  # also text that is not UTF-8
         raise UserError(f"the label map {label_map} cannot be read as JSON: {one_line(error)}") from error
     if not isinstance(content, dict):

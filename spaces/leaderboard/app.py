@@ -21,6 +21,7 @@ from saliency_bench.leaderboard.view.live import Live
 from saliency_bench.leaderboard.view.received import MOST_PACKED
 from saliency_bench.spaces.leaderboard import submission
 from saliency_bench.spaces.leaderboard.guard import KEPT_FOR, Guard, Uploads
+from saliency_bench.spaces.pages.origins import OwnHosts
 
 HERE = Path(__file__).parent
 CORE = HERE / "core.yaml"
@@ -87,7 +88,8 @@ def launch(live: Live, **options: object) -> None:
     uploads = Uploads(Path(get_upload_folder())) if submission.is_possible() else None
     calls = {number: len(function.inputs) for number, function in demo.fns.items() if function.fn is not None}
     components = {number for number, block in demo.blocks.items() if getattr(block, "server_fns", None)}
-    guarded = {"middleware": [Middleware(Guard, uploads=uploads, calls=calls, components=components)]}
+    guard = Middleware(Guard, uploads=uploads, calls=calls, components=components)
+    guarded = {"middleware": [Middleware(OwnHosts, host=str(options.get("server_name"))), guard]}
     demo.launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, app_kwargs=guarded, **options)
 
 

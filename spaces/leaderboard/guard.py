@@ -16,6 +16,7 @@ from threading import Lock
 from time import time
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -78,7 +79,7 @@ class Uploads:
             self._seen = {
                 name: recent
                 for name, times in self._seen.items()
-                if (recent := deque(upload for upload in times if upload[0] > now - self.kept_for))
+                if (recent := deque(upload for upload in times if abs(upload[0] - now) < self.kept_for))
             }
             uploads = self._seen.get(account, deque())
             if len(uploads) >= self.often or sum(bytes_ for _, bytes_ in uploads) + size > self.each:
@@ -101,7 +102,7 @@ class Uploads:
                 path = Path(parent, name)
                 try:
                     about = path.lstat()
-                    if about.st_mtime < now - self.kept_for:
+                    if abs(about.st_mtime - now) > self.kept_for:  # also of a clock that was set back since
                         path.unlink()
                     else:
                         stored += about.st_size
@@ -134,7 +135,13 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
         if scope["type"] != "http" or scope["method"] in READING:
-            await self.app(scope, receive, send)
+            try:
+                await self.app(scope, receive, send)
+            except RuntimeError as error:
+                if not isinstance(error.__cause__, HTTPException):
+                    raise
+                # Gradio refuses a stream of an unknown page when it has begun: 5 kB of traceback for each such request.
+                await send({"type": "http.response.body", "body": b""})
             return
         headers, path = Headers(scope=scope), scope["path"].rstrip("/")
         try:

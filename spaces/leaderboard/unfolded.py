@@ -41,7 +41,7 @@ class Folders:
         """Remove old folders."""
         for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             try:
-                is_old = path.stat().st_mtime < time() - self.kept_for
+                is_old = abs(path.stat().st_mtime - time()) > self.kept_for  # also of a clock that was set back since
             except OSError:  # gone in the meantime
                 continue
             if is_old:

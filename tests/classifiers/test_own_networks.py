@@ -131,6 +131,7 @@ REFUSED = {
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
     "torchvision:resnet18:weights=plain.pth": "they are of another network",
+    "torchvision:resnet18:weights=wide.pth": "wide.pth have a last layer of 200,000 classes, more than 100,000",
     "plain.pth": r"holds no TorchScript network; for weights give \./net\.py:make:weights=plain\.pth",
     "code.pth": r"holds no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; give",
@@ -144,6 +145,7 @@ REFUSED = {
 def test_what_cannot_be_opened_is_one_line(own, text):
     torch.save({"0.weight": torch.ones(8, 3, 3, 3)}, "other.pth")
     torch.save(nn.Linear(2, 2), "code.pth")
+    torch.save({"fc.weight": torch.zeros(1).expand(200_000, 512)}, "wide.pth")  # 2 kB
     open("net.onnx", "wb").close()
     with pytest.raises(UserError, match=REFUSED[text].replace("FILE", own[0])):
         sb.load_classifier(text.replace("FILE", own[0]))

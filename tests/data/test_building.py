@@ -14,7 +14,7 @@ from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import cli
-from saliency_bench.data import builders, building
+from saliency_bench.data import builders, building, output_folder
 from saliency_bench.data.fingerprints import Fingerprint
 from saliency_bench.data.loading import fingerprint
 from saliency_bench.data.shards import Shards
@@ -214,6 +214,14 @@ def test_a_source_without_a_usable_image_says_why(tmp_path):
         (tmp_path / "images" / "cat" / f"{name}.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"no usable image in .*images \(3 left out: .+\)"):
         sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False)
+
+
+def test_a_lock_that_cannot_be_opened_does_not_stop_a_build(tmp_path, monkeypatch):
+    """Such as that of another user."""
+    monkeypatch.setattr(output_folder, "cache_folder", lambda: tmp_path)
+    (tmp_path / "locks" / f"{output_folder.seed_of(tmp_path / 'out'):016x}.lock").mkdir(parents=True)
+    with output_folder.build_lock(tmp_path / "out"):
+        pass
 
 
 def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):

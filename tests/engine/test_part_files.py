@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from datetime import timedelta
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
@@ -121,6 +122,14 @@ def test_predictions_are_read_chunk_by_chunk_from_any_file(folder):
         expected = [float(sample) for sample in range(number * SIZE, (number + 1) * SIZE)]
         assert predictions.table(number).to_pydict() == {"logit": expected}
         assert predictions.table(number, ["logit"]).to_pydict() == {"logit": expected}
+
+
+def test_rows_that_do_not_fit_the_notes_are_no_part(folder):
+    """Even if the name fits: whoever rewrites a file can rename it."""
+    path = folder.write([result(0)])
+    pq.write_table(pq.read_table(path), path, row_group_size=1)
+    path.rename(path.with_name(f"{path.name[:7]}{sha256(path.read_bytes()).hexdigest()[:16]}.parquet"))
+    assert folder.parts() == []
 
 
 def test_every_flipped_bit_is_seen(folder, capsys):

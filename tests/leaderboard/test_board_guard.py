@@ -2,10 +2,12 @@
 
 import os
 import time
+from contextlib import nullcontext
 
 import pytest
 
 pytest.importorskip("gradio", reason='needs pip install -e ".[test]"')
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
@@ -160,12 +162,23 @@ def test_reading_stays_open():
     assert App().client.get(f"{API}/upload_progress", headers={"origin": "https://evil.example"}).status_code == 200
 
 
+@pytest.mark.parametrize("cause", [HTTPException(404), None])
+def test_a_stream_of_an_unknown_page_ends_without_traceback(cause):
+    async def gradio(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("response already started") from cause
+
+    with nullcontext() if cause else pytest.raises(RuntimeError, match="already started"):
+        assert TestClient(Guard(gradio)).get(f"{API}/queue/data").text == ""
+
+
 def room(uploads, account, size):
     with uploads.room(account, size):
         return True
 
 
-def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path):
+@pytest.mark.parametrize("jump", [3601, -3601])  # later, or the clock is set back
+def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path, jump):
     now = [time.time()]
     uploads = Uploads(tmp_path / "gradio", total=1000, each=600, often=3, clock=lambda: now[0])
     with uploads.room("ada", 500), uploads.room("bob", 500), pytest.raises(RefusedError, match="at the moment"):
@@ -182,7 +195,7 @@ def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path):
         assert room(uploads, "dora", 1)
     with pytest.raises(RefusedError, match="dora has uploaded too much"):
         room(uploads, "dora", 1)
-    now[0] += 3601
+    now[0] += jump
     assert room(uploads, "cleo", 600)
     assert not stored.parent.exists()
     assert list(uploads._seen) == ["cleo"]
@@ -208,13 +221,14 @@ def test_an_account_has_only_its_newest_folders(temporary):
     assert {str(path) for path in temporary.iterdir()} == {*own[-3:], other}
 
 
-def test_old_folders_are_removed_at_the_start(temporary):
+@pytest.mark.parametrize("changed", [0, 2**32])
+def test_old_folders_are_removed_at_the_start(temporary, changed):
     old, new, foreign = temporary / f"{PREFIX}old", temporary / f"{PREFIX}new", temporary / "saliency-bench-other"
     for path in (old, new, foreign):
         path.mkdir()
         (path / "summary.json").write_text("{}")
     for path in (old, foreign):
-        os.utime(path, (0, 0))
+        os.utime(path, (changed, changed))
     Folders(60)
     assert {path.name for path in temporary.iterdir()} == {new.name, foreign.name}
 

@@ -208,6 +208,23 @@ def test_what_is_not_adapted_is_refused_before_a_run(given, said):
         sb.load_explainer(given)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda maps: maps.permute(0, 2, 3, 1), r"of shape .*, 3\), not .* channels after the batch"),
+        (lambda maps: maps[0, 0], "of shape"),
+        (lambda maps: maps[:, None], "of shape"),
+        (lambda maps: maps[..., :0], "of shape"),
+        (lambda maps: maps + 0j, "complex maps"),
+        (lambda maps: {"maps": maps}, "returned dict, not maps"),
+    ],
+)
+def test_what_is_no_map_is_refused(change, said, classifier, images):
+    explainer = peers.quantus(lambda model, inputs, targets: change(torch.as_tensor(inputs)))
+    with pytest.raises(UserError, match=said):
+        explainer(classifier, images, ONE_HOT)
+
+
 def test_another_network_is_refused(classifier, images):
     explainer = peers.captum(captum.attr.Saliency(made()))
     with pytest.raises(UserError, match=r"captum\.Saliency was made with another network than"):

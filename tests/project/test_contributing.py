@@ -56,20 +56,18 @@ def test_the_release_compares_its_tag_with_the_version_before_anything_is_instal
 def test_the_release_tries_what_it_has_built_and_publishes_nothing_else():
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))["jobs"]
     assert (jobs["try"]["needs"], jobs["publish"]["needs"]) == ("build", "try")
-    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["permissions"] == {"id-token": "write", "attestations": "write"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     settings = [step["with"] for job in jobs.values() for step in job["steps"] if "with" in step]
     assert {one["python-version"] for one in settings if "python-version" in one} == {
         project["requires-python"].removeprefix(">=")
     }
-    assert {one["name"] for one in settings if "name" in one} == {"dist"}
+    assert {one["name"] for one in settings if "name" in one} == {"dist", "sbom"}
 
 
-def test_the_constraints_pin_everything_that_is_installed_with_the_package():
-    """Test every dependency except the libraries of a GPU, which torch pins itself."""
-    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
-    pinned = {canonicalize_name(pin.name) for pin in pins}
-    waiting, needed = [("saliency-bench", frozenset({"test"}))], set()
+def requirements_with(*extras):
+    """Names of every dependency except the libraries of a GPU, which torch pins itself."""
+    waiting, needed = [("saliency-bench", frozenset(extras))], set()
     while waiting:
         if (item := waiting.pop()) in needed:
             continue
@@ -79,8 +77,21 @@ def test_the_constraints_pin_everything_that_is_installed_with_the_package():
             extras = [{"extra": extra} for extra in item[1] or {""}]
             if requirement.marker is None or any(map(requirement.marker.evaluate, extras)):
                 waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
-    names = {name for name, _ in needed if not name.startswith(("nvidia-", "triton"))} - {"saliency-bench"}
-    assert names - pinned == set()
+    return {name for name, _ in needed if not name.startswith(("nvidia-", "triton"))} - {"saliency-bench"}
+
+
+def test_constraints_pin_all_requirements():
+    def pins(lines):
+        return {canonicalize_name(name): release for name, _, release in (line.partition("==") for line in lines)}
+
+    pinned = pins((ROOT / "constraints.txt").read_text().splitlines()[1:])
+    assert requirements_with("test") - pinned.keys() == set()
+    hashed = [line.split(" --hash=sha256:") for line in (ROOT / "spaces/requirements.txt").read_text().splitlines()]
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for _, digest in hashed)
+    locked = pins(line for line, _ in hashed)
+    assert locked.items() <= pinned.items()
+    needed = requirements_with("studies", "lime", "onnx", "postgres", "segment") - locked.keys()
+    assert {name for name in needed if not name.startswith("cuda-")} == {"torch", "torchvision"}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)

@@ -706,7 +706,7 @@ def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, caps
         manifest.model_copy(update={"identity": manifest.identity.model_copy(update={name: change})}).write(two)
         assert len(compare_runs([read_run(one), read_run(two)]).merged) == 2
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
-    assert f"{two} and {one} are not shown as one: another label map" in capsys.readouterr().out
+    assert f"{two} and {one} are not shown as one: another label map (" in capsys.readouterr().out
 
 
 def test_a_run_named_twice_is_read_once_and_that_is_said(folder, tmp_path, capsys):

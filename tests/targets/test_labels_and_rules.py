@@ -38,9 +38,14 @@ def test_by_map(tmp_path):
         ({"cat": 0, "dog": "bagle"}, "bagle.*beagle"),
         ({"cat": 0, "dog": 4}, "'4'"),
         ("missing.json", r"missing\.json"),
+        ({"cat": ["tabby cat", 0], "dog": 3}, "cat to class 0 more than once"),
+        ('{"cat": 0, "dog": 3, "cat": 1}', "an object has the name 'cat' 2 times"),
     ],
 )
-def test_classes_that_do_not_match(mapping, words):
+def test_classes_that_do_not_match(mapping, words, tmp_path):
+    if isinstance(mapping, str) and mapping.startswith("{"):
+        (tmp_path / "map.json").write_text(mapping)
+        mapping = tmp_path / "map.json"
     with pytest.raises(UserError, match=words):
         match(["cat", "dog"], MODEL, 4, mapping)
 

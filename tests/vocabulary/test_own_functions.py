@@ -203,6 +203,10 @@ def test_the_version_follows_what_the_function_uses_of_its_file(old, new, tmp_pa
     [
         (lambda images: None, "^forgot returned None instead of maps"),
         (lambda images: torch.fft.fft2(images.mean(1)), "^forgot returned complex maps"),
+        (lambda images: "maps", "^forgot returned str, not maps"),
+        (lambda images: [[1, 2], [3]], "^forgot returned list, not maps"),
+        (lambda images: images.mean(1).to_sparse(), "^forgot returned sparse maps"),
+        (lambda images: images.mean(1).to("meta"), "^forgot returned maps without numbers"),
     ],
 )
 def test_what_is_no_map_is_refused_by_name(returned, line):

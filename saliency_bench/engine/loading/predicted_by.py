@@ -126,10 +126,11 @@ def _of_run(
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
     """Return (labels, classes of each class of the dataset, identity, name, answers to fixed pictures, logits).
 
-    All belong to the run's model; the logits are for the samples. The labels are None if the model cannot be loaded.
+    All belong to the run's model; the logits are for the samples. The model itself is not opened: its name is the word
+    of whoever made the folder.
 
     Raises:
-        UserError: The run has other samples, or fewer, or its model has changed.
+        UserError: The run has other samples, or fewer.
     """
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
@@ -152,29 +153,10 @@ def _of_run(
     identity = manifest.identity
     title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)
     return (
-        _labels(manifest.spec, table, identity.classifier, folder),
+        manifest.class_names,
         identity.labels,
         _identity(identity.classifier, identity.geometry, identity.precision),
         title,
         manifest.answers.get("model"),
         predicted(),
     )
-
-
-def _labels(spec: RunSpec, table: Table, digest: str, folder: Path) -> list[str] | None:
-    """Return the class names of a run's model, which only the model itself knows; None if it is no longer there.
-
-    Raises:
-        UserError: Another model has its name now.
-    """
-    if not isinstance(spec.model, str):
-        return None
-    try:
-        refuse_own(spec.model)
-        classifier = load_with_texts(spec.model, texts_for(spec, {}, table.names), is_required=False, device="cpu")
-    except UserError:
-        return None
-    if classifier.digest != digest:
-        raise UserError(f"{spec.model} is no longer the model of the run {folder}, so the names of its classes are not "
-                        "known; run it again into a new folder, or put that model back")  # fmt: skip
-    return classifier.labels
