@@ -2,7 +2,7 @@
 
 example:
   saliency-bench draw runs/first runs/second --what maps --out maps.png
-  saliency-bench draw runs/first --what insertion --out insertion.png
+  saliency-bench draw runs/first --what insertion --out insertion.pdf
   saliency-bench draw runs/first --what classes --samples cat-7 --out a.png
   saliency-bench draw runs/pairs --what models --explainers gradcam --out b.png
 
@@ -16,13 +16,14 @@ below each other. Dataset and model of a run are loaded again, and the maps made
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
 WHAT = ("maps", "insertion", "classes", "models", "object")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+SUFFIXES = (".pdf", ".svg", ".png", ".jpg", ".jpeg", ".webp")
 COUNT = 2
 
 
@@ -40,15 +41,12 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Draw the maps and print the scores of the samples."""
-    _check(args)  # before torch is imported
-    from saliency_bench.push_scripts._panels import drawn_runs
-    from saliency_bench.utils.files import write_with
+    out, runs = Path(args.out), [Path(run) for run in args.runs]
+    check_arguments(runs, args.what, args.explainers, out)  # before torch is imported
+    from saliency_bench.panels import draw
 
-    out = Path(args.out)
-    runs = [Path(run) for run in args.runs]
-    picture, scores = drawn_runs(runs, args.what, args.samples, args.explainers, args.device)
-    form = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
-    write_with(out, lambda path: picture.save(path, format=form))
+    options = {"samples": args.samples, "explainers": args.explainers, "device": args.device, "out": out}
+    scores = draw(runs, args.what, **options).scores
     if args.json:
         print(json.dumps({"what": args.what, "out": args.out, "scores": scores}, indent=2))
         return
@@ -63,17 +61,19 @@ def _text(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _check(args: Namespace) -> None:
+def check_arguments(runs: Sequence[Path], what: str, explainers: Sequence[str] | None, out: Path | None) -> None:
     """Raise UserError for wrong arguments before anything is loaded."""
     from saliency_bench.engine.preflight import check_items
-    from saliency_bench.errors import UserError
+    from saliency_bench.errors import UserError, unknown
     from saliency_bench.utils.storage import check_output_file
 
-    out = Path(args.out)
-    if out.suffix.lower() not in SUFFIXES:
+    if what not in WHAT:
+        raise unknown("picture", what, WHAT)
+    if out is not None and out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    for run in args.runs:
-        if not (Path(run) / "run.json").is_file():
+    for run in runs:
+        if not (run / "run.json").is_file():
             raise UserError(f"{run} is not the folder of a run (no run.json); give the --out of a run")
-    check_output_file(out)
-    check_items("explainers", args.explainers)
+    if out is not None:
+        check_output_file(out)
+    check_items("explainers", explainers)

@@ -10,7 +10,7 @@ from saliency_bench.utils.csv_text import csv_text
 Value = str | float | int | None
 # Of LaTeX, beside the signs that a backslash escapes.
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$",
-         "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "−": "$-$", "†": r"\dag{}"}  # fmt: skip
+         "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "−": "$-$", "†": r"\dag{}", "±": r"$\pm$"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ def test_the_first_samples_of_the_run_and_a_table(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("words", "line"), [
-    (["--what", "insertion", "--out", "a.txt"], "must end in .png"),
+    (["--what", "insertion", "--out", "a.txt"], "must end in .pdf"),
     (["--what", "insertion", "--out", "a.png", "--samples", "nobody"], "nobody"),
     (["--what", "insertion", "--out", "a.png", "--explainers", "gradcan"], "gradcam"),
     (["--what", "insertion"], "--out"),
