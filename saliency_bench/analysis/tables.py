@@ -42,13 +42,12 @@ class Table:
         lines = [header, ["---"] * len(header), *rows]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
-    def latex(self, note: str = "") -> str:
-        """Return LaTeX with the rules of the package booktabs and, if given, a note below them."""
+    def latex(self) -> str:
+        """Return LaTeX with the rules of the package booktabs."""
         header, *rows = [" & ".join(map(latex, row)) + r" \\" for row in self.texts()]
         numbers = (all(not isinstance(row[index], str) for row in self.rows) for index in range(len(self.header)))
         columns = "".join("r" if is_number else "l" for is_number in numbers)
         lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule"]
-        lines += [rf"\multicolumn{{{len(columns)}}}{{l}}{{\emph{{{latex(note)}}}}} \\"] * bool(note)
         return "\n".join([*lines, r"\end{tabular}", ""])
 
 

@@ -147,8 +147,12 @@ def test_a_path_is_a_folder_that_is_not_there_and_the_hub_is_not_asked(offline, 
 
 def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
     shutil.copytree(resnet, "models/first")
-    with pytest.raises(UserError, match=r"models/firsts.*no folder \(models holds first\).*cannot be reached"):
-        load_classifier("models/firsts")
+    shutil.copytree(resnet, "microsoft/resnet-18")
+    for name, text in (("models/zzz", r"no folder \(models holds first\).*cannot be reached"),
+                       ("models/firsts", r"did you mean models/first\? \(the Hub cannot be reached\)"),
+                       ("microsoft/resnet-19", r"did you mean microsoft/resnet-18\? \(")):  # fmt: skip
+        with pytest.raises(UserError, match=f"'{name}' is .*{text}"):
+            load_classifier(name)
     with pytest.raises(UserError, match=r"there is no folder './models/firsts'; did you mean models/first\?"):
         load_classifier("./models/firsts")
 
