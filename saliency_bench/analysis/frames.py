@@ -32,11 +32,10 @@ def check(run: Any, *requirements: str, against: Any = None, strict: bool = Fals
 
     if not requirements:
         raise UserError('check needs at least one requirement, such as "gradcam:saliency_miou>=0.3"')
-    earlier = None if against is None else _folder(against)
-    checked = judge(_read(run), [Requirement.read(text) for text in requirements], earlier and read_run(earlier))
-    return pd.DataFrame(
-        [row.as_dict() | {"passed": row.passes(strict), "line": row.line(earlier and str(earlier))} for row in checked]
-    )
+    earlier = None if against is None else _read(against)
+    name = "" if earlier is None else str(earlier.folder)
+    checked = judge(_read(run), [Requirement.read(text) for text in requirements], earlier)
+    return pd.DataFrame([row.as_dict() | {"passed": row.passes(strict), "line": row.line(name)} for row in checked])
 
 
 def power(
