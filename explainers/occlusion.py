@@ -5,8 +5,8 @@
 Windows are squares of `window` pixels, `stride` apart; along a side of length L there are ceil((L - window) / stride) +
 1 of them, and the last is cut off at the border (other packages: docs/other_packages.md). What is covered becomes the
 baseline: zero after normalisation unless told otherwise (Zeiler and Fergus: grey). Passes per sample: one for each
-window, and one for the image itself. In half precision a score
-has two or three digits, and the drops of small windows drown in its rounding.
+window, and one for the image itself. In half precision a score has two or three digits, and the drops of small windows
+drown in its rounding.
 """
 
 import torch

@@ -16,33 +16,33 @@ below each other. Dataset and model of a run are loaded again, and the maps made
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-WHAT = ("maps", "insertion", "classes", "models", "object")
-SUFFIXES = (".pdf", ".svg", ".png", ".jpg", ".jpeg", ".webp")
-COUNT = 2
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options of the command."""
+    from saliency_bench.engine.preflight import DRAWINGS, DRAWN_FIRST, PICTURE_FORMS
+
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs (their --out)")
-    parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
-    about = f"ids of the samples (default: the first {COUNT} of the run)"
+    parser.add_argument("--what", required=True, choices=DRAWINGS, metavar="WHAT", help=", ".join(DRAWINGS))
+    about = f"ids of the samples (default: the first {DRAWN_FIRST} of the run)"
     parser.add_argument("--samples", nargs="+", metavar="ID", help=about)
     _shared.setting(parser, "explainers", default=None, text="of these (default: those of the run)")
-    parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(SUFFIXES)})")
+    parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(PICTURE_FORMS)})")
     _shared.settings(parser, "device")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
     """Draw the maps and print the scores of the samples."""
+    from saliency_bench.engine.preflight import check_drawing
+
     out, runs = Path(args.out), [Path(run) for run in args.runs]
-    check_arguments(runs, args.what, args.explainers, out)  # before torch is imported
+    check_drawing(runs, args.what, args.explainers, out)  # before torch is imported
     from saliency_bench.panels import draw
 
     options = {"samples": args.samples, "explainers": args.explainers, "device": args.device, "out": out}
@@ -59,21 +59,3 @@ def main(args: Namespace) -> None:
 def _text(value: object) -> str:
     """Return a value of the table as text."""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def check_arguments(runs: Sequence[Path], what: str, explainers: Sequence[str] | None, out: Path | None) -> None:
-    """Raise UserError for wrong arguments before anything is loaded."""
-    from saliency_bench.engine.preflight import check_items
-    from saliency_bench.errors import UserError, unknown
-    from saliency_bench.utils.storage import check_output_file
-
-    if what not in WHAT:
-        raise unknown("picture", what, WHAT)
-    if out is not None and out.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    for run in runs:
-        if not (run / "run.json").is_file():
-            raise UserError(f"{run} is not the folder of a run (no run.json); give the --out of a run")
-    if out is not None:
-        check_output_file(out)
-    check_items("explainers", explainers)

@@ -16,17 +16,17 @@ from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import registered_metric
 from saliency_bench.displays import SIZE, Layout, layout, png, stacked, strip
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.preflight import DRAWN_FIRST, PICTURE_FORMS, check_drawing
 from saliency_bench.engine.suites.pictures import cell_of
 from saliency_bench.engine.suites.samples import Sample, loaded
 from saliency_bench.engine.suites.schema import View
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
-from saliency_bench.metrics import _bam
-from saliency_bench.push_scripts.draw import COUNT, SUFFIXES, check_arguments
 from saliency_bench.reports.plots import STYLE, check_form, write_figure
 from saliency_bench.results.manifest import Manifest, read_manifest
 from saliency_bench.results.run_folder import read_run
+from saliency_bench.scoring import bam
 from saliency_bench.scoring.perturbation import fraction_counts
 from saliency_bench.target_weights import one_hot, probabilities
 from saliency_bench.types import Images, Target
@@ -69,7 +69,7 @@ class Drawing:
             UserError: The suffix is another one, or the file cannot be written.
         """
         path = Path(out)
-        check_form(path, SUFFIXES)
+        check_form(path, PICTURE_FORMS)
         if path.suffix.lower() in (".pdf", ".svg"):
             _write_figure(path, [layout(row) for row in self.rows])
         else:
@@ -111,7 +111,7 @@ def draw(
     """
     chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     folders = [Path(getattr(run, "folder", run)) for run in chosen]
-    check_arguments(folders, what, explainers, None if out is None else Path(out))
+    check_drawing(folders, what, explainers, None if out is None else Path(out))
     rows, scores = [], []
     for folder in folders:
         own_rows, own_scores = drawn(folder, what, samples, explainers, device)
@@ -165,7 +165,7 @@ def drawn(
             raise unknown("sample", name, names)
     rows: Rows = []
     scores: list[dict[str, Any]] = []
-    for name in samples or names[:COUNT]:
+    for name in samples or names[:DRAWN_FIRST]:
         own_rows, own_scores = PANELS[panel](Sample.at(context, names.index(name)), metrics)
         rows += own_rows
         scores += own_scores
@@ -258,7 +258,7 @@ def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []
     for explainer in sample.context.explainers:
-        both = _raising(explainer, partial(_bam.maps_of_both, sample.images, labels, other, sample.provider(explainer)))
+        both = _raising(explainer, partial(bam.maps_of_both, sample.images, labels, other, sample.provider(explainer)))
         (mcr, reason), (mcs, _) = (sample.scored(explainer, name) for name in metrics)
         words = ["", f"MCR {_number(mcr)} (MCS {_number(mcs)})"]
         for row, maps, text in zip(rows, both, words, strict=True):
@@ -283,8 +283,8 @@ def _object(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str
         inside = []
         for row, image in zip(rows, pictures, strict=True):
             explain = partial(sample.provider(explainer), classifier=other.classifier)
-            maps = _bam.preprocessed(_made(explainer, explain, image, other.target))
-            inside.append(float(_bam.mean_inside(maps, sample.batch.masks.numpy())[0]))
+            maps = bam.preprocessed(_made(explainer, explain, image, other.target))
+            inside.append(float(bam.mean_inside(maps, sample.batch.masks.numpy())[0]))
             row.append((sample.marked(maps[0], image), [str(explainer), f"mean inside {inside[-1]:.3f}"]))
         shares = {metrics[0]: score, "inside with": inside[0], "inside without": inside[1]}
         scores.append(_about(sample, explainer) | shares | _why(reason))

@@ -32,6 +32,7 @@ class Entry:
         rank: "1" or "1-3"; "" for none.
         best: Whether it may be set in bold.
         notes: Remarks on this number, for footnotes.
+        of_interval: Remarks on its interval, which go with it.
         text: Printed in place of a value, if not "".
         after: Printed after the number and its interval.
         count: Whether it is a whole number.
@@ -43,6 +44,7 @@ class Entry:
     rank: str = ""
     best: bool = False
     notes: tuple[str, ...] = ()
+    of_interval: tuple[str, ...] = ()
     text: str = ""
     after: str = ""
     count: bool = False
@@ -177,7 +179,7 @@ class _Markdown:
 
     def cell(self, entry: Entry, marks: Mapping[str, str]) -> str:
         """Return a cell with the marks of its footnotes."""
-        own = "".join(sorted(marks[note] for note in entry.notes if note in marks))
+        own = "".join(sorted(marks[note] for note in _remarks(entry, self.intervals) if note in marks))
         if entry.text or entry.value is None:
             return self.plain(entry.text or NO_VALUE) + (self.raised(own) if own else "")
         number = self.number(entry.value, entry.count)
@@ -245,7 +247,7 @@ def _footnotes(
     """
     entries = [entry for line in table.lines for entry in line.entries]
     numbers = [entry for entry in entries if entry.value is not None]
-    times = Counter(note for entry in entries for note in dict.fromkeys(entry.notes))
+    times = Counter(note for entry in entries for note in _remarks(entry, intervals))
     general = [note for note, count in times.items() if count == len(entries) > 0]
     marks = dict(zip((note for note in times if note not in general), _letters(), strict=False))
     explained = [INTERVALS] * (intervals and any(entry.ends for entry in numbers))
@@ -254,6 +256,11 @@ def _footnotes(
     below = [(mark, _sentence(note)) for note, mark in marks.items()]
     whole = [*table.notes, *general, *explained]
     return marks, [*below, *([("", " ".join(map(_sentence, whole)))] if whole else [])]
+
+
+def _remarks(entry: Entry, intervals: bool) -> list[str]:
+    """Return the remarks on a number, each once."""
+    return list(dict.fromkeys([*entry.notes, *(entry.of_interval if intervals else ())]))
 
 
 def _letters() -> Sequence[str]:
@@ -357,7 +364,8 @@ def _entry(cell: CellResult | None, used: int, marked: frozenset[str]) -> Entry:
         return Entry()
     if cell.without:
         return Entry(notes=(f"no score: {cell.without}",))
-    return Entry(cell.value, cell.ends, rank=cell.ranks, best=cell.cell_id in marked, notes=tuple(remarks(cell, used)))
+    return Entry(cell.value, cell.ends, rank=cell.ranks, best=cell.cell_id in marked, notes=tuple(remarks(cell, used)),
+                 of_interval=tuple(interval_remarks(cell)))  # fmt: skip
 
 
 def remarks(cell: CellResult, used: int) -> list[str]:
@@ -365,6 +373,10 @@ def remarks(cell: CellResult, used: int) -> list[str]:
     texts = [f"over {cell.n:,} of {used:,} images"] * (cell.n != used)
     effective = f", which say as much as {cell.independent:.0f}" * (round(cell.independent) < cell.clusters)
     texts += [f"in {counted(cell.clusters, 'group')}{effective}"] * (cell.clusters < cell.n)
-    texts += ["few images"] * cell.few + ["approximate interval"] * cell.approximate
-    texts += [f"{RARE}: {RARE_MEANS}"] * cell.rare
     return texts + [f"few trainings ({cell.trainings})"] * cell.few_trainings
+
+
+def interval_remarks(cell: CellResult) -> list[str]:
+    """Return what must be known about the interval of a cell."""
+    texts = ["few images"] * cell.few + ["approximate interval"] * cell.approximate
+    return texts + [f"{RARE}: {RARE_MEANS}"] * cell.rare
