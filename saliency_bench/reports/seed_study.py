@@ -33,7 +33,7 @@ class SeedStudy(PaperTables):
 
     @property
     def rows(self) -> list[NetworkMean]:
-        """Return a result per explainer and metric: those of the first metric from the best down, baselines last."""
+        """Return a result per explainer and metric, the best explainer of the first metric first and baselines last."""
         rows = self.networks.rows
         means = {row.cell.explainer_id: _oriented(row) for row in rows if row.cell.metric_id == rows[0].cell.metric_id}
         return sorted(rows, key=lambda row: (row.cell.baseline, -means.get(row.cell.explainer_id, -np.inf)))
