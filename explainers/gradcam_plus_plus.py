@@ -3,11 +3,10 @@
     alpha_cp = g_cp^2 / (2 g_cp^2 + S_c g_cp^3 + 1e-6), 0 where g_cp = 0
     weight_c = sum over pixels p of relu(g_cp) alpha_cp        map = sum_c weight_c A_c
 
-A is the feature map that gradcam reads, S_c the sum of A_c over its pixels, g = d score / d A. The paper
-differentiates exp(score), whose higher derivatives are these powers if the network is linear above the layer;
-pytorch-grad-cam, and so this, takes g of the raw score. It also scales maps to [0, 1]; here they stay as they are.
-Where the denominator is exactly zero, alpha is 0. Negative values are cut off if and only if no weight of the sample's
-target is negative; bilinear enlargement and layer as in gradcam.
+A is the feature map that gradcam reads, S_c the sum of A_c over its pixels, g = d score / d A. The paper differentiates
+exp(score), whose higher derivatives are these powers if the network is linear above the layer; here g is that of the
+raw score. Other packages: docs/other_packages.md. Where the denominator is exactly zero, alpha is 0. Negative values
+are cut off if and only if no weight of the sample's target is negative; bilinear enlargement and layer as in gradcam.
 """
 
 import torch

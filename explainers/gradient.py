@@ -2,8 +2,7 @@
 
     map = max over channels of |d score / d x|        reduction="sum": sum over channels of d score / d x
 
-x is the image in [0, 1]. Published code differentiates by the normalised image, which multiplies channel c by std_c.
-Captum's Saliency is the absolute value with channels kept; P1 sums signed values.
+x is the image in [0, 1]; P1 sums signed values. Other packages: docs/other_packages.md.
 """
 
 from saliency_bench.classifiers.classifier import Classifier

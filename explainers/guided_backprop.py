@@ -3,9 +3,8 @@
     backward through y = relu(x):  g_x = (x > 0) * relu(g_y)        map = max over channels of |g_image|
 
 reduction="sum" sums the signed values over channels. ReLUs are met where they are computed, as module or function, in
-place or not, used once or often; so are relu6 and clamp from 0. Captum's GuidedBackprop hooks ReLU modules, and misses
-functional ones; it differentiates by the normalised image. A network without ReLU (GELU, SiLU) is refused: there this
-would be the plain gradient under another name.
+place or not, used once or often; so are relu6 and clamp from 0. Other packages: docs/other_packages.md. A network
+without ReLU (GELU, SiLU) is refused: there this would be the plain gradient under another name.
 """
 
 from collections.abc import Callable

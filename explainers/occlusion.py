@@ -3,10 +3,10 @@
     map(pixel) = mean over the windows k that cover the pixel of  score(x) - score(x with window k covered)
 
 Windows are squares of `window` pixels, `stride` apart; along a side of length L there are ceil((L - window) / stride) +
-1 of them, and the last is cut off at the border (as in Captum, whose mean it also is). What is covered becomes the
+1 of them, and the last is cut off at the border (other packages: docs/other_packages.md). What is covered becomes the
 baseline: zero after normalisation unless told otherwise (Zeiler and Fergus: grey). Passes per sample: one for each
-window, and one for the image itself. In half precision a score
-has two or three digits, and the drops of small windows drown in its rounding.
+window, and one for the image itself. In half precision a score has two or three digits, and the drops of small windows
+drown in its rounding.
 """
 
 import torch

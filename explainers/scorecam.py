@@ -9,8 +9,7 @@ first, which no softmax notices. Negative values of the map are cut off if and o
 is negative; it is enlarged bilinearly and not normalised. A target of zeros (a contrast of a class with itself) weights
 all channels alike and gives their mean, not zero.
 
-pytorch-grad-cam enlarges the masks with `align_corners=True` (an option here), adds 1e-8 to the range, enlarges the map
-by OpenCV and applies min-max to it twice. Passes per sample: one for each of the C channels, and one.
+Other packages: docs/other_packages.md. Passes per sample: one for each of the C channels, and one.
 """
 
 import torch

@@ -4,14 +4,17 @@ import re
 import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Sequence
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
+from saliency_bench.errors import UserError
 from saliency_bench.spec import RunSpec, about, flag, hint, shown
 from saliency_bench.terminal import console_of, narrower_than, show_table
 
+PAPER = (".tex", ".md")  # tables for papers
 FEW = 8  # options that need no headings
 UNCHANGED = object()  # the default of RunSpec
 
@@ -101,6 +104,62 @@ def show_rows(rows: Sequence[Sequence[str]]) -> None:
     from saliency_bench.results.summary import aligned
 
     print(aligned(rows))
+
+
+def paper_table(parser: ArgumentParser) -> None:
+    """Add --table, which writes a table for a paper, and how its numbers look."""
+    group = parser.add_argument_group("table for a paper")
+    group.add_argument(
+        "--table", metavar="FILE", help="write the table as LaTeX (.tex, for booktabs) or Markdown (.md)"
+    )
+    group.add_argument("--digits", type=int, metavar="N", help="digits after the decimal point (default: 3)")
+    group.add_argument("--labels", nargs="+", action="extend", metavar="NAME=TEXT",
+                       help="what to print for an explainer or metric, as in gradcam=Grad-CAM")  # fmt: skip
+    group.add_argument("--caption", metavar="TEXT", help="put the LaTeX into a table environment with this caption")
+    group.add_argument("--ranks", action="store_true", help="print the ranks that the paired test leaves open")
+    group.add_argument("--no-intervals", action="store_true", help="leave out the 95 %% intervals")
+    group.add_argument("--no-bold", action="store_true", help="set no number in bold")
+
+
+def paper_style(args: Namespace) -> dict[str, Any]:
+    """Return the options of `to_latex` and `to_markdown` among the arguments of a command.
+
+    Raises:
+        UserError: An option of the table is given without --table, or does not fit.
+    """
+    from saliency_bench.utils.storage import check_output_file
+
+    style: dict[str, Any] = {}
+    style |= {} if args.digits is None else {"digits": args.digits}
+    style |= {"caption": args.caption} if args.caption else {}
+    style |= {"labels": dict(_label(text) for text in args.labels)} if args.labels else {}
+    style |= {name: wanted for name, given, wanted in (("ranks", args.ranks, True), ("bold", args.no_bold, False),
+                                                        ("intervals", args.no_intervals, False)) if given}  # fmt: skip
+    if args.table is None:
+        if style and not getattr(args, "figure", None):
+            raise UserError(f"options of the table ({', '.join(style)}) need --table FILE")
+        return style
+    if Path(args.table).suffix.lower() not in PAPER:
+        raise UserError(f"--table {args.table} must end in {' or '.join(PAPER)}")
+    check_output_file(Path(args.table))
+    return style
+
+
+def _label(text: str) -> tuple[str, str]:
+    """Return (name, label) of NAME=TEXT, where the name may have options, as in rise:masks=100=RISE."""
+    name, equals, label = text.rpartition("=")
+    if not (name and equals and label):
+        raise UserError(f"--labels takes NAME=TEXT, as in gradcam=Grad-CAM, not '{text}'")
+    return name, label
+
+
+def write_paper_table(result: Any, path: str | None, style: dict[str, Any]) -> None:
+    """Write a table for a paper in the format of the path's suffix, if there is a path."""
+    from saliency_bench.utils.files import write_text
+
+    if path:
+        is_latex = Path(path).suffix.lower() == ".tex"
+        write_text(Path(path), result.to_latex(**style) if is_latex else result.to_markdown(**style))
 
 
 def given(args: Namespace, *without: str) -> dict[str, Any]:

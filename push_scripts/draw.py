@@ -2,7 +2,7 @@
 
 example:
   saliency-bench draw runs/first runs/second --what maps --out maps.png
-  saliency-bench draw runs/first --what insertion --out insertion.png
+  saliency-bench draw runs/first --what insertion --out insertion.pdf
   saliency-bench draw runs/first --what classes --samples cat-7 --out a.png
   saliency-bench draw runs/pairs --what models --explainers gradcam --out b.png
 
@@ -21,34 +21,32 @@ from pathlib import Path
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-WHAT = ("maps", "insertion", "classes", "models", "object")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
-COUNT = 2
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options of the command."""
+    from saliency_bench.engine.preflight import DRAWINGS, DRAWN_FIRST, PICTURE_FORMS
+
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs (their --out)")
-    parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
-    about = f"ids of the samples (default: the first {COUNT} of the run)"
+    parser.add_argument("--what", required=True, choices=DRAWINGS, metavar="WHAT", help=", ".join(DRAWINGS))
+    about = f"ids of the samples (default: the first {DRAWN_FIRST} of the run)"
     parser.add_argument("--samples", nargs="+", metavar="ID", help=about)
     _shared.setting(parser, "explainers", default=None, text="of these (default: those of the run)")
-    parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(SUFFIXES)})")
+    parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(PICTURE_FORMS)})")
     _shared.settings(parser, "device")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
     """Draw the maps and print the scores of the samples."""
-    _check(args)  # before torch is imported
-    from saliency_bench.push_scripts._panels import drawn_runs
-    from saliency_bench.utils.files import write_with
+    from saliency_bench.engine.preflight import check_drawing
 
-    out = Path(args.out)
-    runs = [Path(run) for run in args.runs]
-    picture, scores = drawn_runs(runs, args.what, args.samples, args.explainers, args.device)
-    form = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
-    write_with(out, lambda path: picture.save(path, format=form))
+    out, runs = Path(args.out), [Path(run) for run in args.runs]
+    check_drawing(runs, args.what, args.explainers, out)  # before torch is imported
+    from saliency_bench.panels import draw
+
+    options = {"samples": args.samples, "explainers": args.explainers, "device": args.device, "out": out}
+    scores = draw(runs, args.what, **options).scores
     if args.json:
         print(json.dumps({"what": args.what, "out": args.out, "scores": scores}, indent=2))
         return
@@ -61,19 +59,3 @@ def main(args: Namespace) -> None:
 def _text(value: object) -> str:
     """Return a value of the table as text."""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _check(args: Namespace) -> None:
-    """Raise UserError for wrong arguments before anything is loaded."""
-    from saliency_bench.engine.preflight import check_items
-    from saliency_bench.errors import UserError
-    from saliency_bench.utils.storage import check_output_file
-
-    out = Path(args.out)
-    if out.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    for run in args.runs:
-        if not (Path(run) / "run.json").is_file():
-            raise UserError(f"{run} is not the folder of a run (no run.json); give the --out of a run")
-    check_output_file(out)
-    check_items("explainers", args.explainers)

@@ -38,7 +38,7 @@ def arguments(parser: ArgumentParser) -> None:
                         help="with --spread: images of a cluster, as slices of a patient (default: 1)")  # fmt: skip
     parser.add_argument("--correlation", type=float, default=0.0, metavar="R",
                         help="with --spread: of the differences within a cluster (default: 0)")  # fmt: skip
-    parser.add_argument("--out", metavar="FILE", help="draw the curve into this SVG file")
+    parser.add_argument("--out", metavar="FILE", help="draw the curve (.pdf, .svg, .png)")
     _shared.output(parser)
 
 

@@ -5,6 +5,10 @@ example:
   saliency-bench report runs/first --pairs
   saliency-bench report runs/first --samples
   saliency-bench report runs/resnet runs/vit --out comparison.html
+  saliency-bench report runs/first --table table.tex --digits 2 \\
+      --labels gradcam=Grad-CAM saliency_miou=mIoU
+  saliency-bench report runs/seed-0 runs/seed-1 runs/seed-2 --seeds \\
+      --table seeds.tex --figure seeds.pdf
 
 Writes a single HTML page and prints its tables. Runs that ask the same question of the same network are merged, with
 ranks and comparisons over all their explainers; cells with contradictory scores are reported as conflicts. Otherwise
@@ -12,6 +16,9 @@ the first run is compared with each of the others, sample by sample (also with -
 `saliency-bench run` are read: no model, dataset or network connection is needed. With --samples, a second page shows
 all samples of a run with their maps, to scroll and filter; the images come from the run's dataset if it is a folder on
 this machine, else from --data.
+
+--seeds takes one run per network, such as trainings with different seeds, and prints mean and spread over networks with
+intervals for other images and other trainings. --table writes a table for a paper.
 """
 
 import json
@@ -34,16 +41,58 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--pairs", action="store_true", help="also print the difference of every two explainers")
     text = "also print the scores of correctly and wrongly classified images"
     parser.add_argument("--by-correct", action="store_true", help=text)
+    parser.add_argument("--seeds", action="store_true", help="one table over networks, one run each; no page")
+    parser.add_argument("--figure", metavar="FILE", help="with --seeds: draw it (.pdf, .svg, .png)")
+    _shared.paper_table(parser)
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
     """Write the report and print its tables."""
+    from saliency_bench.errors import UserError
+
+    style = _shared.paper_style(args)
+    if args.seeds:
+        _seed_study(args, style)
+        return
+    if args.figure:
+        raise UserError("--figure is for --seeds; the page has the plots of a run")
+    _report(args, style)
+
+
+def _seed_study(args: Namespace, style: dict[str, Any]) -> None:
+    """Print the table over networks, and write it and its figure."""
+    from saliency_bench.errors import UserError
+    from saliency_bench.reports.plots import check_form
+    from saliency_bench.reports.seed_study import seed_study
+
+    for flag in ("out", "pairs", "by_correct", "samples", "data"):
+        if getattr(args, flag):
+            raise UserError(f"--seeds makes no page and no pairs; leave --{flag.replace('_', '-')} out")
+    if args.figure:
+        check_form(Path(args.figure), flag="--figure")
+    study = seed_study(args.runs)
+    _shared.write_paper_table(study, args.table, style)
+    if args.figure:
+        study.draw(args.figure, args.labels and style["labels"])
+    if args.json:
+        print(json.dumps(study.as_dict() | {"table": args.table, "figure": args.figure}, indent=2))
+        return
+    print(study)
+    for kind, path in (("table", args.table), ("figure", args.figure)):
+        if path:
+            print(f"{kind}: {path}")
+
+
+def _report(args: Namespace, style: dict[str, Any]) -> None:
+    """Write the page and print its tables."""
     from saliency_bench.analysis.comparison import compare_runs, lines
     from saliency_bench.analysis.correctness import by_correctness
     from saliency_bench.analysis.pairs import explainer_pairs
+    from saliency_bench.analysis.paper_table import RunTable
     from saliency_bench.analysis.tables import dicts
     from saliency_bench.analysis.verdict import Verdict
+    from saliency_bench.errors import UserError
     from saliency_bench.reports.all_samples import samples_place
     from saliency_bench.reports.page import distinct, page_path, write_page
     from saliency_bench.results.run_folder import read_run
@@ -53,7 +102,13 @@ def main(args: Namespace) -> None:
     path = page_path([Path(name) for name in names], Path(args.out) if args.out else None)
     runs = [read_run(Path(name)) for name in names]
     comparison = compare_runs(runs)
+    if args.table and len(comparison.merged) > 1:
+        raise UserError(
+            "--table needs runs that ask the same question of the same network; give one run, or --seeds for a table "
+            "over several networks"
+        )
     page = write_page(runs, path, comparison, samples=args.samples, data=args.data)
+    _shared.write_paper_table(RunTable(comparison.merged[0].data), args.table, style)
     if args.json:
         content: dict[str, Any] = {
             "report": str(page),
@@ -61,6 +116,7 @@ def main(args: Namespace) -> None:
             "runs": dict(zip(names, (run.as_json() for run in runs), strict=True)),
         }
         content |= comparison.as_dict(names) if len(runs) > 1 else {}
+        content |= {"table": args.table} if args.table else {}
         if args.pairs:
             content["pairs"] = [
                 [pair.as_dict() for _, pairs in explainer_pairs(merged.data) for pair in pairs]
@@ -86,6 +142,8 @@ def main(args: Namespace) -> None:
             print()
     for line in lines(comparison, names):
         print(line)
+    if args.table:
+        print(f"table: {args.table}")
     print(f"report: {page}")
     if args.samples:
         print(f"all samples: {samples_place(page)}")

@@ -34,6 +34,10 @@ _HOMES = {
     "explain": "map_sources.explanation",
     "report": "reports.page",
     "analyse": "reports.analyses",
+    "check": "analysis.frames",
+    "power": "analysis.frames",
+    "draw": "panels",
+    "seed_study": "reports.seed_study",
     "template": "leaderboard.template",
     "submit": "leaderboard.submit",
     "load_results": "leaderboard.board",
@@ -69,7 +73,9 @@ __all__ = [
     "__version__",
     "analyse",
     "build",
+    "check",
     "choose",
+    "draw",
     "explain",
     "explainer",
     "list_datasets",
@@ -84,8 +90,10 @@ __all__ = [
     "load_results",
     "load_run",
     "metric",
+    "power",
     "report",
     "run",
+    "seed_study",
     "submit",
     "suite",
     "targets",
@@ -96,6 +104,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from saliency_bench import targets
+    from saliency_bench.analysis.frames import check, power
     from saliency_bench.bound_explainer import Explainer, list_explainers, load_explainer
     from saliency_bench.bound_metric import Metric, list_metrics, load_metric
     from saliency_bench.classifiers.classifier import Classifier
@@ -116,8 +125,10 @@ if TYPE_CHECKING:
     from saliency_bench.leaderboard.submit import submit
     from saliency_bench.leaderboard.template import template
     from saliency_bench.map_sources.explanation import explain
+    from saliency_bench.panels import draw
     from saliency_bench.reports.analyses import analyse
     from saliency_bench.reports.page import report
+    from saliency_bench.reports.seed_study import seed_study
     from saliency_bench.results.run_folder import load_maps
     from saliency_bench.settings import RunSettings
     from saliency_bench.types import Averaged, Images, Maps, Masks, Scores, Target

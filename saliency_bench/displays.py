@@ -5,6 +5,7 @@ Every text is escaped, for names may come from strangers.
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from io import BytesIO
@@ -61,21 +62,51 @@ def pictures(named: Mapping[str, Image.Image]) -> str:
     return f"<div>{''.join(figures)}</div>"
 
 
-def strip(panels: Sequence[tuple[Image.Image, Sequence[str]]]) -> Image.Image:
-    """Draw pictures of the same size side by side, enlarged to at least `SIDE`, with lines of text below each."""
+Panel = tuple[Image.Image, Sequence[str]]  # a picture and the lines of text below it
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a strip of panels stand, in pixels from the top left.
+
+    Attributes:
+        size: Width and height of the strip.
+        pictures: (picture, left, top), enlarged.
+        lines: (text, left, top, whether it is bold), cut to the width of its panel.
+    """
+
+    size: tuple[int, int]
+    pictures: list[tuple[Image.Image, int, int]]
+    lines: list[tuple[str, int, int, bool]]
+
+
+def layout(panels: Sequence[Panel]) -> Layout:
+    """Lay out pictures of the same size side by side, enlarged to at least `SIDE`, with lines of text below each."""
     factor = max(1, -(-SIDE // max(panels[0][0].size)))
     width, height = (factor * side for side in panels[0][0].size)
     cell = max(width, SIDE)  # of a tall picture: room for the words
-    lines = max(len(text) for _, text in panels)
-    size = (MARGIN + len(panels) * (cell + MARGIN), 2 * MARGIN + height + LINE * lines + MARGIN)
-    canvas = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(canvas)
+    most = max(len(text) for _, text in panels)
+    pictures: list[tuple[Image.Image, int, int]] = []
+    lines: list[tuple[str, int, int, bool]] = []
     for number, (picture, text) in enumerate(panels):
         left = MARGIN + number * (cell + MARGIN)
-        canvas.paste(picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC), (left, MARGIN))
-        for row, line in enumerate(text):
-            place = (left, 2 * MARGIN + height + row * LINE)
-            pen.text(place, _fitted(line, cell), fill="black", font=_font(bold=row == 0))
+        large_picture = picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+        pictures.append((large_picture, left, MARGIN))
+        lines += [(_fitted(line, cell), left, 2 * MARGIN + height + row * LINE, row == 0)
+                  for row, line in enumerate(text)]  # fmt: skip
+    size = (MARGIN + len(panels) * (cell + MARGIN), 2 * MARGIN + height + LINE * most + MARGIN)
+    return Layout(size, pictures, lines)
+
+
+def strip(panels: Sequence[Panel]) -> Image.Image:
+    """Draw pictures of the same size side by side, as `layout` places them."""
+    placed = layout(panels)
+    canvas = Image.new("RGB", placed.size, "white")
+    pen = ImageDraw.Draw(canvas)
+    for picture, left, top in placed.pictures:
+        canvas.paste(picture, (left, top))
+    for text, left, top, bold in placed.lines:
+        pen.text((left, top), text, fill="black", font=_font(bold=bold))
     return canvas
 
 

@@ -83,11 +83,17 @@ def unknown(
         aliases: {known name: its further names}.
         owner: what has these names, such as the explainer whose option is meant.
     """
-    names = sorted(names)
+    names = sorted(set(names))
     near = _nearest(str(name), names, aliases)
     listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     fix = f"did you mean {' or '.join(near)}?" if near else f"known: {listed}"
     return UserError(f"unknown {kind} '{name}'{f' of {owner}' * bool(owner)}; {fix}")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean NAME?", or "" if no name is near."""
+    near = _nearest(name, sorted(set(names)), {})
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _nearest(name: str, names: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NoReturn
 
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError, did_you_mean, unknown
 from saliency_bench.terminal import Help, required_usage, show_help
 
 PROGRAM = "saliency-bench"
 NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
+
+CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known>.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +37,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError with the message of argparse."""
-        raise UserError(f"{message}; {self.prog} --help shows an example")
+        choice = CHOICE.search(message)
+        near = did_you_mean(choice["given"], re.findall(r"[\w:-]+", choice["known"])) if choice else ""
+        raise UserError(f"{message}{near or '; '}{' ' * bool(near)}{self.prog} --help shows an example")
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.errors import UserError, did_you_mean, one_line, unknown
 from saliency_bench.utils.mask_values import words_of
 
 F = TypeVar("F", bound=Callable)
@@ -256,7 +256,8 @@ class RunSpec(BaseModel):
         for condition in value or ():
             column, equals, wanted = condition.partition("=")
             if condition not in ("correct", "masked") and not (column and equals and wanted):
-                raise ValueError(f"takes correct, masked or COLUMN=VALUE, not {condition!r}")
+                near = did_you_mean(condition, ("correct", "masked"))
+                raise ValueError(f"takes correct, masked or COLUMN=VALUE, not {condition!r}{near}")
         return value or None
 
     @classmethod
@@ -274,7 +275,10 @@ class RunSpec(BaseModel):
             name = str(first["loc"][0])
             rule = f"is missing: {about(name)}{FIRST.get(name, '')}"
             if first["type"] != "missing":
-                rule = f"{_rule(first['msg'])}; got {one_line(repr(first['input']), SHOWN)}"
+                rule = _rule(first["msg"])
+                items = first["input"] if isinstance(first["input"], list) else _listed(first["input"])
+                if not any(repr(item) in rule for item in items):  # it is named already
+                    rule += f"; got {one_line(repr(first['input']), SHOWN)}"
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
 
     def python_objects(self) -> dict[str, list[PythonObject]]:

@@ -7,8 +7,8 @@ import torch
 
 from saliency_bench.declarations import metric
 from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.metrics import _bam
 from saliency_bench.metrics._papers import YANG_2019
+from saliency_bench.scoring import bam
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.types import Images
 from saliency_bench.utils.untouched import untouched
@@ -69,12 +69,12 @@ def saliency_idr(
         with untouched(other.classifier), torch.no_grad():
             logits = other.classifier(without).cpu()
         for seen in (other.logits, logits):
-            counts &= _bam.is_right(other.classifier, seen, other.labels)
+            counts &= bam.is_right(other.classifier, seen, other.labels)
     kept = np.flatnonzero(counts).tolist()
     scores = np.full(len(images), np.nan)
     if kept:
         first = explain(images, other.target, classifier=other.classifier)[kept]
         second = explain(without[kept], other.target[kept], kept, classifier=other.classifier)
-        more, less = (_bam.mean_inside(_bam.preprocessed(maps), masks[kept]) for maps in (first, second))
+        more, less = (bam.mean_inside(bam.preprocessed(maps), masks[kept]) for maps in (first, second))
         scores[kept] = np.where(np.isnan(more), np.nan, (1 + np.sign(more - less)) / 2)
     return scores

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from saliency_bench.declarations import metric
 from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.metrics import _bam
 from saliency_bench.metrics._papers import YANG_2019
+from saliency_bench.scoring import bam
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.types import Images
 
@@ -20,10 +20,10 @@ from saliency_bench.types import Images
     range=(-1, 1),
     paper=YANG_2019,
     undefined="a model does not classify it rightly",
-    parts=_bam.parts,
+    parts=bam.parts,
     absent="the model does not classify it rightly",
-    aggregate=_bam.difference,
-    aggregate_if=_bam.is_of_means,
+    aggregate=bam.difference,
+    aggregate_if=bam.is_of_means,
     passes=(0, 1),
     also_called=("model contrast ratio", "MCR"),
 )
@@ -71,5 +71,5 @@ def saliency_mcr(
             0 0 4 4     0 0 1 0
             0 0 2 0     0 0 0 0
     """
-    shares = tuple(_bam.share_inside(maps, masks) for maps in _bam.maps_of_both(images, labels, other, explain))
-    return _bam.where_right((shares[0], shares[1]), logits, labels, classifier, other, filter == "each")
+    shares = tuple(bam.share_inside(maps, masks) for maps in bam.maps_of_both(images, labels, other, explain))
+    return bam.where_right((shares[0], shares[1]), logits, labels, classifier, other, filter == "each")

@@ -10,7 +10,7 @@ from saliency_bench.utils.csv_text import csv_text
 Value = str | float | int | None
 # Of LaTeX, beside the signs that a backslash escapes.
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$",
-         "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "−": "$-$", "†": r"\dag{}"}  # fmt: skip
+         "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "−": "$-$", "†": r"\dag{}", "±": r"$\pm$"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,12 @@ class Table:
         lines = [header, ["---"] * len(header), *rows]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
-    def latex(self, note: str = "") -> str:
-        """Return LaTeX with the rules of the package booktabs and, if given, a note below them."""
+    def latex(self) -> str:
+        """Return LaTeX with the rules of the package booktabs."""
         header, *rows = [" & ".join(map(latex, row)) + r" \\" for row in self.texts()]
         numbers = (all(not isinstance(row[index], str) for row in self.rows) for index in range(len(self.header)))
         columns = "".join("r" if is_number else "l" for is_number in numbers)
         lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule"]
-        lines += [rf"\multicolumn{{{len(columns)}}}{{l}}{{\emph{{{latex(note)}}}}} \\"] * bool(note)
         return "\n".join([*lines, r"\end{tabular}", ""])
 
 

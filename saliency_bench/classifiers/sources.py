@@ -137,7 +137,8 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
     if missing:
         near = _suggestions(repo)
         fix = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
-        return UserError(f"unknown model '{repo}': {_not_local(repo)} and not found on the Hub; {fix}")
+        where = "not a local folder" if near else _not_local(repo)  # whose list would hold the suggestions once more
+        return UserError(f"unknown model '{repo}': {where} and not found on the Hub; {fix}")
     if isinstance(error, RevisionNotFoundError):
         return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
     offline = isinstance(error, OfflineModeIsEnabled)
@@ -146,7 +147,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
         why = "HF_HUB_OFFLINE is set" if offline else "the Hub cannot be reached"
         # Names of the Hub alone are no help where it cannot be reached.
         if near := [name for name in _suggestions(repo) if name not in KNOWN or "/" not in repo]:
-            return UserError(f"{message}; did you mean {' or '.join(near)}? ({why})")
+            return UserError(f"'{repo}' is not a local folder; did you mean {' or '.join(near)}? ({why})")
         return UserError(f"{message}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
     if named := storage_error(error):
         return named
@@ -173,7 +174,8 @@ def _suggestions(name: str) -> list[str]:
     if name in KNOWN:
         return []
     with_owner = [full_name for full_name in KNOWN if full_name.partition("/")[2].lower() == name.lower()]
-    return with_owner or [*_near_checkpoints(Path(name)), *get_close_matches(name, KNOWN, n=3, cutoff=0.9)]
+    near = [*_near_checkpoints(Path(name)), *get_close_matches(name, KNOWN, n=3, cutoff=0.9)]
+    return with_owner or list(dict.fromkeys(near))  # a local folder may be called as a repository of the Hub
 
 
 def _no_folder(name: str, path: Path) -> str:

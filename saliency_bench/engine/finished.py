@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from saliency_bench import displays
 from saliency_bench.analysis.correctness import by_correctness
 from saliency_bench.analysis.differences import differences
-from saliency_bench.analysis.tables import Table
+from saliency_bench.analysis.frames import check
+from saliency_bench.analysis.paper_table import PaperTable, PaperTables, table_of_cells
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.map_sources.stored_maps import StoredMaps
 from saliency_bench.results.accuracy import below_chance
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(PaperTables):
     """A finished run; printed, it says what the command says.
 
     Attributes:
@@ -106,29 +107,11 @@ class Run:
     def check(
         self, *requirements: str, against: "Run | str | Path | None" = None, strict: bool = False
     ) -> "pd.DataFrame":
-        """Return a row per requirement, judged together as by `saliency-bench check`.
+        """Return a row per requirement, judged together, as `sb.check` does.
 
-            run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
-
-        Args:
-            *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
-            against: an earlier run; a requirement fails if its explainer was better in that run.
-            strict: whether an undecided requirement fails.
-
-        Raises:
-            UserError: A text is not a requirement, a score does not exist or rests on too few samples, or the runs
-                cannot be compared.
+        run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
         """
-        import pandas as pd
-
-        from saliency_bench.analysis.requirements import Requirement, check
-
-        earlier = against.folder if isinstance(against, Run) else against
-        before = None if earlier is None else read_run(Path(earlier))
-        checked = check(read_run(self.folder), [Requirement.read(text) for text in requirements], before)
-        return pd.DataFrame(
-            [row.as_dict() | {"passed": row.passes(strict), "line": row.line(str(earlier))} for row in checked]
-        )
+        return check(self, *requirements, against=against, strict=strict)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
@@ -182,18 +165,10 @@ class Run:
             dict.fromkeys(("value", "low", "high"), float)
         )
 
-    def to_markdown(self) -> str:
-        """Return the table that `print` shows, in Markdown."""
-        return self._table().markdown()
-
-    def to_latex(self) -> str:
-        """Return the table that `print` shows, in LaTeX with the rules of booktabs."""
-        return self._table().latex()
-
-    def _table(self) -> Table:
-        """Return the table as text."""
-        header, *rows = table_rows(self.cells, covered(self.summary))
-        return Table(tuple(header), [tuple(row) for row in rows])
+    def paper_table(self) -> PaperTable:
+        """Return the table of `to_latex` and `to_markdown`."""
+        names = (self.summary[kind]["id"] for kind in ("model", "dataset"))
+        return table_of_cells(self.cells, covered(self.summary), " on ".join(names))
 
     def __str__(self) -> str:
         if not self.summary:

@@ -5,7 +5,7 @@ What is right here may still be wrong in itself (a class that the model does not
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -21,8 +21,12 @@ from saliency_bench.results import MANIFEST, has_parts
 from saliency_bench.results.public_names import public_label
 from saliency_bench.spec import MAP_FORMS, PREDICTED_BY, TARGETS, PythonObject, about, flag
 from saliency_bench.utils.files import near_folders, parse_json, read_bytes
+from saliency_bench.utils.storage import check_output_file
 
 OTHER = ("other_model", "other_label")
+DRAWINGS = ("maps", "insertion", "classes", "models", "object")
+PICTURE_FORMS = (".pdf", ".svg", ".png", ".jpg", ".jpeg", ".webp")
+DRAWN_FIRST = 2  # samples of a run that are drawn if none are named
 KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {what is named: what it may be mistaken for}
 
 
@@ -238,3 +242,17 @@ def check_run_folder(out: Path) -> None:
     if foreign and not (out / MANIFEST).exists() and not has_parts(out):
         raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
     check_writable(out)
+
+
+def check_drawing(runs: Sequence[Path], what: str, explainers: Sequence[str] | None, out: Path | None) -> None:
+    """Raise UserError for arguments of `draw` that do not fit, before anything is loaded."""
+    if what not in DRAWINGS:
+        raise unknown("picture", what, DRAWINGS)
+    if out is not None and out.suffix.lower() not in PICTURE_FORMS:
+        raise UserError(f"--out {out} must end in {', '.join(PICTURE_FORMS[:-1])} or {PICTURE_FORMS[-1]}")
+    for run in runs:
+        if not (run / "run.json").is_file():
+            raise UserError(f"{run} is not the folder of a run (no run.json); give the --out of a run")
+    if out is not None:
+        check_output_file(out)
+    check_items("explainers", explainers)

@@ -33,9 +33,7 @@ from saliency_bench.utils.storage import check_output_file
 NAME = "report.html"
 
 
-def report(
-    folders: Sequence[str | Path], out: str | Path | None = None, *, samples: bool = False, data: object = None
-) -> Path:
+def report(folders: Any, out: str | Path | None = None, *, samples: bool = False, data: object = None) -> Path:
     """Write the page of one run, or of several side by side, and return its path.
 
     Neither model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the same question
@@ -53,7 +51,8 @@ def report(
         UserError: for a folder that holds no finished run, a file in it that cannot be read, or an `out` that is
             missing or cannot be written; for samples of several runs, or another dataset than that of the run.
     """
-    chosen = distinct([folders] if isinstance(folders, str | Path) else folders)
+    runs = list(folders) if isinstance(folders, Sequence) and not isinstance(folders, str) else [folders]
+    chosen = distinct([Path(getattr(run, "folder", run)) for run in runs])
     if not chosen:
         raise UserError("a report needs the folder of at least one run")
     path = page_path(chosen, None if out is None else Path(out))

@@ -2,6 +2,7 @@
 
     report            mean_plot, distribution_plot, difference_plot, difference_histogram    SVG inside a page
     analysis          plot                                                                   an SVG file
+    seed study        seed_plot                                                              a PDF, SVG or PNG file
     suite             STYLE and save_figure, around a figure of its own                      PDF, SVG and PNG files
     board             STYLE and svg_text, around a figure of its own                         SVG inside a page
 
@@ -25,12 +26,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from saliency_bench.analysis.differences import Pair
+from saliency_bench.analysis.networks import NetworkMean
 from saliency_bench.analysis.tables import Findings
 from saliency_bench.errors import UserError
 from saliency_bench.reports.words import number, percent
 from saliency_bench.results.run_folder import Column, RunData, load_maps
 from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.overlays import LEVELS, heat_map, scaled
+from saliency_bench.utils.storage import check_output_file
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -38,6 +41,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "saliency-bench",  # equal figures get equal ids
+    "pdf.fonttype": 42,  # TrueType, as many publishers refuse Type 3
 }
 # The colours of pages. The names are those of CSS variables in report.css, which turn with a dark screen.
 COLOURS = {
@@ -58,6 +62,7 @@ LONGEST_NAME = 22  # characters in a line of a name
 BINS = 32
 FEW_BINS = 12  # of histograms of scores that are yes or no
 MOST_TILES = 12  # of a gallery
+FORMS = (".pdf", ".svg", ".png")  # of figures
 NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "png": {"Software": None}}
 
 
@@ -82,12 +87,74 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
         folder: where to write.
         name: of the files.
     """
-    svg = svg_text(figure)
-    write_text(folder / f"{name}.svg", svg)
-    for kind, metadata in NO_DATES.items():
-        save = partial(figure.savefig, format=kind, dpi=200, bbox_inches="tight", metadata=metadata)
-        write_with(folder / f"{name}.{kind}", save)
-    return svg
+    for form in FORMS:
+        write_figure(figure, folder / f"{name}{form}")
+    return svg_text(figure)
+
+
+def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
+    """Write a figure as PDF, SVG or PNG, as the suffix of the path says.
+
+    Args:
+        figure: made within `rc_context(STYLE)`, as this call is.
+        path: of the file.
+        tight: as in `svg_text`.
+
+    Raises:
+        UserError: The suffix is another one.
+    """
+    check_form(path)
+    kind = path.suffix.lower()[1:]
+    if kind == "svg":
+        write_text(path, svg_text(figure, tight))
+        return
+    box = "tight" if tight else None
+    write_with(path, partial(figure.savefig, format=kind, dpi=200, bbox_inches=box, metadata=NO_DATES[kind]))
+
+
+def check_form(path: Path, forms: Sequence[str] = FORMS, flag: str = "--out") -> None:
+    """Raise UserError if the suffix of a path is not that of a figure, or the file cannot be written."""
+    if path.suffix.lower() not in forms:
+        raise UserError(f"{flag} {path} must end in {', '.join(forms[:-1])} or {forms[-1]}")
+    check_output_file(path)
+
+
+def seed_plot(rows: Sequence[NetworkMean], path: Path, labels: Mapping[str, str]) -> None:
+    """Draw the means of explainers over networks with their intervals, and each network as a tick; a panel per metric.
+
+    Args:
+        rows: of all metrics, in the order of the figure.
+        path: of the file; its suffix says the format.
+        labels: {name of an explainer or metric: what to print instead}.
+    """
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    names = list(dict.fromkeys(row.explainer for row in rows))
+    with rc_context(STYLE):
+        figure = Figure(figsize=(2.3 * len(metrics) + 1.2, ROW * len(names) + 0.9), layout="constrained")
+        panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+        for axes, metric in zip(panels, metrics, strict=True):
+            of_metric = [row for row in rows if row.metric == metric]
+            for row in of_metric:
+                _draw_networks(axes, row, names.index(row.explainer))
+            arrow = "↑" if of_metric[0].cell.higher_is_better else "↓"
+            axes.set_title(f"{labels.get(metric, metric)} {arrow}", fontsize=8)
+            axes.grid(axis="x", color=COLOURS["grid"], linewidth=0.8)
+            axes.set_axisbelow(True)
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+            axes.set_yticks(range(len(names)), [labels.get(name, name) for name in names])
+            axes.set_ylim(len(names) - 0.5, -0.5)
+        line = "; line: 95 % interval" * any(np.isfinite(row.estimate.low) for row in rows)
+        figure.supxlabel(f"dot: mean over {len(rows[0].means)} networks{line}; tick: one network", fontsize=7)
+        write_figure(figure, path)
+
+
+def _draw_networks(axes: Axes, row: NetworkMean, height: int) -> None:
+    """Draw the mean of each network as a tick, and their mean as a dot, hollow for a baseline, with its interval."""
+    value, low, high = row.estimate[:3]
+    axes.plot(row.means, [height] * len(row.means), "|", color=COLOURS["muted"], markersize=9, zorder=2)
+    axes.hlines(height, low, high, color=COLOURS["accent"], linewidth=1.5, zorder=3)
+    face = COLOURS["page"] if row.cell.baseline else COLOURS["accent"]
+    axes.plot(value, height, "o", color=COLOURS["accent"], markerfacecolor=face, markersize=5, zorder=4)
 
 
 # --- Plots of a report: a row per explainer, its name on the left and its number on the right ---

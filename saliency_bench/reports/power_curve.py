@@ -10,15 +10,14 @@ from matplotlib.ticker import PercentFormatter
 
 from saliency_bench.analysis.power import Needed, power_at
 from saliency_bench.errors import UserError
-from saliency_bench.reports.plots import COLOURS, STYLE, svg_text
+from saliency_bench.reports.plots import COLOURS, STYLE, check_form, write_figure
 from saliency_bench.results.ranking import ALPHA
-from saliency_bench.utils.files import write_text
 
 POINTS = 40
 
 
 def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: float) -> None:
-    """Draw a curve for each into an SVG file.
+    """Draw a curve for each into a PDF, SVG or PNG file.
 
     Args:
         path: of the file.
@@ -26,10 +25,9 @@ def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: f
         power: the line across.
 
     Raises:
-        UserError: The file is no SVG, or none of the differences can be found.
+        UserError: The file is no figure, or none of the differences can be found.
     """
-    if path.suffix.lower() != ".svg":
-        raise UserError(f"--out draws an SVG file; {path} does not end in .svg")
+    check_form(path)
     known = [(name, item, comparisons) for name, item, comparisons in needed if item.clusters is not None]
     if not known:
         raise UserError("none of the differences can be found with any number of images, so that there is no curve")
@@ -44,4 +42,4 @@ def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: f
         axes.set(xlabel="clusters", ylabel="chance to find the difference", ylim=(0, 1.02))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False, loc="lower right")
-        write_text(path, svg_text(figure))
+        write_figure(figure, path)

@@ -17,6 +17,7 @@ from saliency_bench.results.intervals import (
     TAIL,
     Estimate,
     cluster_error,
+    is_bounded,
     t_quantile,
     wilson,
 )
@@ -47,13 +48,13 @@ def crossed(areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], t
 
     se^2 = se_C^2 + s_T^2 / T: the error over clusters of the images' means (`cluster_error`), and the variance between
     the means of the T trainings. Satterthwaite's degrees of freedom are se^4 / (se_C^4 / f_C + s_T^4 / (T^2 (T - 1))).
-    The ends are Wilson's, as of `bounded`. With one training there is no s_T, and the interval is for other images
-    alone.
+    The ends are Wilson's, as of `bounded`; of scores without a range, Student's. With one training there is no s_T, and
+    the interval is for other images alone.
 
     Args:
         areas: of each image and training; NaN rows do not count.
         codes: (n,) the cluster of each image.
-        limits: (low, high) of the metric, both finite.
+        limits: (low, high) of the metric; either may be infinite.
         tail: as of `interval`.
     """
     rows = np.isfinite(areas).all(axis=1)
@@ -61,20 +62,35 @@ def crossed(areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], t
     counts = np.bincount(codes)
     if len(codes) == 0:
         return NOTHING
-    low, high = limits
+    low, high = limits if is_bounded(limits) else (0.0, 1.0)  # scores without a range are not scaled
     u = (areas[rows] - low) / (high - low)
-    mean, trainings = float(u.mean()), u.shape[1]
-    estimate = Estimate.alone(low + mean * (high - low), counts)
+    estimate = Estimate.alone(low + float(u.mean()) * (high - low), counts)
     if estimate.effective < INTERVAL_FROM:
         return estimate
-    error, freedom = cluster_error(sums_by_cluster(u.mean(axis=1), codes, estimate.clusters), counts, mean)
-    between = float(u.mean(axis=0).var(ddof=1)) / trainings if trainings > 1 else 0.0
-    variance = error**2 + between
+    mean, within, between, freedom = crossed_variances(u, codes)
+    variance = within + between
     if between:
-        freedom = variance**2 / (error**4 / freedom + between**2 / (trainings - 1))
+        freedom = variance**2 / (within**2 / freedom + between**2 / (u.shape[1] - 1))
+    z = t_quantile(freedom, tail)
+    if not is_bounded(limits):
+        half = z * float(np.sqrt(variance))
+        return estimate.between(max(mean - half, limits[0]), min(mean + half, limits[1]), freedom)
     size = mean * (1 - mean) / variance if variance else estimate.clusters
-    bottom, top = (low + end * (high - low) for end in wilson(mean, size, t_quantile(freedom, tail)))
+    bottom, top = (low + end * (high - low) for end in wilson(mean, size, z))
     return estimate.between(bottom, top, freedom)
+
+
+def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, float, float, float]:
+    """Return (the mean of values (n, T), se_C^2, s_T^2 / T, degrees of freedom of se_C).
+
+    Args:
+        values: of each image and training, without NaN.
+        codes: (n,) the cluster of each image, from 0 on without gaps.
+    """
+    counts, mean, trainings = np.bincount(codes), float(values.mean()), values.shape[1]
+    error, freedom = cluster_error(sums_by_cluster(values.mean(axis=1), codes, len(counts)), counts, mean)
+    between = float(values.mean(axis=0).var(ddof=1)) / trainings if trainings > 1 else 0.0
+    return mean, error**2, between, freedom
 
 
 def count_trainings(parts: Iterable[str]) -> int | None:

@@ -11,7 +11,7 @@ import timm
 from transformers import AutoModelForImageClassification, TimmWrapperConfig, TimmWrapperForImageClassification
 
 from saliency_bench import load_classifier
-from saliency_bench.classifiers.sources import source_of
+from saliency_bench.classifiers.sources import _suggestions, source_of
 from saliency_bench.errors import UserError
 
 REPO = "founder/tiny"
@@ -147,8 +147,13 @@ def test_a_path_is_a_folder_that_is_not_there_and_the_hub_is_not_asked(offline, 
 
 def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
     shutil.copytree(resnet, "models/first")
-    with pytest.raises(UserError, match=r"models/firsts.*no folder \(models holds first\).*cannot be reached"):
-        load_classifier("models/firsts")
+    shutil.copytree(resnet, "microsoft/resnet-18")
+    for name, text in (("models/zzz", r"no folder \(models holds first\).*cannot be reached"),
+                       ("models/firsts", r"did you mean models/first\? \(the Hub cannot be reached\)")):  # fmt: skip
+        with pytest.raises(UserError, match=f"'{name}' is .*{text}"):
+            load_classifier(name)
+    # A local folder may be called as a repository of the Hub; it is suggested once.
+    assert _suggestions("microsoft/resnet-19").count("microsoft/resnet-18") == 1
     with pytest.raises(UserError, match=r"there is no folder './models/firsts'; did you mean models/first\?"):
         load_classifier("./models/firsts")
 

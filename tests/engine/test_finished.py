@@ -66,18 +66,47 @@ def test_to_pandas_holds_the_means_of_the_records(runs):
     assert {str(table[name].dtype) for name in ("value", "low", "high", "rank_low")} == {"float64"}
 
 
-def test_the_printed_table_in_markdown_and_latex(runs):
-    printed = str(runs[0]).splitlines()
-    markdown, latex = runs[0].to_markdown().splitlines(), runs[0].to_latex().splitlines()
-    header = [cell.strip() for cell in markdown[0].strip("|").split("|")]
-    assert header == ["explainer", "saliency_miou ↑", "saliency_deletion:steps=4 ↓"] == re.split(r"\s{2,}", printed[0])
-    rows = [line for line in latex if line.endswith(r"\\")]
-    assert len(rows) == len(markdown) - 1 == 4  # no rule below the header
-    for line, row, text in zip(markdown[2:], rows[1:], printed[2:5], strict=True):
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        assert text.split()[0] == cells[0] == row.split(" & ")[0].replace(r"\_", "_")
-        assert all(cell in text for cell in cells)
-        assert len(row.split(" & ")) == len(cells) == 3
+def test_tables_for_papers_hold_numbers_alone(runs):
+    """Both forms, read back by a strict little parser, are the numbers of the data frame."""
+    frame, printed = runs[0].to_pandas().set_index(["explainer", "metric"]), str(runs[0]).splitlines()
+    names = ["explainer", "saliency_miou ↑", "saliency_deletion:steps=4 ↓"]
+    markdown, latex = runs[0].to_markdown(digits=2), runs[0].to_latex(digits=2)
+    body = re.search(r"\\begin\{tabular\}\{lrr\}\n(.*)\n\\end\{tabular\}", latex, re.DOTALL)[1]
+    tex = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if not line.endswith("rule")]
+    assert [line for line in body.splitlines() if line.endswith("rule")] == [
+        r"\toprule", r"\midrule", r"\midrule", r"\bottomrule"]  # the second above the baseline  # fmt: skip
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if line[:1] == "|"]
+    assert rows[0] == names == re.split(r"\s{2,}", printed[0])
+    assert rows[1] == ["---", "---:", "---:"]
+    assert tex[0] == ["explainer", r"saliency\_miou $\uparrow$", r"saliency\_deletion:steps=4 $\downarrow$"]
+    for line, text, plain in zip(rows[2:], tex[1:], printed[2:5], strict=True):
+        assert plain.split()[0] == line[0] == text[0].replace(r"\_", "_")
+        for metric, in_markdown, in_tex in zip(names[1:], line[1:], text[1:], strict=True):
+            cell = frame.loc[line[0], metric.split()[0]]
+            expected = f"{cell.value:.2f} [{cell.low:.2f}, {cell.high:.2f}]"
+            assert re.sub(r"<sup>\w+</sup>", "", in_markdown) == expected
+            assert re.sub(r"\\rlap\{.*\}", "", in_tex) == re.sub(r"(\[.*\])", r"{\\scriptsize \1}", expected)
+    assert "n=" not in latex + markdown
+    assert "mean over 30 images" in latex.lower()
+    assert (n := int(frame["n"].min())) == 30 or f"Over {n} of 30 images." in latex
+    bare = runs[0].to_latex(
+        intervals=False, labels={"gradcam": "Grad-CAM$^{+}$", "saliency_miou": "50 %"}, caption="A & B"
+    )
+    assert r"\caption{A \& B}" in bare
+    assert r"explainer & 50 \% $\uparrow$" in bare
+    assert "Grad-CAM$^{+}$ & " in bare
+    assert "[" not in bare
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"digits": -1}, "digits is a whole number"), ({"digits": 2.5}, "digits is a whole number"),
+    ({"labels": {"gradcan": "G"}}, "did you mean gradcam?"),
+    ({"labels": {"gradcam": "random"}}, "two rows are called random"),
+])  # fmt: skip
+def test_options_of_a_table_that_do_not_fit(runs, options, message):
+    for write in (runs[0].to_latex, runs[0].to_markdown):
+        with pytest.raises(UserError, match=re.escape(message)):
+            write(**options)
 
 
 def test_compare_is_the_second_minus_the_first(runs):

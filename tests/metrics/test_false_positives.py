@@ -10,7 +10,7 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.metrics._bam import preprocessed
+from saliency_bench.scoring.bam import preprocessed
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.scoring.samples import score_samples
 from saliency_bench.target_weights import one_hot

@@ -39,7 +39,8 @@ LAYERS = (
     ("publishing",),
     ("leaderboard",),
 )
-FACADE = ("__init__", "__main__", "callbacks", "cli", "completion", "composing", "parsing", "peers", "terminal")
+FACADE = ("__init__", "__main__", "callbacks", "cli", "completion", "composing", "panels", "parsing", "peers",
+          "terminal")  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(path for path in CORE.rglob("*.py") if path.relative_to(CORE).parts[0].removesuffix(".py") not in FACADE)
 

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 from test_reporting import _key, _result, make_run
 
+import saliency_bench as sb
 from saliency_bench.analysis.requirements import Checked, Requirement, check, find_cell
 from saliency_bench.cli import main
 from saliency_bench.engine.finished import load_run
@@ -76,6 +77,44 @@ def test_several_requirements_have_a_line_each_and_one_failure_fails(run, capsys
     assert main([*words, "--require", "random : saliency_miou >= 0.5"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["met", "met", "met", "met", "failed"]
+
+
+def test_python_gives_what_the_commands_give(run, tmp_path, capsys):
+    """`sb.check`, `sb.power` and `sb.report` against the JSON and the files of the commands."""
+
+    def shown(*words):
+        main([*words, "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    def plain(frame):
+        return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+    rules = ("gradcam:saliency_miou>=0.3", "random:saliency_miou>=0.5", "gradcam:saliency_miou>random")
+    worse = shifted(run, tmp_path / "worse", -0.2)
+    for against in (None, worse):
+        words = ["check", str(run), "--require", *rules, *(["--against", str(against)] if against else [])]
+        entries = shown(*words)["requirements"]
+        frame = sb.check(load_run(run), *rules, against=against)
+        assert plain(frame.drop(columns=["passed", "line"])) == entries
+        main(words)
+        assert capsys.readouterr().out.splitlines() == list(frame["line"])
+        assert frame.equals(load_run(run).check(*rules, against=against))
+    assert plain(sb.power(run, difference=0.02)) == shown("power", "--run", str(run), "--difference", "0.02")["needed"]
+    words = ("--spread", "0.2", "--difference", "0.05", "--cluster-size", "6", "--correlation", "0.3")
+    assumed = sb.power(spread=0.2, difference=0.05, cluster_size=6, correlation=0.3)
+    (needed,) = shown("power", *words)["needed"]
+    assert {name: needed[name] for name in ("spread", "clusters", "images")} == {
+        name: assumed[name].item() for name in ("spread", "clusters", "images")
+    }
+    shown("report", str(run), "--out", str(tmp_path / "a.html"))
+    assert sb.report(load_run(run), tmp_path / "b.html").read_bytes() == (tmp_path / "a.html").read_bytes()
+    for call in (
+        lambda: sb.power(difference=0.1),
+        lambda: sb.power(run, spread=1, difference=0.1),
+        lambda: sb.check(run),
+    ):
+        with pytest.raises(UserError, match=r"either a run or a spread|at least one requirement"):
+            call()
 
 
 def test_json_holds_what_the_lines_say(run, capsys):

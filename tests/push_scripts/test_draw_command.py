@@ -1,6 +1,9 @@
 """`saliency-bench draw`: every panel of its pictures against pictures and numbers that are made another way."""
 
+import base64
+import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -244,8 +247,25 @@ def test_the_first_samples_of_the_run_and_a_table(folder, tmp_path, capsys):
     assert Image.open(tmp_path / "a.jpg").size == (MARGIN + 2 * (SIDE + MARGIN), 4 * ROW)
 
 
+def test_python_draws_what_the_command_draws(folder, name, tmp_path, capsys):
+    """Also as PDF and SVG, whose text stays text and whose pictures keep their pixels."""
+    picture, scores = drawn(folder, tmp_path, capsys, "maps", "--samples", name, "--explainers", "random")
+    drawing = sb.draw(folder, "maps", samples=[name], explainers=["random"], device="cpu", out=tmp_path / "a.svg")
+    assert np.array_equal(np.asarray(drawing.picture), np.asarray(picture))
+    assert drawing.scores == list(scores.values())
+    svg = (tmp_path / "a.svg").read_text()
+    assert f">{name}</text>" in svg
+    embedded = [Image.open(io.BytesIO(base64.b64decode(data))) for data in re.findall(r"base64,([^\"]+)", svg)]
+    large = drawing.rows[0][0][0].resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    assert len(embedded) == 3
+    assert any(np.array_equal(np.asarray(image.convert("RGB")), np.asarray(large)) for image in embedded)
+    pdf = drawing.save(tmp_path / "a.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert pdf == drawing.save(tmp_path / "b.pdf").read_bytes()
+
+
 @pytest.mark.parametrize(("words", "line"), [
-    (["--what", "insertion", "--out", "a.txt"], "must end in .png"),
+    (["--what", "insertion", "--out", "a.txt"], "must end in .pdf"),
     (["--what", "insertion", "--out", "a.png", "--samples", "nobody"], "nobody"),
     (["--what", "insertion", "--out", "a.png", "--explainers", "gradcan"], "gradcam"),
     (["--what", "insertion"], "--out"),

@@ -228,8 +228,10 @@ def test_help_of_run_begins_with_a_signature_that_can_be_read():
 
 def test_one_condition_may_be_a_text(tmp_path):
     assert RunSpec.read(LEAST | {"only": "masked"}).only == ("masked",)
-    with pytest.raises(UserError, match="takes correct, masked or COLUMN=VALUE, not 'maskd'"):
-        RunSpec.read(LEAST | {"only": "maskd"})
+    for word, near in (("maskd", "; did you mean masked?"), ("Correct", "; did you mean correct?"), ("scene", "")):
+        with pytest.raises(UserError, match="COLUMN=VALUE, not ") as caught:
+            RunSpec.read(LEAST | {"only": ["label=a", word]})
+        assert str(caught.value) == f"only (--only) takes correct, masked or COLUMN=VALUE, not '{word}'{near}"
 
 
 @pytest.mark.parametrize(("name", "first"), [("metrics", "saliency_insertion"), ("explainers", "gradcam")])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from saliency_bench.analysis.paper_table import Entry, Line, PaperTable, PaperTables
 from saliency_bench.analysis.tables import Table as Printed
 from saliency_bench.analysis.tables import Value
 from saliency_bench.engine.suites.numbers import Results, places_of
@@ -19,6 +20,7 @@ from saliency_bench.utils.csv_text import csv_text
 from saliency_bench.utils.files import write_json, write_text
 
 BEST, FEW = "*", "†"
+BOLD = "Bold: among the best of its run by this metric, and better than every baseline of the run, by the paired test"
 SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
 QUANTITY = "quantity"  # the axis `value` as a column, beside the number itself
 JOIN = ", "
@@ -28,7 +30,7 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class SuiteTable:
+class SuiteTable(PaperTables):
     """A table of a suite with its numbers.
 
     Attributes:
@@ -106,19 +108,21 @@ class SuiteTable:
         header = (*self.table.rows, *(JOIN.join(self.called(column)) for column in self.columns))
         return Printed(header, lines, self.name)
 
+    def paper_table(self) -> PaperTable:
+        """Return the table of `to_latex` and `to_markdown`."""
+        cells = self.cells
+        lines = [
+            Line(tuple(self.called(row)), [_entry(self, cells.get((row, column))) for column in self.columns])
+            for row in self.rows
+        ]
+        columns = tuple(JOIN.join(self.called(column)) for column in self.columns)
+        return PaperTable(tuple(self.table.rows), columns, ("",) * len(columns), lines, tuple(self.remarks), BOLD)
+
     @property
     def notes(self) -> list[str]:
         """What must be known to read the table."""
-        compared = self.numbers[self.numbers["paper"].notna()]
-        notes = [f"The paper: {note.note}" for note in self.table.notes
-                 if self.compare and _fits(compared, note.where).any()]  # fmt: skip
         counts = self.numbers.loc[self.numbers["missing"] != "", "missing"].value_counts(sort=False)
-        notes += [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
-        if self.compare and not self.table.figures:
-            notes.append("This table has no figures to compare with.")
-        least = self.numbers["least"].dropna()
-        if len(least):
-            notes.append(f"Numbers rest on {_range(least.min(), least.max())} images of each run.")
+        notes = [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
         if self.numbers["best"].any():
             notes.append(
                 f"{BEST}: among the best of its run by this metric, and better than every baseline of the run, by the "
@@ -126,6 +130,19 @@ class SuiteTable:
             )
         if any(map(rests_on_few, self.records)):
             notes.append(f"{FEW}: rests on fewer than {INTERVAL_FROM} images of a run, which have no interval.")
+        return [*self.remarks, *notes]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must be known of the whole table."""
+        compared = self.numbers[self.numbers["paper"].notna()]
+        notes = [f"The paper: {note.note}" for note in self.table.notes
+                 if self.compare and _fits(compared, note.where).any()]  # fmt: skip
+        if self.compare and not self.table.figures:
+            notes.append("This table has no figures to compare with.")
+        least = self.numbers["least"].dropna()
+        if len(least):
+            notes.append(f"Numbers rest on {_range(least.min(), least.max())} images of each run.")
         return [SMOKE] * self.smoke + [*notes, *self.about]
 
     def markdown(self) -> str:
@@ -136,7 +153,7 @@ class SuiteTable:
     def write(self, folder: Path) -> None:
         """Write TABLE.md, .tex, .csv and .json."""
         write_text(folder / f"{self.name}.md", self.markdown())
-        write_text(folder / f"{self.name}.tex", self.printed.latex(SMOKE if self.smoke else ""))
+        write_text(folder / f"{self.name}.tex", self.to_latex())
         write_text(folder / f"{self.name}.csv", as_csv(self.numbers, self.smoke))
         content = {"table": self.name, "title": self.table.title, "smoke": self.smoke, "numbers": self.records,
                    "notes": self.notes}  # fmt: skip
@@ -247,6 +264,17 @@ def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
     text = number_of(table, record) + f" {interval}" * bool(interval)
     text += BEST * record["best"] + FEW * rests_on_few(record)
     return text + f" ({figure})" * bool(figure)
+
+
+def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> Entry:
+    """Return a number as a table for a paper has it."""
+    if record is None:
+        return Entry(text=" ")
+    few = f"fewer than {INTERVAL_FROM} images of a run, which have no interval"
+    notes = [record["missing"]] * bool(record["missing"]) + [few] * rests_on_few(record)
+    ends = None if record["low"] is None else (record["low"], record["high"])
+    return Entry(record["value"], ends, best=bool(record["best"]), notes=tuple(notes), text=record["text"],
+                 after=figure_of(table, record), count=table.is_count(record))  # fmt: skip
 
 
 def number_of(table: SuiteTable, record: Mapping[str, Any], column: str = "value") -> str:

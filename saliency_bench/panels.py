@@ -1,62 +1,152 @@
-"""Pictures of chosen samples for `draw`: what a metric sees of them, in rows of panels with words below."""
+"""`sb.draw`: what a metric sees of chosen samples of a run, in rows of panels with words below."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from PIL import Image
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import registered_metric
-from saliency_bench.displays import stacked, strip
+from saliency_bench.displays import SIZE, Layout, layout, png, stacked, strip
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.preflight import DRAWN_FIRST, PICTURE_FORMS, check_drawing
 from saliency_bench.engine.suites.pictures import cell_of
 from saliency_bench.engine.suites.samples import Sample, loaded
 from saliency_bench.engine.suites.schema import View
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
-from saliency_bench.metrics import _bam
-from saliency_bench.push_scripts.draw import COUNT
+from saliency_bench.reports.plots import STYLE, check_form, write_figure
 from saliency_bench.results.manifest import Manifest, read_manifest
 from saliency_bench.results.run_folder import read_run
+from saliency_bench.scoring import bam
 from saliency_bench.scoring.perturbation import fraction_counts
 from saliency_bench.target_weights import one_hot, probabilities
 from saliency_bench.types import Images, Target
+from saliency_bench.utils.files import write_with
 from saliency_bench.utils.overlays import eight_bit, overlay
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the pixels that have entered
 OBJECT = "image_without_object"
+DOTS = 96  # pixels of an inch, of PDF and SVG
 METRICS = {"maps": (), "insertion": ("saliency_insertion",), "classes": ("saliency_class_sensitivity",),
            "models": ("saliency_mcr", "saliency_mcs"), "object": ("saliency_idr",)}  # fmt: skip
 Panel = tuple[Image.Image, list[str]]
 Rows = list[list[Panel]]
 
 
-def drawn_runs(
-    folders: Sequence[Path], panel: str, samples: Sequence[str] | None, explainers: Sequence[str] | None,
-    device: str | None,
-) -> tuple[Image.Image, list[dict[str, Any]]]:  # fmt: skip
-    """Return (the pictures of several runs below each other; their scores, with the run where there are several).
+@dataclass(frozen=True, repr=False)
+class Drawing:
+    """Pictures of samples; a notebook shows them.
+
+    Attributes:
+        rows: The panels of each row: a picture and the lines below it.
+        scores: A dict per sample and explainer with its scores; of several runs, also with the run.
+    """
+
+    rows: Rows
+    scores: list[dict[str, Any]]
+
+    @property
+    def picture(self) -> Image.Image:
+        """Return all rows as one picture."""
+        return stacked([strip(row) for row in self.rows])
+
+    def save(self, out: str | Path) -> Path:
+        """Write the picture and return its path; PDF and SVG keep text as text.
+
+        Args:
+            out: File to write; its suffix says the format: .pdf, .svg, .png, .jpg or .webp.
+
+        Raises:
+            UserError: The suffix is another one, or the file cannot be written.
+        """
+        path = Path(out)
+        check_form(path, PICTURE_FORMS)
+        if path.suffix.lower() in (".pdf", ".svg"):
+            _write_figure(path, [layout(row) for row in self.rows])
+        else:
+            form = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(path.suffix.lower(), path.suffix[1:].upper())
+            write_with(path, lambda temporary: self.picture.save(temporary, format=form))
+        return path
+
+    def _repr_png_(self) -> bytes:
+        """Return the picture for notebooks."""
+        return png(self.picture)
+
+
+def draw(
+    runs: Any, what: str = "maps", *, samples: Sequence[str] | None = None, explainers: Sequence[str] | None = None,
+    device: str | None = None, out: str | Path | None = None,
+) -> Drawing:  # fmt: skip
+    """Draw the maps of chosen samples of a run as a metric sees them, as `saliency-bench draw` does.
+
+        sb.draw("runs/first", "maps", samples=["cat-7"], out="maps.pdf")
+
+    Dataset and model of the run are loaded again, and the maps are made anew.
+
+    Args:
+        runs: What `run` returned, its folder, or a list of such, which are drawn below each other.
+        what: "maps", the picture, its mask and the map of each explainer with its scores; "insertion", the picture as
+            the top pixels of each map enter it; "classes", the maps of the most and of the least likely class;
+            "models", the maps of the run's model and of its other model; "object", the maps of the other model with
+            and without the object.
+        samples: Ids of the samples; by default the first two of the run.
+        explainers: Names of explainers; by default those of the run.
+        device: As in `run`.
+        out: File to write; its suffix says the format: .pdf, .svg, .png, .jpg or .webp.
+
+    Returns:
+        The drawing, with `picture`, `scores` and `save`.
 
     Raises:
-        UserError: A run cannot be loaded again, or does not have what is asked for.
+        UserError: An argument is wrong, or a run cannot be loaded again or does not have what is wanted.
     """
-    pictures, scores = [], []
+    chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+    folders = [Path(getattr(run, "folder", run)) for run in chosen]
+    check_drawing(folders, what, explainers, None if out is None else Path(out))
+    rows, scores = [], []
     for folder in folders:
-        picture, about = drawn(folder, panel, samples, explainers, device)
-        pictures.append(picture)
-        scores += [({"run": folder.name} if len(folders) > 1 else {}) | row for row in about]
-    return stacked(pictures), scores
+        own_rows, own_scores = drawn(folder, what, samples, explainers, device)
+        rows += own_rows
+        scores += [({"run": folder.name} if len(folders) > 1 else {}) | row for row in own_scores]
+    drawing = Drawing(rows, scores)
+    if out is not None:
+        drawing.save(out)
+    return drawing
+
+
+def _write_figure(path: Path, strips: Sequence[Layout]) -> None:
+    """Write strips below each other as PDF or SVG: pictures as pixels, text as text."""
+    width, height = max(placed.size[0] for placed in strips), sum(placed.size[1] for placed in strips)
+    with rc_context(STYLE | {"font.family": "DejaVu Sans", "svg.image_inline": True}):
+        figure = Figure(figsize=(width / DOTS, height / DOTS))
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        above = 0
+        for placed in strips:
+            for picture, left, top in placed.pictures:
+                extent = (left, left + picture.width, above + top + picture.height, above + top)
+                axes.imshow(picture, extent=extent, interpolation="none")
+            for text, left, top, bold in placed.lines:
+                axes.text(left, above + top, text, va="top", fontsize=SIZE * 72 / DOTS, parse_math=False,
+                          fontweight="bold" if bold else "normal")  # fmt: skip
+            above += placed.size[1]
+        axes.set(xlim=(0, width), ylim=(height, 0), aspect="auto")
+        write_figure(figure, path, tight=False)
 
 
 def drawn(
     folder: Path, panel: str, samples: Sequence[str] | None, explainers: Sequence[str] | None, device: str | None
-) -> tuple[Image.Image, list[dict[str, Any]]]:
-    """Return (the picture; {sample, explainer, scores} of each sample and explainer).
+) -> tuple[Rows, list[dict[str, Any]]]:
+    """Return (the rows of panels; {sample, explainer, scores} of each sample and explainer).
 
     Raises:
         UserError: The run cannot be loaded again, or does not have what is asked for.
@@ -73,12 +163,13 @@ def drawn(
     for name in samples or ():
         if name not in names:
             raise unknown("sample", name, names)
-    rows, scores = [], []
-    for name in samples or names[:COUNT]:
+    rows: Rows = []
+    scores: list[dict[str, Any]] = []
+    for name in samples or names[:DRAWN_FIRST]:
         own_rows, own_scores = PANELS[panel](Sample.at(context, names.index(name)), metrics)
         rows += own_rows
         scores += own_scores
-    return stacked([strip(row) for row in rows]), scores
+    return rows, scores
 
 
 def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
@@ -167,7 +258,7 @@ def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []
     for explainer in sample.context.explainers:
-        both = _raising(explainer, partial(_bam.maps_of_both, sample.images, labels, other, sample.provider(explainer)))
+        both = _raising(explainer, partial(bam.maps_of_both, sample.images, labels, other, sample.provider(explainer)))
         (mcr, reason), (mcs, _) = (sample.scored(explainer, name) for name in metrics)
         words = ["", f"MCR {_number(mcr)} (MCS {_number(mcs)})"]
         for row, maps, text in zip(rows, both, words, strict=True):
@@ -192,8 +283,8 @@ def _object(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str
         inside = []
         for row, image in zip(rows, pictures, strict=True):
             explain = partial(sample.provider(explainer), classifier=other.classifier)
-            maps = _bam.preprocessed(_made(explainer, explain, image, other.target))
-            inside.append(float(_bam.mean_inside(maps, sample.batch.masks.numpy())[0]))
+            maps = bam.preprocessed(_made(explainer, explain, image, other.target))
+            inside.append(float(bam.mean_inside(maps, sample.batch.masks.numpy())[0]))
             row.append((sample.marked(maps[0], image), [str(explainer), f"mean inside {inside[-1]:.3f}"]))
         shares = {metrics[0]: score, "inside with": inside[0], "inside without": inside[1]}
         scores.append(_about(sample, explainer) | shares | _why(reason))
