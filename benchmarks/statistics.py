@@ -102,19 +102,21 @@ APART = {
     "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
     "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
-# Narrow scores {mean and spread: law}, to which a few failures (scores of 0) are added.
+# Scores {mean and spread: law}, of which a few fail, that is, are 0.
 NARROW = {
-    "mean .5, spread .02": laws.norm(0.5, 0.02),
     "mean .75, spread .02": laws.beta(300, 100),
     "mean .5, spread .06": laws.beta(30, 30),
     "mean .8, spread .09": laws.beta(15, 4),
+    "mean .7, spread .1": laws.beta(14, 6),
+    "mean .8, spread .12": laws.beta(8, 2),
 }
 # Scores, in addition to `LAWS`, whose intervals should not change.
 ORDINARY = {
     "normal (.5, .15)": laws.truncnorm(-10 / 3, 10 / 3, 0.5, 0.15).ppf(GRID),
     "uniform": GRID,
     "beta 2, 2": laws.beta(2, 2).ppf(GRID),
-    "skewed (beta 2, 6)": laws.beta(2, 6).ppf(GRID),
+    "skewed (beta 2, 5)": laws.beta(2, 5).ppf(GRID),
+    "skewed (beta 8, 2)": laws.beta(8, 2).ppf(GRID),
     "two peaks (beta 4, 16 and 16, 4)": np.sort(np.concatenate([laws.beta(4, 16).ppf(GRID[::2]),
                                                                 laws.beta(16, 4).ppf(GRID[1::2])])),
 }  # fmt: skip
@@ -157,39 +159,107 @@ def drawn(law: str | np.ndarray, rng: np.random.Generator, design: str, sizes: n
     return at(law, rows)
 
 
-def with_failures(law: laws.rv_continuous, share: float) -> np.ndarray:
-    """Return quantiles of narrow scores of which this share is 0."""
-    return np.where(share > GRID, 0, law.ppf(np.clip((GRID - share) / (1 - share), 1e-9, 1 - 1e-9)))
+def at_grid(law: laws.rv_continuous) -> np.ndarray:
+    """Return the quantiles of a law."""
+    return law.ppf(GRID)
 
 
-def both_intervals(
-    quantiles: np.ndarray, design: str, effective: int, times: int, tail: float = TAIL
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (intervals without the wider bounds for rare scores, with them, (times, 2) each; which are marked)."""
-    rng = np.random.default_rng([6, effective, times])
-    sizes = sizes_of(design, effective)
-    columns, codes = drawn(quantiles, rng, design, sizes, times), np.repeat(np.arange(len(sizes)), sizes)
-    found = intervals(columns, codes, UNIT, tail=tail)
-    wider, package.RARE_SHARE = package.RARE_SHARE, 0.0  # a share of 0 turns the wider bounds off
-    plain = intervals(columns, codes, UNIT, tail=tail)
-    package.RARE_SHARE = wider
-    ends = (np.array([[estimate.low, estimate.high] for estimate in estimates]) for estimates in (plain, found))
-    return *ends, np.array([estimate.rare for estimate in found])
+def without_failures(estimate: package.Estimate, *_: object) -> package.Estimate:
+    """Stand in for `outlasting_rare_scores`, so that intervals are as they were without it."""
+    return estimate
 
 
-def rare_scores(quantiles: np.ndarray, design: str, effective: int, times: int) -> tuple[float, float, float]:
-    """Return (coverage without the wider bounds, coverage with them, ratio of the mean widths)."""
-    *both, _ = both_intervals(quantiles, design, effective, times)
-    true = quantiles.mean()
-    before, after = (float(np.mean((ends[:, 0] <= true) & (true <= ends[:, 1]))) for ends in both)
-    return before, after, float(np.diff(both[1]).mean() / np.diff(both[0]).mean())
+def scores_with_failures(
+    law: str | np.ndarray, share: float, sizes: np.ndarray, times: int, whole: bool = False, correlation: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return (scores (n, times) of which a share is 0, cluster of each, true mean); whole: all of a cluster fail."""
+    rng = np.random.default_rng([6, len(sizes), times, int(1000 * share)])
+    design = next((name for name, (_, of) in DESIGNS.items() if of == correlation), "single samples")
+    scores, codes = drawn(law, rng, design, sizes, times), np.repeat(np.arange(len(sizes)), sizes)
+    failed = rng.random((len(sizes), times))[codes] < share if whole else rng.random(scores.shape) < share
+    mean = float((LAWS[law] if isinstance(law, str) else law).mean())
+    return np.where(failed, 0, scores), codes, (1 - share) * mean
 
 
-def met_by_mistake(quantiles: np.ndarray, n: int, requirements: int, times: int) -> tuple[float, float]:
-    """Return how often any of several requirements just above the mean is called met, without and with wider bounds."""
-    *both, _ = both_intervals(quantiles, "single samples", n, times, TAIL / requirements)
-    before, after = (1 - (1 - float(np.mean(ends[:, 0] > quantiles.mean()))) ** requirements for ends in both)
+def ends_of(columns: np.ndarray, codes: np.ndarray, tail: float = TAIL, gate: bool = True) -> dict[str, np.ndarray]:
+    """Return the intervals (times, 2) before (no wider bounds), after, and as a gate judges."""
+    kept = package.outlasting_rare_scores
+    package.outlasting_rare_scores = without_failures
+    estimates = {"before": intervals(columns, codes, UNIT, tail=tail)}
+    package.outlasting_rare_scores = kept
+    estimates |= {"after": intervals(columns, codes, UNIT, tail=tail),
+                  "gate": intervals(columns, codes, UNIT, tail=tail, gate=True) if gate else []}  # fmt: skip
+    return {name: np.array([[one.low, one.high] for one in of]) for name, of in estimates.items()}
+
+
+def covered(ends: np.ndarray, true: float) -> float:
+    """Return the share of intervals that contain the true mean."""
+    return float(np.mean((ends[:, 0] <= true) & (true <= ends[:, 1])))
+
+
+def covered_with_failures(
+    law: np.ndarray, share: float, count: int, times: int, size: int = 1, whole: bool = False
+) -> tuple[float, float]:
+    """Return the coverage of intervals of scores with failures, before and after; clusters of `size`, ICC .3."""
+    columns, codes, true = scores_with_failures(law, share, np.full(count, size), times, whole, 0.3 * (size > 1))
+    ends = ends_of(columns, codes, gate=False)
+    return covered(ends["before"], true), covered(ends["after"], true)
+
+
+def widths(law: np.ndarray, count: int, times: int, size: int = 1) -> tuple[float, float]:
+    """Return the mean widths of shown intervals and of those of a gate, as shares of the widths before."""
+    columns, codes, _ = scores_with_failures(law, 0, np.full(count, size), times, correlation=0.3 * (size > 1))
+    mean = {name: float(np.diff(ends).mean()) for name, ends in ends_of(columns, codes).items()}
+    return mean["after"] / mean["before"], mean["gate"] / mean["before"]
+
+
+def met_by_mistake(law: np.ndarray, share: float, n: int, requirements: int, times: int) -> tuple[float, float]:
+    """Return how often any of several requirements just above the mean is called met, before and after."""
+    columns, codes, true = scores_with_failures(law, share, np.ones(n, int), times)
+    ends = ends_of(columns, codes, TAIL / requirements)
+    before, after = (1 - (1 - float(np.mean(ends[name][:, 0] > true))) ** requirements for name in ("before", "gate"))
     return before, after
+
+
+def pairs_with_failures(spread: float, share: float, n: int, times: int, both: bool, size: int = 1) -> list[Matched]:
+    """Return pairs of scores of mean .7 that depend on each other; the first fails on a share, or both do."""
+    rng = np.random.default_rng([8, n, int(1000 * share)])
+    pairs = []
+    for _ in range(times):
+        common, own = rng.normal(size=n), rng.normal(size=(2, n))
+        columns = np.clip(0.7 + spread * np.sqrt(0.5) * (common + own), 0, 1)
+        failed = np.repeat(rng.random((2, n // size)) < share, size, axis=1) & np.array([[True], [both]])
+        pairs.append(Matched(list(np.where(failed, 0, columns)), np.arange(n) // size, UNIT))
+    return pairs
+
+
+def covered_differences(spread: float, share: float, n: int, times: int, both: bool, size: int = 1) -> list[float]:
+    """Return the coverage of intervals of differences with failures, before and after."""
+    pairs = pairs_with_failures(spread, share, n * size, times, both, size)
+    true = 0 if both else -share * laws.norm(0.7, spread).expect(lambda x: np.clip(x, 0, 1))
+    ends = [np.array([of(pair, 0, 1)[1:3] for pair in pairs]) for of in (difference, package.paired_difference)]
+    return [covered(of, true) for of in ends]
+
+
+def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: float = 0.05) -> float:
+    """Return how often two scores are called alike within a margin; the first fails by the whole range on a share."""
+    rng = np.random.default_rng([9, n, int(1000 * share)])
+    hits = 0
+    for _ in range(times):
+        gaps = np.where(rng.random(n) < share, 1.0, np.clip(rng.normal(0, spread, n), -1, 1))
+        hits += package.is_alike(Matched([gaps, np.zeros(n)], np.arange(n), UNIT), 0, 1, margin)
+    return hits / times
+
+
+def falsely_apart(spread: float, share: float, n: int, times: int) -> float:
+    """Return how often the paired test finds a difference of two equal means, of which the first has rare failures."""
+    rng, hits = np.random.default_rng([10, n, int(1000 * share)]), 0
+    for number in range(times):
+        columns = 0.7 + spread * np.sqrt(0.5) * (rng.normal(size=n) + rng.normal(size=(2, n)))
+        columns[0] = np.where(rng.random(n) < share, 0, columns[0] * 1 / (1 - share))
+        p = adjusted_p([Matched(list(columns), np.arange(n), UNIT)], [[(0, 1)]], seed=number, flips=999)[0]
+        hits += p[0, 1] < 0.05
+    return hits / times
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
@@ -359,30 +429,56 @@ def show_coverage(times: int) -> None:
 
 
 def show_rare(times: int) -> None:
-    counts, single = (20, 50, 100), "single samples"
-    heads = [f"{count}: {kind}" for count in counts for kind in ("before", "after")]
-    rows = []
-    for name, law in NARROW.items():
-        for share in (0.02, 0.03, 0.05, 0.08):
-            cells = [rare_scores(with_failures(law, share), single, count, times)[:2] for count in counts]
-            rows.append((f"{name}, {share:.0%} are 0", [value for pair in cells for value in pair]))
-    show("Coverage of 95 % intervals of narrow scores with rare failures, %: samples", heads, rows, 0.9)
-    rows = []
-    for many in (1, 20):
-        for share in (0.02, 0.05):
-            cells = [met_by_mistake(with_failures(NARROW["mean .75, spread .02"], share), n, many, times)
-                     for n in counts]  # fmt: skip
-            label = f"{many} requirement{'s' * (many > 1)}, {share:.0%} are 0"
-            rows.append((label, [value for pair in cells for value in pair]))
-    show("Requirements just above the mean (.75, spread .02, with failures) that are called met, %", heads, rows)
-    ordinary = ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}
-    designs = list(DESIGNS)[:3]
+    counts, both_kinds = (10, 20, 30, 50, 100), ("before", "after")
+    heads = [f"{count}: {kind}" for count in counts for kind in both_kinds]
     rows = [
-        (name, [rare_scores(quantiles, design, count, times // 4)[2] for design in designs for count in counts])
-        for name, quantiles in ordinary.items()
+        (f"{name}, {share:.0%} are 0",
+         [value for count in counts for value in covered_with_failures(at_grid(law), share, count, times)])
+        for name, law in NARROW.items() for share in (0.01, 0.02, 0.05, 0.08, 0.15)
+    ]  # fmt: skip
+    show("Coverage of 95 % intervals of scores with rare failures, %: samples", heads, rows, 0.9)
+    counts = (10, 20, 50)
+    heads = [f"{count}: {kind}" for count in counts for kind in both_kinds]
+    rows = [
+        (f"{name}, {share:.0%} of {'clusters' if whole else 'samples'}",
+         [value for count in counts for value in covered_with_failures(at_grid(NARROW[name]), share, count,
+                                                                        times // 4, 6, whole)])
+        for name in list(NARROW)[-2:] for whole in (False, True) for share in (0.02, 0.05, 0.08, 0.15)
+    ]  # fmt: skip
+    show("The same in clusters of six, ICC .3: clusters", heads, rows, 0.9)
+    counts = (20, 50, 100)
+    heads = [f"{count}: {kind}" for count in counts for kind in both_kinds]
+    rows = [
+        (f"{many} requirement{'s' * (many > 1)}, {name}, {share:.0%} are 0",
+         [value for n in counts for value in met_by_mistake(at_grid(NARROW[name]), share, n, many, times)])
+        for many in (1, 20) for name in ("mean .75, spread .02", "mean .7, spread .1") for share in (0.02, 0.05, 0.08)
+    ]  # fmt: skip
+    show("Requirements just above the mean of scores with failures that are called met, %: samples", heads, rows)
+    rows = [
+        (name, [value for size in (1, 6) for count in counts for value in widths(law, count, times // 4, size)])
+        for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()
     ]
-    heads = [f"{design}: {count}" for design in designs for count in counts]
-    show("Width with the wider bounds, % of the width without them: effective clusters", heads, rows)
+    heads = [f"{kind}: {count}, {which}" for kind in ("single samples", "clusters of 6") for count in counts
+             for which in ("shown", "gate")]  # fmt: skip
+    show("Width with the wider bounds, % of the width without them", heads, rows)
+    heads = [f"{count}: {kind}" for count in counts for kind in both_kinds]
+    rows = [
+        (f"spread {spread}, {share:.0%} fail in {'both' if both else 'one'}{', clusters of 6' * (size > 1)}",
+         [value for n in counts for value in covered_differences(spread, share, n, times // 2, both, size)])
+        for size in (1, 6) for spread in (0.02, 0.1) for both in (False, True) for share in (0.02, 0.05, 0.08)
+        if size == 1 or (not both and share > 0.02)
+    ]  # fmt: skip
+    show("Coverage of 95 % intervals of differences with rare failures, %: samples or clusters", heads, rows, 0.9)
+    counts = (50, 75, 100, 200, 500, 1000)
+    rows = [(f"5 % apart by the range, others by {spread}", [called_alike(n, times, spread, 0.05) for n in counts])
+            for spread in (0.005, 0.05, 0.1)]  # fmt: skip
+    rows += [(f"equal means, spread {spread}", [called_alike(n, times // 4, spread) for n in counts])
+             for spread in (0.02, 0.1, 0.2)]  # fmt: skip
+    show("Pairs called alike within .05, %: samples", counts, rows)
+    counts = (50, 100, 200, 500)
+    rows = [(f"spread {spread}, {share:.0%} fail", [falsely_apart(spread, share, n, times // 4) for n in counts])
+            for spread in (0.02, 0.1, 0.2) for share in (0.01, 0.02, 0.05)]  # fmt: skip
+    show("Two equal means, one with rare failures, that the paired test tells apart, %: samples", counts, rows)
 
     rows = [(name, [violations_found(GATED[name], n, times) for n in (50, 100, 400)]) for name in GATED]
     show("Violations by the amount that `check` names that fail, %: samples", (50, 100, 400), rows)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.analysis.differences import Conflict, Pair, conflicts, pairs, why_not
-from saliency_bench.results.cell import CellResult, as_json
+from saliency_bench.results.cell import RARE, CellResult, as_json
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.identity import PARTNERS
 from saliency_bench.results.manifest import differing_settings
@@ -295,7 +295,7 @@ def _difference_lines(difference: RunDifference, title: str) -> list[str]:
         f"{title}: {len(significant)} of {len(difference.pairs)} mean differences are significant{undecided}",
         *(
             f"  {pair.explainer} by {pair.metric}: {pair.mean:+.3f} [{pair.low:+.3f}, {pair.high:+.3f}], "
-            f"{pair.word}, n = {len(pair.ids)}"
+            f"{pair.word}, n = {len(pair.ids)}" + f", {RARE}" * pair.rare
             for pair in significant
         ),
     ]

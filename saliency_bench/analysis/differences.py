@@ -13,7 +13,7 @@ from saliency_bench.analysis.tables import finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellResult
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.intervals import aggregate_difference, difference
+from saliency_bench.results.intervals import aggregate_difference, paired_difference
 from saliency_bench.results.paired_test import adjusted_p
 from saliency_bench.results.ranking import (
     NO_DIFFERENCE,
@@ -57,6 +57,7 @@ class Pair:
         low, high: 95 % interval of the mean difference, not corrected for several.
         p: adjusted over all pairs of the two runs; None where there are too few samples to tell.
         aggregate: for values that are aggregates, the second minus the first; not tested.
+        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
     explainer: str
@@ -72,6 +73,7 @@ class Pair:
     high: float = np.nan
     p: float | None = None  # adjusted over all pairs of the two runs; None where there are too few samples to tell
     aggregate: float | None = None  # of values that are aggregates, the second minus the first; not tested
+    rare: bool = False
 
     @property
     def baseline(self) -> bool:
@@ -156,6 +158,7 @@ class Pair:
             "mean": self.mean,
             "low": finite_or_none(self.low),
             "high": finite_or_none(self.high),
+            "rare_failures": self.rare,
             "p": self.p,
             "better": better,
             "equal": equal,
@@ -253,7 +256,7 @@ def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, 
         cells: (cell of the first, cell of the second, name of the explainer, name of the metric).
     """
     ids, in_first, in_second = _shared_samples(first, second)
-    pairs_found, columns = [], []
+    pairs_found, rows = [], []
     for before, after, explainer, metric in cells:
         scores = first.values[before.cell_id][in_first], second.values[after.cell_id][in_second]
         common = first.takes_part(before)[in_first] & second.takes_part(after)[in_second]
@@ -266,14 +269,12 @@ def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, 
             second=scores[1][common],
             unpaired=before.n + after.n - 2 * int(common.sum()),
         )
-        column = np.full(len(ids), np.nan)
-        column[common] = pair.differences
         pairs_found.append(pair)
-        columns.append(column)
+        rows.append(common)
     groups = [first.groups[index] for index in in_first]
     codes = cluster_codes(ids, groups)
     common = [index for index, pair in enumerate(pairs_found) if pair.is_tested]
-    tested = iter(_tested([pairs_found[index] for index in common], [columns[index] for index in common], codes))
+    tested = iter(_tested([(pairs_found[index], rows[index]) for index in common], codes))
     positions = in_first, in_second
     return [
         next(tested) if pair.is_tested else _of_aggregates(pair, first, second, positions, codes)
@@ -297,19 +298,27 @@ def _of_aggregates(
     )  # fmt: skip
 
 
-def _tested(pairs_of_runs: list[Pair], columns: list[np.ndarray], codes: np.ndarray) -> list[Pair]:
-    """Add intervals and p-values: all pairs of two runs are one family of the paired test."""
-    if not pairs_of_runs:
+def _tested(pairs_and_rows: list[tuple[Pair, np.ndarray]], codes: np.ndarray) -> list[Pair]:
+    """Add intervals and p-values: all pairs of two runs are one family of the paired test.
+
+    Args:
+        pairs_and_rows: each pair with which of the samples (n,) it has.
+        codes: (n,) the cluster of each sample.
+    """
+    if not pairs_and_rows:
         return []
-    nothing = len(columns)
-    matched = Matched([*columns, np.zeros(len(codes))], codes)
-    estimates = [difference(matched, index, nothing) for index in range(nothing)]
+    nothing, columns, estimates = len(pairs_and_rows), [], []
+    for pair, rows in pairs_and_rows:
+        first, difference = np.full((2, len(codes)), np.nan)
+        first[rows], difference[rows] = pair.first, pair.differences
+        columns.append(difference)
+        estimates.append(paired_difference(Matched([first + difference, first], codes, pair.cells[0].limits), 0, 1))
     enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.effective >= RANKED_FROM]
-    (p,) = adjusted_p([matched], [enough])
+    (p,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
     return [
         replace(pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,
-                p=p.get((index, nothing)))
-        for index, (pair, estimate) in enumerate(zip(pairs_of_runs, estimates, strict=True))
+                p=p.get((index, nothing)), rare=estimate.rare)
+        for index, ((pair, _), estimate) in enumerate(zip(pairs_and_rows, estimates, strict=True))
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from saliency_bench.analysis.differences import SampleDifference, same
 from saliency_bench.analysis.verdict import Against, Verdict
-from saliency_bench.results.cell import CellResult
+from saliency_bench.results.cell import RARE, CellResult
 from saliency_bench.results.run_folder import Column, RunData
 
 MOST = 3  # samples named per side of a pair
@@ -67,6 +67,7 @@ def _row(pair: ExplainerPair) -> list[str]:
     against = pair.against
     contrast = against.contrast
     ends = "" if contrast.low is None else f" [{contrast.low:+.3f}, {contrast.high:+.3f}]"
+    ends += f" ({RARE})" * contrast.rare
     p = "-" if contrast.p is None else f"{contrast.p:.4f}"
     shares = "/".join("-" if share is None else f"{share:.0%}" for share in (pair.better, pair.equal, pair.worse))
     samples = (side[0].image_id if side else "-" for side in (pair.ahead, pair.behind))

@@ -5,8 +5,9 @@ interval of their difference on the samples that both have, with the bound 0.
 
 A requirement fails only where the samples speak against it: the whole interval lies on the wrong side of the bound, or
 the paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing:
-the requirement passes, unless `strict` makes undecided requirements fail (`passes`). "Met" requires an interval that
-allows for rare failures (`intervals.outlasting_rare_scores`), if the range of the metric is bounded on that side.
+the requirement passes, unless `strict` makes undecided requirements fail (`passes`). Where the range of the metric is
+bounded, the interval allows for rare failures at its full level (`intervals.outlasting_rare_scores`), so it may be
+wider than the interval in a table.
 
 Intervals are those of Holm's method (1979) over the requirements of one call: all m are judged by intervals of level
 1 - .05 / m; those that are decided are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
@@ -28,7 +29,7 @@ from saliency_bench.analysis.differences import Pair, compared, why_not
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import parse
 from saliency_bench.results.cell import RARE, CellResult, Interval, explainer_names, metric_names
-from saliency_bench.results.clusters import effective_clusters
+from saliency_bench.results.clusters import Matched, effective_clusters
 from saliency_bench.results.intervals import (
     INTERVAL_FROM,
     TAIL,
@@ -52,6 +53,7 @@ FORM = (
     "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3', or EXPLAINER:METRIC>EXPLAINER or "
     "<, for example 'gradcam:saliency_miou>random'"
 )
+MOST = 1e9  # samples; a larger number is not stated
 POWER = 0.8  # probability that the smallest violation printed in a line fails the requirement
 
 
@@ -132,13 +134,14 @@ class Checked:
 
     @property
     def needed(self) -> int | None:
-        """Return about how many samples would decide, if the mean stayed; None where it is decided or on the bound."""
+        """Return about how many samples would decide, if the mean stayed; None if it is decided or nearly the bound."""
         value, ends = self.interval.value or 0.0, self.interval.ends
         if self.verdict != UNDECIDED or ends is None or value == self.requirement.bound:
             return None
         half = ends[1] - value if self.requirement.bound > value else value - ends[0]
         # The width of an interval falls with the root of n.
-        return ceil(self.interval.n * (half / (self.requirement.bound - value)) ** 2)
+        needed = self.interval.n * (half / (self.requirement.bound - value)) ** 2
+        return ceil(needed) if needed < MOST else None
 
     @property
     def smallest_violation(self) -> float | None:
@@ -324,7 +327,7 @@ def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: n
         assert areas is not None
         return crossed(areas, codes, cell.limits, tail)
     values = run.values[cell.cell_id]
-    estimate = interval(values, codes, cell.limits, run.summary["seed"], tail)
+    estimate = interval(values, codes, cell.limits, run.summary["seed"], tail, gate=True)
     return clopper_pearson(estimate, tail) if _is_share(run, cell, estimate) else estimate
 
 
@@ -340,7 +343,8 @@ def _is_share(run: RunData, cell: CellResult, estimate: Estimate) -> bool:
 def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.ndarray, tail: float) -> Estimate:
     """Return a cell minus another cell of the same metric, on the samples that both have."""
     if not cell.aggregate:
-        return paired_difference(run.values[cell.cell_id], run.values[other.cell_id], codes, cell.limits, tail)
+        matched = Matched([run.values[cell.cell_id], run.values[other.cell_id]], codes, cell.limits)
+        return paired_difference(matched, 0, 1, tail, gate=True)
     if (aggregate := aggregate_of(cell)) is None:
         raise UserError(f"this version has no {cell.metric_text} of version {cell.metric_version}; make the run again")
     first, second = run.parts[cell.cell_id], run.parts[other.cell_id]
@@ -463,8 +467,8 @@ def _counterpart(cell: CellResult, before: RunData) -> CellResult:
 
 
 def _signed(value: float | None) -> str:
-    """Return a difference with its sign."""
-    return f"{value or 0.0:+.3f}"
+    """Return a difference with its sign; +0.000 if it is nearly zero."""
+    return f"{round(value or 0.0, 3) + 0.0:+.3f}"
 
 
 def _number(value: float | None) -> str:

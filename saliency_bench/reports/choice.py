@@ -16,6 +16,7 @@ from saliency_bench.reports.words import (
     signed_interval,
 )
 from saliency_bench.results.cell import RARE
+from saliency_bench.results.reliability import Reliability
 from saliency_bench.results.run_folder import RunData
 
 SHOWN = 0.005  # a lead below it is not worth a number
@@ -30,8 +31,8 @@ def sentences(content: dict[str, Any]) -> list[str]:
     """Return the answers: of each question what to take, then what each of its metrics says."""
     lines = []
     for question in content["questions"]:
-        lines += [headline(question, content), *(metric_line(answer, question, content)
-                                                 for answer in _answers(question, content))]  # fmt: skip
+        lines += [headline(question, content), *reliability_lines(question, content),
+                  *(metric_line(answer, question, content) for answer in _answers(question, content))]  # fmt: skip
     named = {question["recommended"] for question in content["questions"]} - {None}
     if len(named) > 1:
         lines.append("The questions have different answers; take the one you ask, an average would answer none.")
@@ -75,6 +76,13 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
     needed = [answer["images_at_least"] for answer in answers]
     known = [images for images in needed if images and content["dataset"]["images"] < images <= MOST_IMAGES]
     return f"{seen}: a dataset of at least about {rounded(min(known))} is needed." if known else f"{seen}."
+
+
+def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
+    """Return the reliability of the recommended maps if they average random draws, and that of equally good ones."""
+    known = content.get("reliability", {})
+    names = [name for name in (question["recommended"], *question["as_good"]) if name in known]
+    return [f"Reliability of the maps of {name}: {Reliability.model_validate(known[name])}." for name in names]
 
 
 def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> str:
@@ -241,7 +249,8 @@ def _question_view(question: dict[str, Any], content: dict[str, Any]) -> dict[st
                                              order.index(name) if name in order else len(order)))  # fmt: skip
     return {
         "headline": headline(question, content),
-        "lines": [metric_line(answer, question, content) for answer in answers],
+        "lines": [*reliability_lines(question, content),
+                  *(metric_line(answer, question, content) for answer in answers)],
         "about": question["about"],
         "answers": answers,
         "rows": [

@@ -14,7 +14,9 @@ from saliency_bench.errors import UserError
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.reports.titles import metric_title
 from saliency_bench.results.accuracy import below_chance
-from saliency_bench.results.cell import CellResult, Interval
+from saliency_bench.results.cell import RARE, CellResult, Interval
+from saliency_bench.results.clusters import Matched
+from saliency_bench.results.intervals import is_alike
 from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.results.summary import covered, flat_maps, misfits, warnings
@@ -189,16 +191,16 @@ def against_baselines(run: RunData) -> list[dict]:
 def alike(run: RunData, pair: Against) -> str:
     """Return "alike within ±MARGIN" for a pair without a significant difference and a narrow interval, else "".
 
-    The whole interval must lie within the margin, which is `MARGIN` of the range of the scores; unbounded scores have
-    no margin. A 95 % interval within it is two one-sided tests at 2.5 %: of pairs whose true difference is the margin,
-    one in forty is called alike, except for differences caused by rare failures (docs/numbers.md).
+    The margin is `MARGIN` of the range of the scores; unbounded scores have none. Of pairs whose true difference is the
+    margin, at most one in forty is called alike, whatever the shape of their scores (`intervals.is_alike`).
     """
     contrast = pair.contrast
-    low, high = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
-    margin = MARGIN * (high - low)
-    if pair.sign != 0 or contrast.low is None or contrast.high is None or not isfinite(margin):
+    limits = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
+    margin = MARGIN * (limits[1] - limits[0])
+    if pair.sign != 0 or contrast.low is None or not isfinite(margin) or contrast.cells[0] not in run.values:
         return ""
-    return f"alike within ±{margin:.3g}" if -margin < contrast.low and contrast.high < margin else ""
+    matched = Matched([run.values[cell_id] for cell_id in contrast.cells], run.codes(), limits)
+    return f"alike within ±{margin:.3g}" if is_alike(matched, 0, 1, margin) else ""
 
 
 def pairs(run: RunData) -> list[tuple[Column, list[ExplainerPair]]]:
@@ -226,7 +228,8 @@ def common(run: RunData) -> list[str]:
 
 def difference(contrast: Contrast) -> str:
     """Return a difference with its interval."""
-    return f"{signed(contrast.difference)} {signed_interval(contrast.low, contrast.high)}".strip()
+    ends = signed_interval(contrast.low, contrast.high)
+    return f"{signed(contrast.difference)} {ends}".strip() + f" ({RARE})" * contrast.rare
 
 
 def faults(run: RunData) -> str:

@@ -69,7 +69,7 @@ class Matched:
         self.codes, self.clusters = codes, int(codes.max(initial=-1)) + 1
         self.known = np.stack([np.isfinite(column) for column in columns], axis=1)
         self._given = columns
-        self.width = limits[1] - limits[0]
+        self.limits, self.width = limits, limits[1] - limits[0]
         self.between = [
             np.count_nonzero(np.bincount(codes[known & (column != limits[0]) & (column != limits[1])]))
             for column, known in zip(columns, self.known.T, strict=True)

@@ -11,9 +11,8 @@ The methods were chosen by simulation (`benchmarks/statistics.py` prints their c
 Standard errors are those of the jackknife that leaves out one cluster at a time. Clusters of uneven size and rare
 scores make them vary more than C - 1 degrees of freedom say, so Student's t has Satterthwaite's (`cluster_error`).
 
-All of these rely on the spread of the sample, which may by chance contain none of a few very different scores. If up to
-5 % of such scores would move the mean out of the interval, the interval is widened to bounds that hold for scores of
-any shape (`outlasting_rare_scores`), and is marked.
+All of these rely on the spread of the sample, which may by chance contain none of a few very different scores. Where
+such scores could move the mean out of the interval, the interval is widened (`outlasting_rare_scores`), and is marked.
 
 Not included: the explainer's seed, the model's training, the choice of datasets.
 """
@@ -26,7 +25,7 @@ from scipy import special
 
 from saliency_bench.bound_metric import outside
 from saliency_bench.errors import UserError
-from saliency_bench.results.betting import lower_bound
+from saliency_bench.results.betting import BETS
 from saliency_bench.results.clusters import Matched, effective_clusters, summable, sums_by_cluster
 from saliency_bench.utils.seeds import random_bits, seed_of
 
@@ -35,11 +34,13 @@ DRAWS = 2000
 INTERVAL_FROM = 10  # effective clusters; with fewer a value stands alone
 APPROXIMATE_BELOW = 500  # clusters of an unbounded score
 TAIL = 0.025
-RARE_SHARE = 0.05  # largest share of unseen scores at the far end of the range; a larger one seldom stays unseen
-RARE_TAILS = 4  # the chance to see none of these scores, in tails: one in ten for an interval of 95 %
+MOST_TAILS = 3  # in which rare scores may be missed, from 20 clusters down
+NARROW = 3  # an end that moves by more than so many widths is that of narrow scores, and moves as far as one tail says
+UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which the bound of rare scores is evaluated
 EQUAL = 1e-12  # of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
+Ends = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # lower and upper ends (D,) of an interval, of tails (D,)
 
 
 class Estimate(NamedTuple):
@@ -97,8 +98,9 @@ def check_range(values: np.ndarray, limits: tuple[float, float], subject: str) -
 
 
 def interval(
-    values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL
-) -> Estimate:
+    values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
+    gate: bool = False,
+) -> Estimate:  # fmt: skip
     """Return the mean of values (n,) that are not NaN, with the interval that fits their range.
 
     Args:
@@ -107,13 +109,15 @@ def interval(
         limits: (low, high) of the metric; either may be infinite.
         seed: of the bootstrap of unbounded scores.
         tail: the chance that the mean lies below the interval, and that it lies above.
+        gate: whether this chance also holds where rare scores were missed (`outlasting_rare_scores`).
     """
-    return intervals(values[:, None], codes, limits, seed, tail)[0]
+    return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
 
 
 def intervals(
-    columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL
-) -> list[Estimate]:
+    columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
+    gate: bool = False,
+) -> list[Estimate]:  # fmt: skip
     """Return `interval` of each column (n, k).
 
     Unbounded columns that miss the same samples share their draws.
@@ -129,9 +133,9 @@ def intervals(
         kept_codes = np.unique(codes[rows], return_inverse=True)[1]
         kept = columns[np.ix_(rows, indices)]
         if is_bounded(limits):
-            estimates = [bounded(column, kept_codes, limits, tail) for column in kept.T]
+            estimates = [bounded(column, kept_codes, limits, tail, gate) for column in kept.T]
         else:
-            estimates = bootstrap_t(kept, kept_codes, limits, seed, tail)
+            estimates = bootstrap_t(kept, kept_codes, limits, seed, tail, gate)
         estimates_by_column |= zip(indices, estimates, strict=True)
     return [estimates_by_column[index] for index in range(columns.shape[1])]
 
@@ -141,10 +145,16 @@ def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
 
     [m + z^2 / 2n +- z sqrt(m (1 - m) / n + z^2 / 4n^2)] / (1 + z^2 / n)
     """
+    low, high = _wilson(mean, size, np.array(z))
+    return float(low), float(high)
+
+
+def _wilson(mean: float, size: float, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return `wilson` of several z; with a negative z, the lower end is the greater one."""
     middle = mean + z**2 / (2 * size)
     half = z * np.sqrt(max(mean * (1 - mean), 0) / size + z**2 / (4 * size**2))
     whole = 1 + z**2 / size
-    return max(0.0, float((middle - half) / whole)), min(1.0, float((middle + half) / whole))
+    return np.clip((middle - half) / whole, 0, 1), np.clip((middle + half) / whole, 0, 1)
 
 
 def clopper_pearson(estimate: Estimate, tail: float = TAIL) -> Estimate:
@@ -158,7 +168,10 @@ def clopper_pearson(estimate: Estimate, tail: float = TAIL) -> Estimate:
     return estimate.between(low, high, np.inf)
 
 
-def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL) -> Estimate:
+def bounded(
+    values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL,
+    gate: bool = False,
+) -> Estimate:  # fmt: skip
     """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
 
     With u = (x - low) / (high - low) of mean m: n_e = m (1 - m) / se^2, the number of 0/1 samples whose mean would vary
@@ -177,49 +190,75 @@ def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], 
     mean = float(u.mean())
     error, freedom = cluster_error(sums_by_cluster(u, codes, clusters), counts, mean)
     size = mean * (1 - mean) / error**2 if error > 0 else clusters
+    hits = bool(((u == 0) | (u == 1)).all())
     if clusters == n:
         size = max(size, n)  # no score within a range varies more than one that is 0 or 1
-        if bool(((u == 0) | (u == 1)).all()):
+        if hits:
             freedom = np.inf  # the variance of a 0/1 score follows from its mean
-    bottom, top = (low + end * (high - low) for end in wilson(mean, size, t_quantile(freedom, tail)))
-    return outlasting_rare_scores(estimate.between(bottom, top, freedom), values, codes, limits, error * (high - low),
-                                  tail)  # fmt: skip
+
+    def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shares = _wilson(mean, size, special.stdtrit(freedom, 1 - tails))
+        return low + shares[0] * (high - low), low + shares[1] * (high - low)
+
+    bottom, top = (float(end) for end in ends(np.array(tail)))
+    estimate = estimate.between(bottom, top, freedom)
+    # Wilson's interval of 0/1 scores allows for any share of failures; it follows from the mean alone.
+    return estimate if hits else outlasting_rare_scores(estimate, ends, limits, tail, gate)
 
 
 def outlasting_rare_scores(
-    estimate: Estimate, values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], error: float,
-    tail: float = TAIL, reach: tuple[float, float] | None = None,
-) -> Estimate:  # fmt: skip
+    estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float = TAIL, gate: bool = False
+) -> Estimate:
     """Return an estimate whose interval also holds if the samples happen to miss a few very different scores.
 
-    Let a share p of all scores lie at an end of the range. N independent samples contain none of them with probability
-    (1 - p)^N. p is chosen so that this is `RARE_TAILS` tails, but is at most `RARE_SHARE`. If such a share moves the
-    mean out of the interval, the samples cannot rule it out. The end of the interval is then the betting bound
-    (`betting.lower_bound`), if that is further away. N is s^2 / se^2 for scores of variance s^2: n if each sample is
-    its own cluster, and at least the number of effective clusters. An infinite end of the range has no bound.
+    Let a share p of the clusters have scores at an end e of the range. C effective clusters show none of them with
+    probability (1 - p)^C, and are then samples of the other scores alone. If L(u) is the lower end of their interval
+    with tail u, the mean of all is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the interval
+    is the least of these bounds over all p with u (1 - p)^C = k tails; the upper end likewise.
+
+    k is 1 for a gate and for narrow scores, whose end would move by more than `NARROW` times its distance from the
+    value. For other scores this would make many intervals too wide, and k is 1.5 + 30 / C, at most 3: with the 2.5 %
+    beyond each end of an ordinary interval, at least 90 % of the intervals hold (docs/numbers.md).
 
     Args:
         estimate: estimate with its interval.
-        values: (n,) scores.
-        codes: (n,) cluster of each score.
-        limits: (low, high) of a score; either may be infinite.
-        error: standard error se of the mean.
+        ends: function that returns the interval's two ends for an array of tails.
+        far: (low, high), the scores that may be missed; an infinite one has no bound.
         tail: as in `interval`.
-        reach: (low, high), where the share p is assumed to lie instead of at an end; within `limits`.
+        gate: whether k is 1.
     """
-    value, (low, high), (far_low, far_high) = estimate.value, limits, reach or limits
-    independent = min(float(values.var(ddof=1)) / error**2, estimate.n) if error > 0 else 0.0
-    share = min(RARE_SHARE, 1 - (RARE_TAILS * tail) ** (1 / max(independent, estimate.effective)))
-    ends, counts = (estimate.low, estimate.high), np.bincount(codes)
+    ordinary = np.array([estimate.low, estimate.high])
+    tails = 1 if gate else min(MOST_TAILS, 1.5 + 30 / estimate.effective)
+    moved = _rare_bounds(ends, far, estimate.effective, tails * tail)
+    narrow = np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
+    if not gate and narrow.any():
+        moved = np.where(narrow, _rare_bounds(ends, far, estimate.effective, tail), moved)
+    low, high = float(min(ordinary[0], moved[0])), float(max(ordinary[1], moved[1]))
+    return estimate._replace(low=low, high=high, rare=(low, high) != (estimate.low, estimate.high))
 
-    def bound(above: np.ndarray) -> float:
-        return lower_bound(sums_by_cluster(np.maximum(above, 0), codes, len(counts)), counts, tail)
 
-    if np.isfinite(low) and value - share * (value - far_low) < estimate.low:
-        estimate = estimate._replace(low=min(estimate.low, low + bound(values - low)))
-    if np.isfinite(high) and value + share * (far_high - value) > estimate.high:
-        estimate = estimate._replace(high=max(estimate.high, high - bound(high - values)))
-    return estimate._replace(rare=(estimate.low, estimate.high) != ends)
+def _rare_bounds(ends: Ends, far: tuple[float, float], clusters: float, chance: float) -> np.ndarray:
+    """Return the least and the greatest (1 - p) L(u) + p e over all u with u (1 - p)^C = chance.
+
+    For an infinite e, which has no bound, it is infinite on the other side, so that the interval stays as it is.
+    """
+    tails = chance + UNSEEN * (1 - chance)
+    others = (chance / tails) ** (1 / clusters)  # 1 - p
+    lows, highs = (others * of + (1 - others) * e for of, e in zip(ends(tails), far, strict=True))
+    return np.array([
+        lows.min() if np.isfinite(far[0]) else np.inf,
+        highs.max() if np.isfinite(far[1]) else -np.inf,
+    ])  # fmt: skip
+
+
+def student(mean: float, error: float, freedom: float) -> Ends:
+    """Return Student's interval, mean -+ t se, as a function of the tail."""
+
+    def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        half = special.stdtrit(freedom, 1 - tails) * error
+        return mean - half, mean + half
+
+    return ends
 
 
 def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:
@@ -265,35 +304,47 @@ def difference(matched: Matched, first: int, second: int, tail: float = TAIL) ->
     return estimate.between(mean - half, mean + half, freedom)
 
 
-def paired_difference(
-    first: np.ndarray, second: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL
-) -> Estimate:
-    """Return `difference` of scores (n,) within `limits`, with an interval that also holds if either fails rarely.
+def paired_difference(matched: Matched, first: int, second: int, tail: float = TAIL, gate: bool = False) -> Estimate:
+    """Return `difference` with an interval that also holds if one of the two fails rarely, on scores of a finite range.
 
-    A rare failure is a sample on which one of the two scores an end of the range and the other its mean. Such failures
-    decide whether the interval is widened. The wider bound allows differences anywhere within the range's width on
-    either side of 0. Samples without both scores are skipped.
+    A rare failure is a sample on which one of the two scores an end of the range and the other its mean
+    (`outlasting_rare_scores`). If no cluster has a difference, the interval stays 0 to 0.
     """
-    differences = first - second
-    rows = np.isfinite(differences)
-    differences, codes = differences[rows], np.unique(codes[rows], return_inverse=True)[1]
-    matched = Matched([differences, np.zeros(len(differences))], codes)
-    estimate = difference(matched, 0, 1, tail)
-    if np.isnan(estimate.low):
+    estimate, limits = difference(matched, first, second, tail), matched.limits
+    left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
+    if np.isnan(estimate.low) or not is_bounded(limits) or not (left - right).any():
         return estimate
-    counts = np.bincount(codes)
-    error, _ = cluster_error(sums_by_cluster(differences, codes, len(counts)), counts, estimate.value)
-    (low, high), width = limits, limits[1] - limits[0]
-    if not is_bounded(limits):
-        return estimate
-    left, right = float(first[rows].mean()), float(second[rows].mean())
-    reach = min(low - right, left - high), max(high - right, left - low)
-    return outlasting_rare_scores(estimate, differences, codes, (-width, width), error, tail, reach)
+    error = (estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom, tail)
+    means = float(left.sum()) / estimate.n, float(right.sum()) / estimate.n
+    far = min(limits[0] - means[1], means[0] - limits[1]), max(limits[1] - means[1], means[0] - limits[0])
+    ends = student(estimate.value, error, estimate.freedom)
+    return outlasting_rare_scores(estimate, ends, far, tail, gate)
+
+
+def is_alike(matched: Matched, first: int, second: int, margin: float, tail: float = TAIL) -> bool:
+    """Return whether the mean difference is shown to be less than `margin` in absolute value.
+
+    Two one-sided tests at `tail`. Student's interval must lie within the margin, and a bet b = `BETS`[0] against each
+    end of it must win: for differences D, n_c of them in cluster c, N at most, and scores in a range of width w,
+
+        product over clusters (1 + b (margin n_c +- sum D) / (N (w - margin))) >= 1 / tail
+
+    If the mean is `margin` or more, each factor has an expectation of at most 1. So a false positive has a probability
+    of at most `tail`, whatever the shape of the differences (Markov). The largest bet suits narrow differences best.
+    """
+    estimate = difference(matched, first, second, tail)
+    if not -margin < estimate.low <= estimate.high < margin:
+        return False
+    left, right, counts = matched.pair(first, second)
+    sums, unit = matched.columns[left] - matched.columns[right], counts.max() * (matched.width - margin)
+    growth = [np.log1p(BETS[0] * (margin * counts + sign * sums) / unit).sum() for sign in (-1, 1)]
+    return min(growth) >= -np.log(tail)
 
 
 def bootstrap_t(
-    columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL
-) -> list[Estimate]:
+    columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
+    gate: bool = False,
+) -> list[Estimate]:  # fmt: skip
     """Return the mean of each column (n, k) without NaN with its bootstrap-t interval.
 
     Clusters are drawn with replacement, and t = (mean* - mean) / se* of each draw, with se^2 = C / (C - 1) sum_c
@@ -322,7 +373,8 @@ def bootstrap_t(
         widened = error * t_quantile(freedom, tail) / t_quantile(np.inf, tail)
         low, high = np.clip(mean - quantiles * widened, *limits)
         narrow = estimates[index].between(low, high, freedom)
-        estimates[index] = outlasting_rare_scores(narrow, columns[:, index], codes, limits, float(error), tail)
+        ends = student(mean, float(error), freedom)
+        estimates[index] = outlasting_rare_scores(narrow, ends, limits, tail, gate)
     return estimates
 
 

@@ -24,7 +24,7 @@ from saliency_bench.results.intervals import (
     Estimate,
     aggregate_difference,
     aggregate_interval,
-    difference,
+    paired_difference,
 )
 from saliency_bench.results.paired_test import ALPHA, Member, Pair, SignFlips, adjusted_p, step_down
 from saliency_bench.results.trainings import has_few
@@ -47,6 +47,7 @@ class Contrast(StrictModel):
         effective: clusters of equal size that would say as much; None: all of `clusters`.
         low, high: 95 % interval, not corrected for several; None with fewer than 10 clusters.
         p: adjusted; None where there are too few samples to tell, and for aggregates.
+        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
     metric: Text
@@ -59,6 +60,7 @@ class Contrast(StrictModel):
     high: float | None
     p: Annotated[float, Field(gt=0, le=1)] | None
     effective: Annotated[float, Field(ge=0)] | None = None
+    rare: bool = False
 
     @property
     def small(self) -> bool:
@@ -301,7 +303,7 @@ def _tested(
 
 def _differences(matched: Matched, width: int) -> dict[Pair, Estimate]:
     """Return {pair: its mean difference with interval} for every two of `width` explainers."""
-    estimates = {pair: difference(matched, *pair) for pair in combinations(range(width), 2)}
+    estimates = {pair: paired_difference(matched, *pair) for pair in combinations(range(width), 2)}
     matched.forget()
     return estimates
 
@@ -321,6 +323,7 @@ def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float
         low=low,
         high=high,
         p=p,
+        rare=estimate.rare,
     )
 
 

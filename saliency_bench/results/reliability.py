@@ -13,6 +13,7 @@ from saliency_bench.results.cell import CellKey, Count, StrictModel, explainer_n
 
 LOW = 0.8  # an explainer with a lower reliability is marked
 GOAL = 0.9  # reliability that the stated number of draws would reach
+KNOWN = 0.5  # below this reliability, chance decides the number of draws that it would ask for
 MOST = 1e9  # largest number of draws that is stated
 FILE = "reliability.parquet"
 
@@ -37,11 +38,11 @@ class Reliability(StrictModel):
 
     @property
     def wanted(self) -> int | None:
-        """Return how many draws would reach `GOAL`; None if it is reached already or no number can be stated.
+        """Return how many draws would reach `GOAL`; None if it is reached already or the reliability is below `KNOWN`.
 
         By the formula of Spearman and Brown, k times the draws have the reliability k R / (1 + (k - 1) R).
         """
-        if self.median >= GOAL or self.median == 0:
+        if not KNOWN <= self.median < GOAL:
             return None
         draws = self.draws * GOAL * (1 - self.median) / (self.median * (1 - GOAL))
         return ceil(round(draws, 6)) if draws < MOST else None
@@ -51,8 +52,10 @@ class Reliability(StrictModel):
         if not self.is_low:
             return text
         wanted = self.wanted
-        more = f"about {rounded(wanted):,} draws instead of {self.draws:,} would reach {GOAL}" if wanted else ""
-        return f"{text} (below {LOW}{'; ' if more else ''}{more})"
+        more = f"about {rounded(wanted):,} draws instead of {self.draws:,} would reach {GOAL}" if wanted else (
+            f"{self.draws:,} draws are too few to tell how many would reach {GOAL}"
+        )  # fmt: skip
+        return f"{text} (below {LOW}; {more})"
 
 
 def rounded(count: int) -> int:

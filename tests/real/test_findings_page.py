@@ -53,7 +53,9 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
         result = sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre", "random", "gradcam"], limit=12,
                         metrics=["saliency_miou", "saliency_energy"], out=tmp_path / name, device="cpu",
                         progress=False)  # fmt: skip
-    page = script.page(tmp_path, 12, 4)
+    data = script.stored(tmp_path, 12, 4, tmp_path / "numbers.parquet")
+    page = findings.rendered(data)
+    assert data.runs["lite0-pets"].cells == result.cells  # statistics of the run, made anew of its scores
     cells = {(cell.explainer, cell.metric): cell for cell in result.cells}
     for cell in result.cells:
         assert f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]" in page
@@ -64,6 +66,12 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
     assert "- miou, energy: none on any set" in page  # too few to rank
     assert "- miou: Spearman 1.00 over 3 explainers." in page
     assert "--images 12 --sampled 4" in page
+
+
+def test_the_published_page_has_the_numbers_of_its_data_file():
+    """Test that intervals, ranks and sentences are those of today's statistics; render the page with --page if not."""
+    page = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
+    assert findings.rendered(script.load()) == page
 
 
 def test_ahead_of_every_baseline_are_those_that_beat_each_whatever_their_ranks():

@@ -61,6 +61,7 @@ CONTENT = {
     }],
     "rounds": [{"limit": limit, "images": limit, "clusters": limit, "lineup": {METRIC: names}, "dropped": {METRIC: []}}
                for limit, names in ((16, ["gradcam", "lime", "random"]), (24, ["gradcam", "lime"]))],
+    "reliability": {"gradcam": {"median": 0.5, "n": 9, "draws": 100}, "lime": {"median": 0.9, "n": 9, "draws": 5}},
     "survive_random_weights": [], "passes": {"spent": 100, "all": 1000},
     "checks": {"gradcam": {"verdict": "depends", "similarity": 0.1, "low": 0.0, "high": 0.2, "n": 16,
                            "class_sensitivity": -0.4}},
@@ -103,6 +104,7 @@ def test_the_page_holds_recommendation_evidence_and_settings():
     for text in (
         "For pointing at the object: gradcam (one pass an image).",
         "2 others are behind the best by at least 0.12",
+        "Reliability of the maps of gradcam: 0.50 (below 0.8; about 900 draws instead of 100 would reach 0.9).",
         "0.900", "[0.850, 0.950]", "the best leads by +0.500", "explainer = sb.load_explainer(&#34;gradcam&#34;)",
         "GradCAM(model=model)", "this network has none", "saliency-bench choose --dataset d",
         "10 % of the 1,000", "90.0", "&lt;b&gt;net&lt;/b&gt;", "label = 3",
@@ -113,6 +115,7 @@ def test_the_page_holds_recommendation_evidence_and_settings():
     # As long as it was asked: random for 16 of 24 images, lime for all.
     assert 'class="name">random</span><span><span class="bar" style="width: 66.67%">' in page
     assert 'class="name">lime</span><span><span class="bar" style="width: 100.0%">' in page
+    assert "Reliability of the maps of lime" not in page  # it is not recommended
     assert "<b>net" not in page
     assert "<script" not in page
 

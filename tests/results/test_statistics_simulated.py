@@ -31,21 +31,45 @@ def test_means_of_bounded_scores_are_covered(simulation, law, design):
     assert min(covered) >= at_least(0.93, 200)
 
 
-@pytest.mark.parametrize(("name", "share"), [("mean .75, spread .02", 0.02), ("mean .5, spread .02", 0.03)])
-@pytest.mark.parametrize("n", [20, 50])
-def test_rare_failures_among_narrow_scores_are_covered(simulation, name, share, n):
-    """Test the coverage of intervals that, without the wider bounds, contain the mean in 34 to 77 % of the runs."""
-    quantiles = simulation.with_failures(simulation.NARROW[name], share)
-    before, after, _ = simulation.rare_scores(quantiles, "single samples", n, 300)
-    assert before < 0.9 < 0.97 < after
-    assert simulation.met_by_mistake(quantiles, n, 20, 300)[1] <= 1 - at_least(0.95, 300)
+@pytest.mark.parametrize(
+    ("name", "share", "n"),
+    [
+        ("mean .75, spread .02", 0.02, 20),
+        ("mean .75, spread .02", 0.02, 50),
+        ("mean .7, spread .1", 0.08, 20),
+        ("mean .8, spread .09", 0.05, 30),
+    ],
+)
+def test_rare_failures_among_scores_are_covered(simulation, name, share, n):
+    """Without the wider bounds, the intervals contain the mean in 42 to 87 % of the runs."""
+    law = simulation.at_grid(simulation.NARROW[name])
+    before, after = simulation.covered_with_failures(law, share, n, 300)
+    assert before < 0.9
+    assert after > at_least(0.9, 300)
+    assert simulation.met_by_mistake(law, share, n, 1, 300)[1] <= 1 - at_least(0.975, 300)
 
 
-@pytest.mark.parametrize("design", ["single samples", "clusters of 6, ICC .3"])
-def test_ordinary_scores_keep_their_intervals(simulation, design):
-    laws = [*simulation.ORDINARY.values(), *(simulation.LAWS[law] for law in ("0/1, share .05", "IoU (beta .7, 1.3)"))]
-    widths = [simulation.rare_scores(law, design, n, 60)[2] for law in laws for n in (20, 50)]
-    assert max(widths) <= 1.1
+def test_failures_of_whole_clusters_and_of_one_of_two_explainers_are_covered(simulation):
+    law = simulation.at_grid(simulation.NARROW["mean .7, spread .1"])
+    before, after = simulation.covered_with_failures(law, 0.05, 20, 200, size=6, whole=True)
+    assert before < 0.85
+    assert after > at_least(0.9, 200)
+    before, after = simulation.covered_differences(0.02, 0.05, 20, 200, both=False)
+    assert before < 0.75
+    assert after > at_least(0.9, 200)
+
+
+def test_few_pairs_with_rare_failures_are_called_alike(simulation):
+    """By Student's interval alone, 7.7 % at 50 samples and 6.2 % at 200."""
+    assert max(simulation.called_alike(n, 200, 0.005, share=0.05) for n in (50, 80, 200)) <= 1 - at_least(0.975, 200)
+    assert simulation.called_alike(200, 50, 0.05) > 0.9
+
+
+def test_ordinary_scores_keep_their_intervals(simulation):
+    names = ("0/1, share .05", "IoU (beta .7, 1.3)")
+    for law in (*simulation.ORDINARY.values(), *(simulation.LAWS[name] for name in names)):
+        assert simulation.widths(law, 20, 100)[0] <= 1.13
+        assert simulation.widths(law, 50, 40)[0] <= 1.05
 
 
 def test_clusters_of_uneven_size_do_not_count_in_full(simulation):

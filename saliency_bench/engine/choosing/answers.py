@@ -10,7 +10,7 @@ from saliency_bench.bound_metric import as_metric
 from saliency_bench.engine.choosing.questions import Question
 from saliency_bench.engine.choosing.rounds import HOPE, Contest, Scores, ranking
 from saliency_bench.results.clusters import Matched
-from saliency_bench.results.intervals import Estimate, difference, interval
+from saliency_bench.results.intervals import Estimate, interval, paired_difference
 
 METHOD, BASELINE, OPEN, NOTHING = "method", "baseline", "open", "nothing"
 
@@ -118,7 +118,8 @@ def _later(contest: Contest, winner: str, later: Scores) -> dict[str, dict[str, 
         mean = interval(np.where(finite, sign * values, np.nan), codes, later.ranges[metric])
         results[name] = _numbers(mean)
         if name != winner and (winner, metric) in later.values:
-            ahead = difference(Matched([later.values[winner, metric], values], codes), 0, 1)
+            matched = Matched([later.values[winner, metric], values], codes, later.ranges[metric])
+            ahead = paired_difference(matched, 0, 1)
             results[name]["winner_ahead"] = _numbers(ahead)
     return results
 

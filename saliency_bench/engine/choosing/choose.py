@@ -259,9 +259,12 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         "checks": dict(sorted(laboratory.checks.items())),
         "passes": _passes(field, narrowing, later, context.data.count, metrics),
     }
+    run = read_run(folder / RUN)
+    names = {cell.explainer_id: cell.explainer_text for cell in run.cells}
+    content["reliability"] = {names[key]: about.model_dump() for key, about in run.reliability.items() if key in names}
     write_json(folder / CHOICE, content)
     choice = Choice(folder, read_json(folder / CHOICE))
-    write_text(folder / PAGE, page_text(choice.content, read_run(folder / RUN)))
+    write_text(folder / PAGE, page_text(choice.content, run))
     return choice
 
 

@@ -34,7 +34,10 @@ from saliency_bench.engine.suites.costs import (
 from saliency_bench.engine.suites.jobs import Choice, Job
 from saliency_bench.engine.suites.own_work import OwnWork, seconds_of
 from saliency_bench.errors import UserError
+from saliency_bench.results.cell import explainer_names, read_cells
+from saliency_bench.results.reliability import read_reliability
 from saliency_bench.results.run_folder import read_summary
+from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 
 WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as, to compare runs that are not timed
@@ -334,7 +337,21 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
             lines[0] += f", without the {len(steps) - len(known)} runs whose network is not on this machine"
     if uncounted := sum(step.images is None for step in steps):
         lines.append(f"{uncounted} runs are not counted: their dataset is missing")
-    return lines + [f"missing: {text}" for text in missing_of(steps)]
+    return lines + [f"missing: {text}" for text in missing_of(steps)] + _unreliable(steps)
+
+
+def _unreliable(steps: Sequence[Step]) -> list[str]:
+    """Return a line for each finished run with maps of a low reliability: how many draws would reach a higher one."""
+    lines = []
+    for step in steps:
+        if not (path := step.job.folder / "summary.json").is_file():
+            continue
+        summary = read_json(path)
+        known = read_reliability(summary)
+        names = explainer_names(read_cells(summary["cells"])) if known else {}
+        low = ", ".join(f"{names[key]} {about}" for key, about in known.items() if about.is_low and key in names)
+        lines += [f"{step.job.folder.name}: reliability of maps {low}"] * bool(low)
+    return lines
 
 
 def _count(number: int | None) -> str:

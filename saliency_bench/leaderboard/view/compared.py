@@ -9,7 +9,7 @@ from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.overall import Scored
 from saliency_bench.leaderboard.view.rows import ShownRow
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.intervals import Estimate, difference
+from saliency_bench.results.intervals import Estimate, paired_difference
 
 SHOWN = 5  # samples of a kind
 MOST_RIVALS = 40
@@ -100,14 +100,14 @@ def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
     """Compare two rows of the same question."""
     ours = archive.sampled(first)
     paired = archive.sampled(second).over(ours.ids)
-    matched = Matched([ours.scores, paired], cluster_codes(ours.ids, ours.groups))
+    matched = Matched([ours.scores, paired], cluster_codes(ours.ids, ours.groups), first.cell.limits)
     both = np.flatnonzero(np.isfinite(ours.scores) & np.isfinite(paired))
     sign = 1 if first.cell.higher_is_better else -1
     gains = sign * (ours.scores - paired)[both]
     order = both[np.argsort(-gains, kind="stable")]
     every = max(1, -(-len(both) // MOST_DOTS))
     return Pairwise(
-        difference(matched, 0, 1),
+        paired_difference(matched, 0, 1),
         (int((gains > 0).sum()), int((gains < 0).sum()), int((gains == 0).sum())),
         np.stack([ours.scores[both][::every], paired[both][::every]], axis=1),
         (_named(ours, paired, order[:SHOWN], sign), _named(ours, paired, order[::-1][:SHOWN], -sign)),

@@ -1,0 +1,74 @@
+"""The numbers behind docs/findings.md in one file: the scores of single photographs, from which the page is rendered.
+
+Intervals, ranks and sentences are computed when the file is read, so the page always shows today's statistics.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from saliency_bench.reports.words import short
+from saliency_bench.results.cell import Interval, as_json, read_cells
+from saliency_bench.results.intervals import interval
+from saliency_bench.results.ranking import compare
+from saliency_bench.results.run_folder import RunData, read_run
+
+FILE = Path(__file__).with_name("findings.parquet")
+
+
+class Findings(NamedTuple):
+    """The runs of the page {name: run}, its section on readings of mIoU, which takes maps, and sizes in the command."""
+
+    runs: dict[str, RunData]
+    readings: str
+    images: int
+    sampled: int
+
+
+def store(path: Path, folders: Mapping[str, Path], readings: str, images: int, sampled: int) -> None:
+    """Write the scores of finished runs {name: folder}."""
+    rows = []
+    for name, folder in folders.items():
+        run = read_run(folder)
+        summary = {key: run.as_json()[key] for key in ("cells", "seed", "batch_size")}
+        dataset, model = (run.summary[key] for key in ("dataset", "model"))
+        summary["dataset"] = {"id": short(dataset["id"]), "used": dataset["used"]}
+        summary["model"] = {"id": short(model["id"]), "accuracy": model["accuracy"]}
+        scores = [run.values[cell.cell_id].tolist() for cell in run.cells]
+        rows.append(
+            {"run": name, "summary": json.dumps(summary), "ids": run.ids, "groups": run.groups, "scores": scores}
+        )
+    notes = {"readings": readings, "images": str(images), "sampled": str(sampled)}
+    groups = pa.list_(pa.string())
+    schema = pa.schema([("run", pa.string()), ("summary", pa.string()), ("ids", groups), ("groups", groups),
+                        ("scores", pa.list_(pa.list_(pa.float64())))], metadata=notes)  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, schema), path, compression="zstd", compression_level=19)
+
+
+def load(path: Path = FILE) -> Findings:
+    """Read the file and compute intervals, ranks and comparisons from its scores."""
+    table = pq.read_table(path)
+    notes = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    runs = {row["run"]: _analysed(row) for row in table.to_pylist()}
+    return Findings(runs, notes["readings"], int(notes["images"]), int(notes["sampled"]))
+
+
+def _analysed(row: dict) -> RunData:
+    """Return the run of a row of the file, with today's statistics."""
+    summary = json.loads(row["summary"])
+    cells = read_cells(summary.pop("cells"))
+    values = {cell.cell_id: np.array(scores) for cell, scores in zip(cells, row["scores"], strict=True)}
+    run = RunData(Path(row["run"]), cells, row["ids"], row["groups"], values, summary)
+    codes, seed = run.codes(), summary["seed"]
+    contrasts, standings = compare(cells, values, codes, seed)
+    analysed = []
+    for cell in cells:
+        score = Interval.from_estimate(interval(values[cell.cell_id], codes, cell.limits, seed))
+        analysed.append(cell.model_copy(update=dict(score) | standings[cell.cell_id].as_dict()))
+    return replace(run, cells=analysed, summary=summary | {"comparisons": as_json(contrasts)})
