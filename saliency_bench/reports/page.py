@@ -41,7 +41,7 @@ def report(folders: Any, out: str | Path | None = None, *, samples: bool = False
     otherwise the first run is compared with each other one, sample by sample.
 
     Args:
-        folders: what `run` wrote.
+        folders: one run or several: folders, or what `run` returned.
         out: a file or folder; by default report.html in the folder of the only run.
         samples: whether to write a page of all samples too, of one run: report-samples.html beside the page.
         data: the dataset of the run, as `load_dataset` takes it, for the images on the page of all samples; None: the
