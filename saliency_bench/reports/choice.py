@@ -16,6 +16,7 @@ from saliency_bench.reports.words import (
 )
 from saliency_bench.results.cell import RARE
 from saliency_bench.results.run_folder import RunData
+from saliency_bench.utils.messages import counted
 
 SHOWN = 0.005  # a lead below it is not worth a number
 MINUTES = 120  # more are given as hours
@@ -75,16 +76,16 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
     if outcomes == {"baseline"}:
         best = listed(list(dict.fromkeys(_label(answer["left"][0]) for answer in answers)))
         verdict = (
-            f"{best} {'beat' if ' and ' in best else 'beats'} every method tried"
+            f"{_verb(best, 'beat')} every method tried"
             if all(_beats_all(answer, content) for answer in answers)
             else f"no method is shown to beat {best}"
         )
         return f"For {about} nothing is recommended: {verdict}, so these images cannot tell which method to use."
     there = content["dataset"]["images"]
-    seen = f"For {about} nothing can be said from {count(max(answer['images'] for answer in answers))} images"
+    seen = f"For {about} nothing can be said from {counted(max(answer['images'] for answer in answers), 'image')}"
     needed = [answer["images_at_least"] for answer in answers]
     known = [images for images in needed if images and there < images <= MOST_IMAGES]
-    return f"{seen}: a dataset of at least about {_rounded(min(known), there)} is needed." if known else f"{seen}."
+    return f"{seen}: a dataset of at least about {_rounded(min(known), there)} images is needed." if known else f"{seen}."
 
 
 def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
@@ -109,7 +110,7 @@ def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[
     if outcome == "open":
         leader = methods[0]
         return (
-            f"{by}: {leader} led on the {count(answer['images'])} images that decided, but is not shown to beat "
+            f"{by}: {leader} led on the {counted(answer['images'], 'image')} that decided, but is not shown to beat "
             f"{_unbeaten(answer, leader)}{_later(answer, leader, content)}."
         )
     name = question["recommended"] if question["recommended"] in methods else methods[0]
@@ -123,19 +124,19 @@ def _baseline_leads(answer: dict[str, Any], content: dict[str, Any]) -> str:
     """Return what a metric says whose best candidate is a baseline."""
     leader = answer["left"][0]
     if _beats_all(answer, content):
-        return f"{_label(leader)} beats every method tried, though it ignores the network"
+        return f"{_verb(_label(leader), 'beat')} every method tried, although baselines ignore the network"
     if any(leader not in answer["not_shown_to_beat"][name] for name in _methods(answer)):
         return f"{_label(leader)} led, and no method is shown to beat every baseline"
-    return f"no method is shown to beat {_label(leader)}, which ignores the network"
+    return f"no method is shown to beat {_label(leader)}, a baseline that ignores the network"
 
 
 def _beats_all(answer: dict[str, Any], content: dict[str, Any]) -> bool:
-    """Return whether every method is beaten in the race, or clearly behind the leading baseline on later images."""
+    """Return whether each method is beaten in the race, or clearly behind the leading baseline on later images."""
     candidates = {name for item in content["rounds"] for name in item["lineup"].get(answer["metric"], [])}
-    beaten = {dropped["name"] for dropped in answer["dropped"]}
-    leads = {name: (result.get("winner_ahead") or {}).get("low") for name, result in answer["later"].items()}
-    behind = {name for name, low in leads.items() if low is not None and low > 0}
     methods = candidates - _baselines(content) - set(content["twins"])
+    beaten = {dropped["name"] for dropped in answer["dropped"]}
+    leads = {name: (answer["later"].get(name, {}).get("winner_ahead") or {}).get("low") for name in methods}
+    behind = {name for name, low in leads.items() if low is not None and low > 0}
     shown = {*methods, answer["left"][0]} & set(answer["later"])
     return bool(methods) and methods <= beaten | behind and _best_shown(answer, shown) in ("", answer["left"][0])
 
@@ -149,12 +150,11 @@ def _later(answer: dict[str, Any], name: str, content: dict[str, Any]) -> str:
     ends = "" if result["low"] is None else f" [{number(result['low'])}, {number(result['high'])}]"
     ends += f" ({RARE})" * result["rare"]
     lower = "" if answer["higher_is_better"] else ", lower is better"
-    beside = [other for other in ("random", "centre") if other in later]
-    beside += [other for other in answer["not_shown_to_beat"].get(name, []) if other in later]
+    usual = ["random", "centre", *answer["not_shown_to_beat"].get(name, [])]
     best = (_best_shown(answer, set(later) - without) for without in (set(), _baselines(content)))
-    others = dict.fromkeys(other for other in (*best, *beside) if other and other != name)
-    listed_others = "".join(f"; {other} {number(later[other]['value'])}" for other in others)
-    return f" ({number(result['value'])}{ends} on {count(result['n'])} images that did not decide{lower}{listed_others})"
+    others = dict.fromkeys(other for other in (*best, *usual) if other in later and other != name)
+    beside = "".join(f"; {other} {number(later[other]['value'])}" for other in others)
+    return f" ({number(result['value'])}{ends} on {counted(result['n'], 'image')} that did not decide{lower}{beside})"
 
 
 def _best_shown(answer: dict[str, Any], names: set[str]) -> str:
@@ -178,7 +178,7 @@ def _behind(answer: dict[str, Any]) -> str:
 def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
     """Return what would tell the candidates left apart, if differences stay as they are; "" if nothing is open."""
     there, apart = content["dataset"]["images"], answer["apart"]
-    if len(apart) < 2:
+    if len(apart) < 2 or (answer["outcome"] == "baseline" and _beats_all(answer, content)):
         return ""
     if answer["ended"] == ALIKE:
         return f"{apart[0]} leads none of the others left by more than {content['margin']:g}"
@@ -250,6 +250,11 @@ def _methods(answer: dict[str, Any]) -> list[str]:
 def _unbeaten(answer: dict[str, Any], name: str) -> str:
     """Return the baselines that a method is not shown to beat."""
     return listed([_label(baseline) for baseline in answer["not_shown_to_beat"][name]])
+
+
+def _verb(subject: str, verb: str) -> str:
+    """Return a subject, one or several, with its verb."""
+    return f"{subject} {verb}" if " and " in subject or subject.endswith("maps") else f"{subject} {verb}s"
 
 
 def _label(baseline: str) -> str:
