@@ -150,7 +150,7 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     """Load and check all submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
 
     An invalid submission is left out and named, on standard error and in `refused`. What was checked once is kept in
-    the cache folder.
+    the cache folder, and in the index of the board (`leaderboard/index.py`), which is used while it fits the files.
 
     Args:
         location: a folder, or "NAMESPACE/results".
@@ -161,15 +161,32 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     Raises:
         UserError: The folder or repository holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
     """
+    from saliency_bench.leaderboard.index import load_indexed  # which imports this file
+
     source = source_at(location, revision)
     root, folders = source.folders()
     if not folders and not source.may_be_board():
         raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
     owners, problems = source.known()
+    listed = [item if isinstance(item, KnownDataset) else known_dataset(item) for item in known]
+    board = load_indexed(source, root, folders, owners, problems) if not listed else None
+    if board is None:
+        board = read_board(root, folders, owners.adding(listed), problems)
+    for refused in board.refused:
+        complain(f"left out: {refused.line}")
+    return board
+
+
+def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]) -> Board:
+    """Return the board of submissions, each of which is read, checked and ranked.
+
+    Args:
+        root: of the results.
+        folders: of the submissions within it.
+        owners: what the owner of the board vouches for.
+        problems: a line for each invalid file of the owner.
+    """
     board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])
-    owners = owners.adding(
-        dataset if isinstance(dataset, KnownDataset) else known_dataset(dataset) for dataset in known
-    )
     groups = _groups(folders)
     reading = _read_ahead(root, list(chain.from_iterable(groups)), owners)
     # Most of a rank is arithmetic of numpy, during which other threads go on: the next group is read meanwhile.
@@ -186,8 +203,6 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
                                      row.folder))  # fmt: skip
     forget_oldest()
-    for refused in board.refused:
-        complain(f"left out: {refused.line}")
     return board
 
 
