@@ -5,9 +5,9 @@ all that rows follow from: the files of each submission in full, what the owner 
 package. The key is computed from the files that are there before any row is used, so the index of a board that has
 changed since, or of another version of the package, is not used, and the submissions are read.
 
-Rows are used only if their scores are those in `result.json` and their statuses those in `status/`. What is left to the
-index, such as ranks, is as trustworthy as `status/` itself: only the owner can write either, a pull request that touches
-one of them is refused, and the index of a pull request is never read.
+Rows are used only if their scores are those in `result.json` and their statuses those in `status/`. What is left to
+the index, such as ranks, is as trustworthy as `status/` itself: only the owner can write either, a pull request that
+touches one of them is refused, and the index of a pull request is never read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -138,7 +138,9 @@ def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> b
     return bool(same(shown, expected).all())
 
 
-def load_indexed(source: Source, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]) -> Board | None:
+def load_indexed(
+    source: Source, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]
+) -> Board | None:
     """Return the board of a source from its index; None if that cannot be used.
 
     Of a repository the index of the main branch is read, because nobody but the owner writes there.

@@ -34,8 +34,8 @@ def check_publishable(name: str) -> None:
     if OWN_FILE.search(name):
         raise UserError(
             f"{name} is a function of a file, and a published metric is a folder with NAME.py, score.py, README.md and "
-            "requirements.txt; write one with `saliency-bench new metric` in a checkout, or in a package of your own as "
-            "examples/plugin there does, and give its NAME"
+            "requirements.txt; write one with `saliency-bench new metric` in a checkout, or in a package of your own, "
+            "as examples/plugin there does, and give its NAME"
         )
     if name in (known := registry.files("metrics")):
         folder = known[name].parent

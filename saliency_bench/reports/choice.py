@@ -85,7 +85,9 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
     seen = f"For {about} nothing can be said from {counted(max(answer['images'] for answer in answers), 'image')}"
     needed = [answer["images_at_least"] for answer in answers]
     known = [images for images in needed if images and there < images <= MOST_IMAGES]
-    return f"{seen}: a dataset of at least about {_rounded(min(known), there)} images is needed." if known else f"{seen}."
+    return (
+        f"{seen}: a dataset of at least about {_rounded(min(known), there)} images is needed." if known else f"{seen}."
+    )
 
 
 def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
@@ -193,9 +195,7 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
         return f"about {rounded(needed)} of the {count(there)} images would {tell}: give it more time (--within)"
     if needed <= there:
         return f"more than {count(there)} images are needed to {tell}"
-    return (
-        f"about {_rounded(needed, there)} images{_between(answer)} are needed to {tell}; there are {count(there)}"
-    )
+    return f"about {_rounded(needed, there)} images{_between(answer)} are needed to {tell}; there are {count(there)}"
 
 
 def _between(answer: dict[str, Any]) -> str:

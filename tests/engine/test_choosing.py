@@ -235,7 +235,9 @@ def test_each_sentence_follows_from_the_tables(seed):
             assert f"({mine['value']:.3f}" in line
             assert f" on {mine['n']} image{'s' * (mine['n'] > 1)} that did not decide" in line
             best = better(later, key=lambda other: later[other]["value"])
-            assert best == name or later[best]["value"] == mine["value"] or f"; {best} {later[best]['value']:.3f}" in line
+            assert (
+                best == name or later[best]["value"] == mine["value"] or f"; {best} {later[best]['value']:.3f}" in line
+            )
         for other, value in re.findall(r"; (\w+) (\d\.\d{3})", line):
             assert f"{later[other]['value']:.3f}" == value
         if " led on " in line:
@@ -249,7 +251,9 @@ def test_each_sentence_follows_from_the_tables(seed):
         if "beats every method tried" in line:
             for method in laboratory.means.keys() - narrowing.baselines:
                 assert method in contest.race.dropped or later[method]["winner_ahead"]["low"] > 0
-                assert method not in later or better(later[method]["value"], later[name]["value"]) == later[name]["value"]
+                assert (
+                    method not in later or better(later[method]["value"], later[name]["value"]) == later[name]["value"]
+                )
         # No advice that cannot help.
         for text in advice:
             used = contest.images >= narrowing.images
@@ -291,7 +295,9 @@ def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
     least, needed, most = (answer[f"images_{end}"] for end in ("at_least", "needed", "at_most"))
     assert 48 < least < needed
     assert most is None or needed < most
-    assert lines[0].endswith(f"nothing can be said from 24 images: a dataset of at least about {rounded(least)} images is needed.")
+    assert lines[0].endswith(
+        f"nothing can be said from 24 images: a dataset of at least about {rounded(least)} images is needed."
+    )
     assert "method led on the 24 images that decided, but is not shown to beat the centre spot." in lines[1]
     assert f"about {rounded(needed)} images (from {rounded(least)} to " in lines[2]
     assert [rounded(images) for images in (7, 48, 1_234, 98_765)] == ["7", "48", "1,200", "99,000"]
@@ -301,15 +307,20 @@ def test_without_a_recommendation_there_is_no_explainer(tmp_path):
     content = content_of(*narrowed({"method": 0.2, "centre": 0.9}, ["centre"]))
     with pytest.raises(UserError, match="nothing is recommended: the centre spot beats every method tried"):
         Choice(tmp_path, content).explainer()
-    with pytest.raises(UserError, match="unknown question 'alignement'.*alignment"):
+    with pytest.raises(UserError, match=r"unknown question 'alignement'.*alignment"):
         Choice(tmp_path, content).explainer("alignement")
 
 
 def test_metrics_that_disagree_recommend_nothing_together():
     answers = [
         {"metric": "one", "outcome": "method", "left": ["a"], "beat_baselines": ["a"], "not_shown_to_beat": {"a": []}},
-        {"metric": "two", "outcome": "method", "left": ["b"], "beat_baselines": ["b", "a"],
-         "not_shown_to_beat": {"b": []}},
+        {
+            "metric": "two",
+            "outcome": "method",
+            "left": ["b"],
+            "beat_baselines": ["b", "a"],
+            "not_shown_to_beat": {"b": []},
+        },
     ]
     question = QUESTIONS["faithfulness"]
     assert question_answer(question, answers, [question])["recommended"] is None

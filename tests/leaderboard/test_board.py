@@ -525,7 +525,11 @@ def indexed(tmp_path):
     good = draw.normal(0.7, 0.1, 60).clip(0, 1)
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": good, "random": BAD, "gradient": GOOD * 0.8}))
-    write(tmp_path, {"gradcam": good - 0.1, "mine@1": [np.nan, *GOOD[1:]], "gradcam saliency_pointing_game": np.ones(60)}, "bob")
+    write(
+        tmp_path,
+        {"gradcam": good - 0.1, "mine@1": [np.nan, *GOOD[1:]], "gradcam saliency_pointing_game": np.ones(60)},
+        "bob",
+    )
     vouch(tmp_path, write(tmp_path, {"mine@2": BAD}, "cy"), by="maps", suspicions={"mine": ["nearly the masks"]})
     damaged = write(tmp_path, {"rise": GOOD}, "eve")
     (damaged / "records.parquet").unlink()

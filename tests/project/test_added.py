@@ -102,7 +102,9 @@ def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch,
     assert {"README.md", "app.py", "requirements.txt", "score.py", "top_quarter.py"} <= files.keys()
     assert b"## Citation" not in files["README.md"]  # it names no paper
     script = ast.parse(files["app.py"].decode()).body
-    named = [line for line in script if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) in ("MODULE", "NAME")]
+    named = [
+        line for line in script if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) in ("MODULE", "NAME")
+    ]
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
     scope = {"HERE": tmp_path, "re": re}
