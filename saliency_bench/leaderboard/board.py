@@ -34,20 +34,18 @@ from saliency_bench.leaderboard.known import (
     SCORED,
     STATUSES,
     Known,
-    KnownDataset,
     Recomputed,
     Trust,
-    known_dataset,
 )
 from saliency_bench.leaderboard.row import Row
-from saliency_bench.leaderboard.schema import RESULT, Result
-from saliency_bench.leaderboard.source import read_folder, source_at
+from saliency_bench.leaderboard.schema import Result
+from saliency_bench.leaderboard.source import read_folder
 from saliency_bench.leaderboard.standing import Candidate, Place, hidden_places, question_of
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.identity import CellIds
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.messages import complain, counted
+from saliency_bench.utils.messages import counted
 from saliency_bench.utils.processors import cores
 
 if TYPE_CHECKING:
@@ -144,37 +142,6 @@ def _shown(row: dict) -> str:
         return "-"
     interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
     return f"{row['value']:.3f}{interval}"
-
-
-def load_results(location: str | Path, revision: str | None = None, *, known: Iterable[object] = ()) -> Board:
-    """Load and check all submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
-
-    An invalid submission is left out and named, on standard error and in `refused`. What was checked once is kept in
-    the cache folder, and in the index of the board (`leaderboard/index.py`), which is used while it fits the files.
-
-    Args:
-        location: a folder, or "NAMESPACE/results".
-        revision: a branch, commit or pull request ("refs/pr/1") of the repository.
-        known: datasets whose samples you know, as `load_dataset` takes them (split test) or as `KnownDataset`, besides
-            those that the owner of the board has listed. A submission with other samples of these is refused.
-
-    Raises:
-        UserError: The folder or repository holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
-    """
-    from saliency_bench.leaderboard.index import load_indexed  # which imports this file
-
-    source = source_at(location, revision)
-    root, folders = source.folders()
-    if not folders and not source.may_be_board():
-        raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
-    owners, problems = source.known()
-    listed = [item if isinstance(item, KnownDataset) else known_dataset(item) for item in known]
-    board = load_indexed(source, root, folders, owners, problems) if not listed else None
-    if board is None:
-        board = read_board(root, folders, owners.adding(listed), problems)
-    for refused in board.refused:
-        complain(f"left out: {refused.line}")
-    return board
 
 
 def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]) -> Board:

@@ -17,7 +17,7 @@ from submissions import DIGEST, IDS, know, submission, vouch, write
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import board as board_module
-from saliency_bench.leaderboard import cache, checks, index, schema
+from saliency_bench.leaderboard import cache, checks, index, opening, schema
 from saliency_bench.leaderboard.hub_table import NO_RESULT, table_of
 from saliency_bench.leaderboard.known import KnownModel, write_known
 from saliency_bench.leaderboard.recorded import recorded
@@ -545,7 +545,7 @@ def pages_of(folder):
 
 def test_a_board_opens_alike_with_and_without_its_index(indexed, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(board_module, "read_board", None)
+        patch.setattr(opening, "read_board", None)
         fast, pages = sb.load_results(indexed), pages_of(indexed)
     (indexed / index.INDEX).unlink()
     slow = sb.load_results(indexed)
@@ -596,7 +596,7 @@ def test_an_index_that_does_not_fit_the_files_is_not_used(indexed, change):
 
 def test_the_index_of_another_version_is_not_used(indexed, monkeypatch):
     reads = []
-    monkeypatch.setattr(board_module, "read_board", lambda *given: reads.append(given))
+    monkeypatch.setattr(opening, "read_board", lambda *given: reads.append(given))
     monkeypatch.setattr(index, "code_hash", lambda: "another")
     with pytest.raises(AttributeError):
         sb.load_results(indexed)
