@@ -23,7 +23,16 @@ from saliency_bench.analysis.differences import same
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.board import Board, Contradiction, Refused, read_board
 from saliency_bench.leaderboard.cache import code_hash
-from saliency_bench.leaderboard.known import CHECKED, CLAIMED, HIDDEN, Known, content_of
+from saliency_bench.leaderboard.known import (
+    CHECKED,
+    CLAIMED,
+    HIDDEN,
+    Known,
+    KnownDataset,
+    KnownModel,
+    Status,
+    content_of,
+)
 from saliency_bench.leaderboard.row import Row
 from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import Source
@@ -36,7 +45,8 @@ INDEX = "board/rows.index"
 LARGEST = 2**28  # bytes
 KEPT = [field.name for field in fields(Row) if field.name != "result"]  # `result` is read from the submission
 _HINTS = get_type_hints(Row)
-IndexedRow: Any = create_model("IndexedRow", __base__=StrictModel, **{name: (_HINTS[name], ...) for name in KEPT})
+_FIELDS: dict[str, Any] = {name: (_HINTS[name], ...) for name in KEPT}
+IndexedRow: Any = create_model("IndexedRow", __base__=StrictModel, **_FIELDS)
 
 
 class Index(StrictModel):
@@ -76,7 +86,9 @@ def key_of(contents: Mapping[str, str], owners: Known, problems: Sequence[str]) 
         owners: what the owner vouches for.
         problems: of the owner's files.
     """
-    items = (*owners.datasets.values(), *owners.models.values(), *owners.statuses.values())
+    items: list[KnownDataset | KnownModel | Status] = [
+        *owners.datasets.values(), *owners.models.values(), *owners.statuses.values()
+    ]  # fmt: skip
     vouched = sorted((item.name, item.model_dump_json()) for item in items)
     return hash_of(code_hash(), sorted(contents.items()), vouched, list(problems))
 

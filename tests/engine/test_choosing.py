@@ -307,8 +307,8 @@ def test_without_a_recommendation_there_is_no_explainer(tmp_path):
     content = content_of(*narrowed({"method": 0.2, "centre": 0.9}, ["centre"]))
     with pytest.raises(UserError, match="nothing is recommended: the centre spot beats every method tried"):
         Choice(tmp_path, content).explainer()
-    with pytest.raises(UserError, match=r"unknown question 'alignement'.*alignment"):
-        Choice(tmp_path, content).explainer("alignement")
+    with pytest.raises(UserError, match=r"unknown question 'alignmentt'.*alignment"):
+        Choice(tmp_path, content).explainer("alignmentt")
 
 
 def test_metrics_that_disagree_recommend_nothing_together():
