@@ -187,9 +187,12 @@ def test_a_pull_request_that_is_not_based_on_main_is_refused(board):
 
 
 @pytest.mark.slow
-def test_merging_by_the_command(board, capsys):
+def test_merging_by_the_command(board, capsys, monkeypatch):
     number = propose(board, files(submission(SCORES, "visitor")))
     assert main(["review", BOARD, str(number), "--merge"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("saliency_bench.leaderboard.opening.read_board", None)  # the index has all
+        assert sb.load_results(BOARD).rows
     assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
     table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
     assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
