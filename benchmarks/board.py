@@ -1,12 +1,13 @@
-"""How long a board takes to open: the first time, when every submission is checked and every rank computed, and again.
+"""How many seconds of processor time a board takes to open: without anything, from the cache, and from its index.
 
 example:
   python benchmarks/board.py --folder /tmp/board
+  python benchmarks/board.py --folder /tmp/board --rows 100 1000
 
-Scores are drawn at random: 14 datasets with a network each, 7 people who submit 12 explainers by 4 metrics on 100
-images are 4,704 rows. The board has run the explainers of one person on each dataset, so that all others are ranked
-beside these. Each opening is a process of its own. Its seconds are those of the clock on the wall and of the processor,
-children included; the libraries of each process take one to three of them.
+Scores are drawn at random: on each dataset, with a network of its own, 7 people submit 12 explainers by 4 metrics on
+100 images, as many datasets as the rows need. The board has run the explainers of one person on each dataset, so that
+all others are ranked beside these. Each opening is a process of its own, children included; imports are measured by
+themselves, as they take the same time for every board.
 """
 
 import argparse
@@ -19,23 +20,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from saliency_bench.leaderboard.index import INDEX
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import boards
 import submissions
 
-EXPLAINERS, SAMPLES = 12, 100
+EXPLAINERS, SAMPLES, PEOPLE = 12, 100, 7
+PER_DATASET = EXPLAINERS * len(boards.METRICS) * PEOPLE
 OPEN = "import sys, saliency_bench as sb; print(len(sb.load_results(sys.argv[1]).rows))"
+WRITE = (
+    "import sys, pathlib; from saliency_bench.leaderboard.index import write_index;"
+    "print(len(write_index(pathlib.Path(sys.argv[1])).rows))"
+)
+IMPORTS = "import saliency_bench.leaderboard.index; print(0)"
 
 
-def make(root: Path, datasets: int, people: int) -> None:
+def make(root: Path, rows: int) -> None:
+    """Write a board of at least one and about `rows` rows."""
     ids = [f"image {number:03d}" for number in range(SAMPLES)]
-    for number in range(datasets):
+    for number in range(max(1, round(rows / PER_DATASET))):
         scene = f"saliency-bench/data-{number}", f"{number:064x}", f"{number:032x}"
         boards.know(root, scene, ids)
+        people = PEOPLE if rows >= PER_DATASET else max(1, round(rows * PEOPLE / PER_DATASET))
         for person in range(people):
             submitted = [f"method-{person}-{index}@1" for index in range(EXPLAINERS)]
             names = [*boards.METHODS, "gae", "lime", "iia"] if person == 0 else submitted
-            scores = boards.scores_of(names[:EXPLAINERS], boards.METRICS, number * people + person, SAMPLES)
+            scores = boards.scores_of(names[:EXPLAINERS], boards.METRICS, number * PEOPLE + person, SAMPLES)
             # One image is as hard for everybody, and some methods are better than others.
             levels = np.random.default_rng(person).uniform(-0.2, 0.2, len(scores))
             better = {
@@ -49,11 +60,11 @@ def make(root: Path, datasets: int, people: int) -> None:
                 submissions.vouch(root, folder)
 
 
-def opened(root: Path, cache: Path) -> tuple[int, float, float]:
-    """(rows, seconds on the wall, seconds of the processor) of an opening in a new process."""
+def opened(code: str, root: Path, cache: Path) -> tuple[int, float, float]:
+    """Return (rows, seconds on the wall, seconds of the processor) of code in a new process."""
     start = time.perf_counter()
     environment = os.environ | {"SALIENCY_BENCH_CACHE": str(cache)}
-    process = subprocess.Popen([sys.executable, "-c", OPEN, root], stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen([sys.executable, "-c", code, root], stdout=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     rows = int(process.stdout.read())
     _, _, used = os.wait4(process.pid, 0)
@@ -61,18 +72,24 @@ def opened(root: Path, cache: Path) -> tuple[int, float, float]:
 
 
 def main() -> None:
+    """Print a row of seconds per board."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where the board is, or is made")
-    parser.add_argument("--datasets", type=int, default=14, metavar="N", help="default: 14")
-    parser.add_argument("--people", type=int, default=7, metavar="N", help="who submit on each; default: 7")
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where the boards are, or are made")
+    parser.add_argument("--rows", type=int, nargs="+", default=[100, 1000, 5000], metavar="N", help="of the boards")
     args = parser.parse_args()
-    root = args.folder / "results"
-    if not root.exists():
-        make(root, args.datasets, args.people)
-    cache = args.folder / f"cache-{time.time_ns()}"
-    for what in ("the first time", "again"):
-        rows, seconds, used = opened(root, cache)
-        print(f"{rows:,} rows {what}: {seconds:.1f} s, {used:.1f} s of the processor")
+    *_, imports = opened(IMPORTS, args.folder, args.folder)
+    print(f"imports: {imports:.1f} s of the processor\n\nrows   without  from the cache  from the index")
+    for size in args.rows:
+        root = args.folder / f"board-{size}"
+        if not root.exists():
+            make(root, size)
+        (root / INDEX).unlink(missing_ok=True)
+        cache, empty = (args.folder / f"{name}-{time.time_ns()}" for name in ("cache", "empty"))
+        rows, _, first = opened(OPEN, root, cache)
+        *_, again = opened(OPEN, root, cache)
+        opened(WRITE, root, cache)
+        *_, indexed = opened(OPEN, root, empty)
+        print(f"{rows:5,}  {first - imports:7.1f}  {again - imports:14.1f}  {indexed - imports:14.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -237,8 +237,8 @@ class Launch:
     def tables(self) -> Iterable:
         """Return the publication of the table that the Hub shows of the board."""
         from saliency_bench.hub.plan import Publication
-        from saliency_bench.leaderboard.board import load_results
         from saliency_bench.leaderboard.hub_table import ROWS, table_of
+        from saliency_bench.leaderboard.opening import load_results
         from saliency_bench.leaderboard.schema import LICENSE
 
         board = load_results(self.board)

@@ -36,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Show a leaderboard in the browser: of a folder of results, or of a results repository."""
-    from saliency_bench.leaderboard.board import load_results
+    from saliency_bench.leaderboard.opening import load_results
     from saliency_bench.leaderboard.view.core import read_core
     from saliency_bench.leaderboard.view.live import Live
 

@@ -126,7 +126,10 @@ def module_of(kind: str, name: str) -> str:
         between = "dashes" if kind in DASHED else "underscores"
         raise UserError(f"'{name}' is not a valid {kind} name; use lower-case letters, digits and {between}")
     if kind == "metric" and not module.startswith("saliency_"):
-        raise UserError(f"the name of a metric begins with saliency_; use saliency_{module}")
+        raise UserError(
+            f"the name of a metric of this checkout begins with saliency_; use saliency_{module} (in a package of your "
+            "own, as examples/plugin, it may have any name)"
+        )
     return module
 
 

@@ -1,4 +1,4 @@
-"""Count the images it takes to tell two explainers apart.
+"""Say how many images show a difference between two explainers.
 
 example:
   saliency-bench power --run runs/first --difference 0.02
@@ -43,7 +43,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Print what is needed."""
+    """Say how many images show a difference between two explainers."""
     from saliency_bench.analysis import power
     from saliency_bench.results.run_folder import read_run
 
@@ -63,6 +63,9 @@ def main(args: Namespace) -> None:
         content["curves"] = [{"of": _name(item), "points": points} for item, points in curves.items()]
         print(json.dumps(content, indent=2))
         return
+    for items in _by_metric(needed):
+        print(_answer(items[0], len(items), args.power))
+    print()
     for title, rows in _tables(needed):
         print(title)
         _shared.show_rows(rows)
@@ -72,6 +75,22 @@ def main(args: Namespace) -> None:
         print(f"chance to find {item.difference:g} by clusters, {_name(item)}: {chances or 'too many are needed'}")
     if args.out:
         print(f"curve: {args.out}")
+
+
+def _by_metric(needed: Sequence[Any]) -> list[list[Any]]:
+    """Return the pairs of each metric, those that need most first."""
+    return [[item for item in needed if item.metric == metric] for metric in dict.fromkeys(i.metric for i in needed)]
+
+
+def _answer(item: Any, pairs: int, power: float) -> str:
+    """Return the answer in one sentence, from the pair of a metric that needs most."""
+    where = f" by {item.metric}" if item.metric else ""
+    which = "any two of these explainers" if pairs > 1 else "the two explainers"
+    difference = f"a difference of {item.difference:g} between {which}{where} with a chance of {power:.0%}"
+    if item.images is None:
+        return f"No number of images in reach shows {difference}."
+    clusters = f" ({item.clusters:,} clusters)" if item.images != item.clusters else ""
+    return f"{item.images:,} images{clusters} are enough to show {difference}."
 
 
 def _pairs(needed: Sequence[Any]) -> dict[str, int]:
@@ -97,8 +116,7 @@ def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
     """Return [(title, rows as text)] of each metric."""
     header = ["explainers", "difference now", "spread", "clusters", "images", "clusters now"]
     tables = []
-    for metric in dict.fromkeys(item.metric for item in needed):
-        items = [item for item in needed if item.metric == metric]
+    for items in _by_metric(needed):
         rows = [[
             " and ".join(item.explainers) or "assumed",
             "-" if item.observed is None else f"{item.observed:+.3f}",
@@ -108,6 +126,6 @@ def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
             f"{item.seen:,}" if item.seen else "-",
         ] for item in items[:SHOWN]]  # fmt: skip
         more = f" (the {SHOWN} of {len(items)} pairs that need most)" if len(items) > SHOWN else ""
-        tables.append((f"{metric or 'assumed spread'}: to find a difference of {items[0].difference:g}{more}",
+        tables.append((f"{items[0].metric or 'assumed spread'}: to find a difference of {items[0].difference:g}{more}",
                        [header, *rows]))  # fmt: skip
     return tables

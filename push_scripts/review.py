@@ -5,7 +5,7 @@ example:
   saliency-bench review saliency-bench/results 7 --comment
   saliency-bench review saliency-bench/results 7 --comment --merge
   saliency-bench review saliency-bench/results --comment    # all that are open
-  saliency-bench review ./board    # the submissions of a local board
+  saliency-bench review ./board    # the submissions of a local board, whose index it writes
 
 It checks out if its author is the submitter, it adds the files of submissions and nothing else, deletes and changes
 nothing, and all numbers follow from the records. The exit code is 1 if it must not be merged. Values can be invented
@@ -37,8 +37,9 @@ def main(args: Namespace) -> int:
     if args.number is not None and args.number < 1:
         raise UserError(f"{args.number} is not the number of a pull request; they count from 1")
     from saliency_bench.leaderboard.review import comment, merge, open_pulls, review
+    from saliency_bench.leaderboard.source import source_at
 
-    if Path(args.repo).expanduser().is_dir():
+    if isinstance(source_at(args.repo).location, Path):
         return _folder(args)
     numbers = open_pulls(args.repo) if args.number is None else [args.number]
     if not numbers and not args.json:

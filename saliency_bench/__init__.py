@@ -40,7 +40,7 @@ _HOMES = {
     "seed_study": "reports.seed_study",
     "template": "leaderboard.template",
     "submit": "leaderboard.submit",
-    "load_results": "leaderboard.board",
+    "load_results": "leaderboard.opening",
     "load_maps": "results.run_folder",
     "UserError": "errors",
     "Explainer": "bound_explainer",
@@ -121,7 +121,7 @@ if TYPE_CHECKING:
     from saliency_bench.engine.suites.suite import suite
     from saliency_bench.engine.training import train
     from saliency_bench.errors import UserError
-    from saliency_bench.leaderboard.board import load_results
+    from saliency_bench.leaderboard.opening import load_results
     from saliency_bench.leaderboard.submit import submit
     from saliency_bench.leaderboard.template import template
     from saliency_bench.map_sources.explanation import explain

@@ -189,6 +189,10 @@ class Race:
         margin = self.margin if margin is None else margin
         return log_wealth(self._bets[name].scaled(margin, self.span, self.largest))
 
+    def bets(self, name: str) -> int:
+        """Return on how many clusters a candidate has bet."""
+        return len(self._bets[name].losses)
+
     def needed(self, name: str, errors: float = 0.0) -> int | None:
         """Return after how many clusters like those so far a candidate would be dropped; None: it would not be.
 

@@ -34,20 +34,18 @@ from saliency_bench.leaderboard.known import (
     SCORED,
     STATUSES,
     Known,
-    KnownDataset,
     Recomputed,
     Trust,
-    known_dataset,
 )
 from saliency_bench.leaderboard.row import Row
-from saliency_bench.leaderboard.schema import RESULT, Result
-from saliency_bench.leaderboard.source import read_folder, source_at
+from saliency_bench.leaderboard.schema import Result
+from saliency_bench.leaderboard.source import read_folder
 from saliency_bench.leaderboard.standing import Candidate, Place, hidden_places, question_of
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.identity import CellIds
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.messages import complain, counted
+from saliency_bench.utils.messages import counted
 from saliency_bench.utils.processors import cores
 
 if TYPE_CHECKING:
@@ -146,30 +144,16 @@ def _shown(row: dict) -> str:
     return f"{row['value']:.3f}{interval}"
 
 
-def load_results(location: str | Path, revision: str | None = None, *, known: Iterable[object] = ()) -> Board:
-    """Load and check all submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
-
-    An invalid submission is left out and named, on standard error and in `refused`. What was checked once is kept in
-    the cache folder.
+def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]) -> Board:
+    """Return the board of submissions, each of which is read, checked and ranked.
 
     Args:
-        location: a folder, or "NAMESPACE/results".
-        revision: a branch, commit or pull request ("refs/pr/1") of the repository.
-        known: datasets whose samples you know, as `load_dataset` takes them (split test) or as `KnownDataset`, besides
-            those that the owner of the board has listed. A submission with other samples of these is refused.
-
-    Raises:
-        UserError: The folder or repository holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
+        root: of the results.
+        folders: of the submissions within it.
+        owners: what the owner of the board vouches for.
+        problems: a line for each invalid file of the owner.
     """
-    source = source_at(location, revision)
-    root, folders = source.folders()
-    if not folders and not source.may_be_board():
-        raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
-    owners, problems = source.known()
     board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])
-    owners = owners.adding(
-        dataset if isinstance(dataset, KnownDataset) else known_dataset(dataset) for dataset in known
-    )
     groups = _groups(folders)
     reading = _read_ahead(root, list(chain.from_iterable(groups)), owners)
     # Most of a rank is arithmetic of numpy, during which other threads go on: the next group is read meanwhile.
@@ -186,8 +170,6 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
                                      row.folder))  # fmt: skip
     forget_oldest()
-    for refused in board.refused:
-        complain(f"left out: {refused.line}")
     return board
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any
 from zipfile import BadZipFile
 
@@ -34,12 +34,13 @@ from saliency_bench.utils.storage import cache_folder
 
 PLACES = TypeAdapter(dict[str, Place])
 LARGEST = 2**28  # bytes of a submission that is kept
+PARSING = Lock()
 MOST_KEPT = 2**31  # bytes of all that is kept from one board to the next
 
 
 def read_cached(content: str, folder: Path) -> Checked:
     """Return the submission in a folder whose files have the hash `content`. Raise UserError as `read_checked`."""
-    path = _folder() / f"{content}-{_code()[:16]}.npz"
+    path = _folder() / f"{content}-{code_hash()[:16]}.npz"
     try:
         return unpack(path.read_bytes())
     except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile):
@@ -93,7 +94,8 @@ def pack(submission: Checked, **arrays: Any) -> bytes:
 
 def unpack(packed: bytes) -> Checked:
     """Return a submission that `pack` has packed. Raise whatever damaged bytes make the decoder raise."""
-    with np.load(BytesIO(packed), allow_pickle=False) as arrays:
+    # numpy parses the headers of arrays with `ast`, which fails now and then in several threads of Python 3.11.
+    with PARSING, np.load(BytesIO(packed), allow_pickle=False) as arrays:
         result, cells, images = (arrays[name].tobytes() for name in ("result", "cells", "images"))
         scores = arrays["scores"]
     (ids, groups), checked_cells = json.loads(images), CELLS.validate_json(cells)
@@ -109,7 +111,7 @@ def _folder() -> Path:
 
 
 @cache
-def _code() -> str:
+def code_hash() -> str:
     """Return a hash of the package's Python files, on which every check depends."""
     digest = sha256()
     roots = {registry.HERE, *(folder for kind in ("explainers", "metrics") for folder in registry.folders(kind))}
@@ -122,7 +124,7 @@ def cached_places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
     """Return `standing.places`, which follow from the files of the submissions and from who has submitted them."""
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
-    path = _folder() / f"{name}-{_code()[:16]}.json"
+    path = _folder() / f"{name}-{code_hash()[:16]}.json"
     try:
         stored = PLACES.validate_json(read_bytes(path))
         if stored.keys() == {entry.key for entry in entries}:

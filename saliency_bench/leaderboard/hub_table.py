@@ -1,4 +1,4 @@
-"""The table that the Hub itself shows of a results repository: the rows of the board, with status and official rank.
+"""Files of a results repository made of its board: the table that the Hub shows, and the index (`index.py`).
 
 Its owner's commands write it anew whenever they change the board.
 """
@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import CommitOperationAdd, HfApi
 
-from saliency_bench.leaderboard.board import Board, load_results
+from saliency_bench.leaderboard.board import Board
 from saliency_bench.leaderboard.columns import COLUMNS, features
+from saliency_bench.leaderboard.index import INDEX, index_of
+from saliency_bench.leaderboard.source import Source
 
 ROWS = "board/rows.parquet"
 NO_RESULT = "no result: this row only shows the columns"
@@ -27,8 +29,9 @@ def table_of(board: Board | None) -> bytes:
 
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
-    """Write the table of a results repository as of a commit (default: the newest), and return what the Hub answers."""
-    content = table_of(load_results(repo, commit))
+    """Write table and index of a results repository as of a commit (default: the newest); return the Hub's answer."""
+    board, index = index_of(Source(repo, commit, api))
+    files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
     return api.create_commit(
-        repo, [CommitOperationAdd(ROWS, content)], repo_type="dataset", commit_message="The board, for the viewer"
+        repo, files, repo_type="dataset", commit_message="The board, for the viewer and to open fast"
     )

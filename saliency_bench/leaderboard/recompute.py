@@ -34,6 +34,7 @@ from saliency_bench.hub.names import FORCED, could_be_on_the_hub
 from saliency_bench.leaderboard import hidden as hidden_track
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric, needs_masks
 from saliency_bench.leaderboard.hub_table import rewrite
+from saliency_bench.leaderboard.index import write_index
 from saliency_bench.leaderboard.known import (
     DATASETS,
     FOLDERS,
@@ -525,7 +526,9 @@ def vouch(
     if dry_run:
         return status, [*lines, "dry run: nothing was written"]
     if is_folder:
-        return status, [*lines, *(f"written: {write_known(root, item)}" for item in files)]
+        written = [write_known(root, item) for item in files]
+        write_index(root)
+        return status, [*lines, *(f"written: {path}" for path in written)]
     with TemporaryDirectory() as temporary, asking(location):
         paths = [write_known(Path(temporary), item) for item in files]
         commit = source.api.create_commit(

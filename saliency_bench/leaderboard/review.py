@@ -15,6 +15,7 @@ from saliency_bench.leaderboard import copies
 from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.hub_table import rewrite
+from saliency_bench.leaderboard.index import write_index
 from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.published_maps import SHARD, stated_names
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result
@@ -95,7 +96,7 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
 
 
 def review_folder(board: Path) -> list[tuple[str, list[str]]]:
-    """Check the submissions of a board in a local folder.
+    """Check the submissions of a board in a local folder, and write its index.
 
     Returns:
         [(folder of the submission, its problems)], sorted by folder.
@@ -103,20 +104,14 @@ def review_folder(board: Path) -> list[tuple[str, list[str]]]:
     Raises:
         UserError: The folder holds no submissions, or files of the board's owner are invalid.
     """
-    owners, problems = Known.read(board)
+    _, problems = Known.read(board)
     if problems:
         raise UserError(problems[0])
-    root, folders = Source(board).folders()
+    _, folders = Source(board).folders()
     if not folders:
         raise UserError(f"{board} holds no submissions; add one with `saliency-bench submit RUN --to {board}`")
-    reviewed: list[tuple[str, list[str]]] = []
-    for folder in folders:
-        try:
-            read_folder(root, folder, owners)
-            reviewed.append((folder, []))
-        except UserError as error:
-            reviewed.append((folder, [str(error)]))
-    return reviewed
+    refused = {item.folder: item.line for item in write_index(board).refused}
+    return [(folder, [refused[folder]] if folder in refused else []) for folder in folders]
 
 
 def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:

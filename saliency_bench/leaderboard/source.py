@@ -51,7 +51,8 @@ class Source:
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
         self.location, self.revision, self.api = location, revision, api or client.default_api()
         if not (location.is_dir() if isinstance(location, Path) else could_be_on_the_hub(location) and "/" in location):
-            raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
+            problem = "is not a folder" if Path(location).exists() else "does not exist"
+            raise UserError(f"{location} {problem}; give a folder of results, or NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
         """Return a folder on this machine with the files that match these patterns.

@@ -12,6 +12,7 @@ from pathlib import Path
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 
+OWN = "saliency_miou"  # a metric of the package, beside whose folder the Space is
 DECLARED = "Declared in score.py."  # the docstring of a main script
 
 
@@ -39,8 +40,9 @@ def metric_files(name: str) -> dict[str, str]:
         for path in sorted(folder.iterdir())
         if path.suffix in (".py", ".md", ".txt")
     }
-    app = folder.parent / "_app.py"  # one Space for all metrics
-    texts |= {"app.py": app.read_text(encoding="utf-8")} if app.exists() and "app.py" not in texts else {}
+    if "app.py" not in texts:  # one Space for all metrics, those of plugins too
+        app = registry.files("metrics")[OWN].parents[1] / "_app.py"
+        texts["app.py"] = app.read_text(encoding="utf-8")
     needed = _needed(known[name])
     texts |= {path.name: _relative(path.read_text(encoding="utf-8")) for path in needed}
     siblings = sorted(path.stem for path in needed if path != known[name])

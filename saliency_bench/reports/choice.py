@@ -18,6 +18,7 @@ from saliency_bench.reports.words import (
 from saliency_bench.results.cell import RARE
 from saliency_bench.results.reliability import Reliability
 from saliency_bench.results.run_folder import RunData
+from saliency_bench.utils.messages import counted
 
 SHOWN = 0.005  # a lead below it is not worth a number
 MINUTES = 120  # more are given as hours
@@ -25,19 +26,24 @@ MOST_NAMED = 6  # candidates named in a sentence
 MOST_IMAGES = 1_000_000  # that a sentence says would be needed
 PER_KIND = 2  # photographs that are best, worst and most disputed
 DOES_NOT_DEPEND = "does not depend"
+LABELS = {"centre": "the centre spot", "random": "random maps", "edges": "edge maps"}
+NO_TIME, ALIKE, ONE_LEFT = "the time was up", "those left are alike", "one is left"  # reasons that end a race
 
 
 def sentences(content: dict[str, Any]) -> list[str]:
-    """Return the answers: of each question what to take, then what each of its metrics says."""
+    """Return the answers: for each question what to use, what each metric says, and how many images are missing."""
     lines = []
     for question in content["questions"]:
-        lines += [headline(question, content), *reliability_lines(question, content),
-                  *(metric_line(answer, question, content) for answer in _answers(question, content))]  # fmt: skip
+        lines += [
+            headline(question, content),
+            *reliability_lines(question, content),
+            *question_lines(question, content),
+        ]
     named = {question["recommended"] for question in content["questions"]} - {None}
     if len(named) > 1:
-        lines.append("The questions have different answers; take the one you ask, an average would answer none.")
+        lines.append("The questions have different answers; use the one to your question, an average answers none.")
     if excluded := content["survive_random_weights"]:
-        lines.append(f"Left out, as their maps stay the same when all weights are random: {listed(excluded)}.")
+        lines.append(f"Excluded, as their maps stay the same when all weights are random: {listed(excluded)}.")
     lines += not_counted(content)
     silent = list(dict.fromkeys(question["silent"] for question in content["questions"] if question["silent"]))
     return [*lines, f"This does not say {'; nor '.join(silent)}."] if silent else lines
@@ -55,27 +61,50 @@ def not_counted(content: dict[str, Any]) -> list[str]:
 
 
 def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return what to take for a question, or why nothing can be said."""
+    """Return what to use for a question, or why nothing can be said."""
     about, answers = question["about"], _answers(question, content)
+    shown = [answer for answer in answers if answer["outcome"] == "method"]
     if name := question["recommended"]:
-        return f"For {about}: {name} ({_passes(name, content)}){_alike(question, content)}."
-    outcomes = {answer["outcome"] for answer in answers}
+        by = f", by {listed([_metric(answer, content) for answer in shown])} alone" if len(shown) < len(answers) else ""
+        return f"For {about}: {name} ({_passes(name, content)}){by}{_alike(question, content)}."
     if name := question["not_shown"]:
-        return f"For {about} nothing is recommended: {name} leads, but is not itself shown to beat every baseline."
-    if "method" in outcomes:
-        leaders = [f"{answer['left'][0]} by {_metric(answer)}" for answer in answers if answer["outcome"] == "method"]
+        return f"For {about} nothing is recommended: {name} is not beaten, but not itself shown to beat every baseline."
+    if shown:
+        leaders = [f"{_methods(answer)[0]} by {_metric(answer, content)}"
+                   for answer in answers if answer["outcome"] in ("method", "open")]  # fmt: skip
         return (
             f"For {about} the metrics disagree: {listed(leaders)}. Which one counts depends on what you want to know; "
             "an average would answer neither."
         )
+    outcomes = {answer["outcome"] for answer in answers}
+    if outcomes == {"nothing"}:
+        return f"For {about} nothing can be said: no candidate has scores."
     if outcomes == {"baseline"}:
-        best = listed(list(dict.fromkeys(answer["left"][0] for answer in answers)))
-        beats = "is shown to beat" if any(set(answer["left"]) - _baselines(content) for answer in answers) else "beats"
-        return f"For {about}: no method {beats} {best} here, so this dataset cannot tell you which to take."
-    seen = f"For {about} nothing can be said from {count(max(answer['images'] for answer in answers))} images"
+        best = listed(list(dict.fromkeys(_label(answer["left"][0]) for answer in answers)))
+        verdict = f"no method is shown to beat {best}"
+        if all(_beats_all(answer, content) for answer in answers):
+            verdict = f"{_verb(best, 'beat')} every method tried"
+        elif any(map(_leader_is_beaten, answers)):
+            verdict = "no method is shown to beat every baseline"
+        return f"For {about} nothing is recommended: {verdict}, so these images cannot tell which method to use."
+    there = content["dataset"]["images"]
+    seen = f"For {about} nothing can be said from {counted(max(answer['images'] for answer in answers), 'image')}"
     needed = [answer["images_at_least"] for answer in answers]
-    known = [images for images in needed if images and content["dataset"]["images"] < images <= MOST_IMAGES]
-    return f"{seen}: a dataset of at least about {rounded(min(known))} is needed." if known else f"{seen}."
+    known = [images for images in needed if images and there < images <= MOST_IMAGES]
+    return (
+        f"{seen}: a dataset of at least about {_rounded(min(known), there)} images is needed." if known else f"{seen}."
+    )
+
+
+def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
+    """Return the reliability, a line for each metric of a question, and how many images are missing, each number once."""
+    answers = _answers(question, content)
+    missing: dict[str, list[str]] = {}
+    for answer in answers:
+        if text := _missing(answer, content):
+            missing.setdefault(text, []).append(_metric(answer, content))
+    lines = [*reliability_lines(question, content), *(metric_line(answer, question, content) for answer in answers)]
+    return lines + [f"By {listed(metrics)}, {text}." for text, metrics in missing.items()]
 
 
 def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
@@ -86,71 +115,105 @@ def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list
 
 
 def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return what a metric says."""
-    by, outcome = f"By {_metric(answer)}", answer["outcome"]
+    """Return what a metric says, in one sentence."""
+    by, outcome = f"By {_metric(answer, content)}", answer["outcome"]
     if outcome == "nothing":
         return f"{by}: no candidate has scores."
-    leader = answer["left"][0]
     if outcome == "baseline":
-        methods = [name for name in answer["left"] if name not in _baselines(content)]
-        verb = f"no method is shown to beat {leader}" if methods else f"every method is behind {leader}"
-        return f"{by}: {verb}, a baseline that ignores the network.{_needed(answer, content) if methods else ''}"
+        return f"{by}: {_baseline_leads(answer, content)}{_later(answer, answer['left'][0], content)}."
+    methods = _methods(answer)
     if outcome == "open":
+        leader = methods[0]
         return (
-            f"{by}: {leader} leads{_later(answer, leader)}, but is not shown to beat "
-            f"{listed(answer['unbeaten_baselines'])}.{_needed(answer, content)}"
+            f"{by}: {leader} led on the {counted(answer['images'], 'image')} that decided, but is not shown to beat "
+            f"{_unbeaten(answer, leader)}{_later(answer, leader, content)}."
         )
-    name = question["recommended"] if question["recommended"] in answer["left"] else leader
-    text = f"{by}: {name}{_later(answer, name)}{_behind(answer)}."
-    if name not in answer["beat_baselines"]:
-        text += " It is not itself shown to beat every baseline."
-    if others := [other for other in answer["left"] if other != name]:
-        apart = _needed(answer, content) if answer["ended"] != "those left are alike" else (
-            f" No difference among them exceeds {content['margin']:g}."
-        )  # fmt: skip
-        text += f" Not distinguishable from it: {_some(others)}.{apart}"
-    return text
+    name = question["recommended"] if question["recommended"] in methods else methods[0]
+    unbeaten = f", not itself shown to beat {_unbeaten(answer, name)}" if name not in answer["beat_baselines"] else ""
+    others = [other for other in methods if other != name]
+    alike = f"; not distinguishable from it: {_some(others)}" if others else ""
+    return f"{by}: {name}{unbeaten}{_later(answer, name, content)}{_behind(answer)}{alike}."
 
 
-def _later(answer: dict[str, Any], name: str) -> str:
-    """Return how good a candidate is on images that did not decide, beside the baselines."""
-    if name not in answer["later"]:
+def _baseline_leads(answer: dict[str, Any], content: dict[str, Any]) -> str:
+    """Return what a metric says whose best candidate is a baseline."""
+    leader = answer["left"][0]
+    if _beats_all(answer, content):
+        return f"{_verb(_label(leader), 'beat')} every method tried, although baselines ignore the network"
+    if _leader_is_beaten(answer):
+        return f"{_label(leader)} led, and no method is shown to beat every baseline"
+    return f"no method is shown to beat {_label(leader)}, a baseline that ignores the network"
+
+
+def _leader_is_beaten(answer: dict[str, Any]) -> bool:
+    """Return whether some method is shown to beat the leading baseline, though not every baseline."""
+    return any(answer["left"][0] not in answer["not_shown_to_beat"][name] for name in _methods(answer))
+
+
+def _beats_all(answer: dict[str, Any], content: dict[str, Any]) -> bool:
+    """Return whether each method is beaten in the race, or clearly behind the leading baseline on later images."""
+    candidates = {name for item in content["rounds"] for name in item["lineup"].get(answer["metric"], [])}
+    methods = candidates - _baselines(content) - set(content["twins"])
+    beaten = {dropped["name"] for dropped in answer["dropped"]}
+    leads = {name: (answer["later"].get(name, {}).get("winner_ahead") or {}).get("low") for name in methods}
+    behind = {name for name, low in leads.items() if low is not None and low > 0}
+    shown = {*methods, answer["left"][0]} & set(answer["later"])
+    return bool(methods) and methods <= beaten | behind and _best_shown(answer, shown) in ("", answer["left"][0])
+
+
+def _later(answer: dict[str, Any], name: str, content: dict[str, Any]) -> str:
+    """Return the score of a candidate on images that did not decide, beside the best there and the baselines."""
+    later = answer["later"]
+    if name not in later:
         return ""
-    result = answer["later"][name]
+    result = later[name]
     ends = "" if result["low"] is None else f" [{number(result['low'])}, {number(result['high'])}]"
     ends += f" ({RARE})" * result["rare"]
     lower = "" if answer["higher_is_better"] else ", lower is better"
-    others = [f"{other} {number(answer['later'][other]['value'])}" for other in ("random", "centre")
-              if other in answer["later"] and other != name]  # fmt: skip
-    beside = f"; {', '.join(others)}" if others else ""
-    return f" with {number(result['value'])}{ends} on {count(result['n'])} images that did not decide{lower}{beside}"
+    usual = ["random", "centre", *answer["not_shown_to_beat"].get(name, [])]
+    best = (_best_shown(answer, set(later) - without) for without in (set(), _baselines(content)))
+    others = dict.fromkeys(other for other in (*best, *usual) if other in later and other != name)
+    beside = "".join(f"; {other} {number(later[other]['value'])}" for other in others)
+    return f" ({number(result['value'])}{ends} on {counted(result['n'], 'image')} that did not decide{lower}{beside})"
+
+
+def _best_shown(answer: dict[str, Any], names: set[str]) -> str:
+    """Return which of these has the best score on images that did not decide; "" if there are none."""
+    sign = 1 if answer["higher_is_better"] else -1
+    return max(sorted(names), key=lambda name: sign * answer["later"][name]["value"], default="")
 
 
 def _behind(answer: dict[str, Any]) -> str:
-    """Return how many candidates are behind the best, and by how much at least."""
+    """Return how many candidates are beaten, and by how much at least."""
     behind = [dropped["behind"] for dropped in answer["dropped"]]
     if not behind:
         return ""
     are = "other is" if len(behind) == 1 else "others are"
     least = "" if min(behind) < SHOWN else f" by at least {min(behind):.2g}"
     if answer["by_sign"]:
-        least = ", worse on more images than they are better"
-    return f". {len(behind)} {are} behind the best{least}"
+        least = ", worse on more images than better"
+    return f"; {len(behind)} {are} beaten{least}"
 
 
-def _needed(answer: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return how many images would tell, if differences stay as they are."""
-    needed, there = answer["images_needed"], content["dataset"]["images"]
+def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
+    """Return what would tell the candidates left apart, if differences stay as they are; "" if nothing is open."""
+    there, apart = content["dataset"]["images"], answer["apart"]
+    if len(apart) < 2 or (answer["outcome"] == "baseline" and _beats_all(answer, content)):
+        return ""
+    if answer["ended"] == ALIKE:
+        return f"{apart[0]} leads none of the others left by more than {content['margin']:g}"
+    tell = f"tell {apart[0]} from {listed(apart[1:])}"
+    needed, least = answer["images_needed"], answer["images_at_least"]
     if needed is None or needed > MOST_IMAGES:
-        least = answer["images_at_least"]
         if least is not None and there < least <= MOST_IMAGES:
-            return f" It would take {rounded(least)} images at the very least to tell; there are {count(there)}."
-        return " The images so far show no difference that more of them would confirm."
+            return f"at least about {_rounded(least, there)} images are needed to {tell}; there are {count(there)}"
+        return f"these images show no difference that would {tell} if there were more of them"
+    # At most half of the images decide; once these are used, more time changes nothing.
+    if answer["ended"] == NO_TIME and needed <= min(there, 2 * content["may_decide"]):
+        return f"about {rounded(needed)} of the {count(there)} images would {tell}: give it more time (--within)"
     if needed <= there:
-        more = f"would tell, of {count(there)}: give it more time (--within)."
-    else:
-        more = f"would be needed to tell; there are {count(there)}."
-    return f" About {rounded(needed)} images{_between(answer)} {more}"
+        return f"more than {count(there)} images are needed to {tell}"
+    return f"about {_rounded(needed, there)} images{_between(answer)} are needed to {tell}; there are {count(there)}"
 
 
 def _between(answer: dict[str, Any]) -> str:
@@ -159,6 +222,11 @@ def _between(answer: dict[str, Any]) -> str:
     low = rounded(least) if least is not None else "fewer"
     high = rounded(most) if most is not None and most <= MOST_IMAGES else "any number"
     return f" (from {low} to {high}, as far as is known)"
+
+
+def _rounded(images: int, there: int) -> str:
+    """Return a number of images that is greater than `there`, rounded where that still shows."""
+    return count(images) if float(f"{images:.2g}") <= there < images else rounded(images)
 
 
 def rounded(images: int) -> str:
@@ -185,9 +253,31 @@ def _some(names: list[str]) -> str:
     return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
 
 
-def _metric(answer: dict[str, Any]) -> str:
-    """Return the name of a metric without its options."""
-    return answer["metric"].partition(":")[0]
+def _metric(answer: dict[str, Any], content: dict[str, Any]) -> str:
+    """Return the name of a metric, with its options if another metric has the same name."""
+    name = answer["metric"].partition(":")[0]
+    names = [other["metric"].partition(":")[0] for other in content["metrics"]]
+    return answer["metric"] if names.count(name) > 1 else name
+
+
+def _methods(answer: dict[str, Any]) -> list[str]:
+    """Return the candidates left that look at the network, the best first."""
+    return [name for name in answer["left"] if name in answer["not_shown_to_beat"]]
+
+
+def _unbeaten(answer: dict[str, Any], name: str) -> str:
+    """Return the baselines that a method is not shown to beat."""
+    return listed([_label(baseline) for baseline in answer["not_shown_to_beat"][name]])
+
+
+def _verb(subject: str, verb: str) -> str:
+    """Return a subject, one or several, with its verb."""
+    return f"{subject} {verb}" if " and " in subject or subject.endswith("maps") else f"{subject} {verb}s"
+
+
+def _label(baseline: str) -> str:
+    """Return what a baseline is called in a sentence."""
+    return LABELS.get(baseline, baseline)
 
 
 def _answers(question: dict[str, Any], content: dict[str, Any]) -> list[dict[str, Any]]:
@@ -249,29 +339,31 @@ def _question_view(question: dict[str, Any], content: dict[str, Any]) -> dict[st
                                              order.index(name) if name in order else len(order)))  # fmt: skip
     return {
         "headline": headline(question, content),
-        "lines": [*reliability_lines(question, content),
-                  *(metric_line(answer, question, content) for answer in answers)],
+        "lines": question_lines(question, content),
         "about": question["about"],
         "answers": answers,
         "rows": [
             {"name": name, "baseline": name in _baselines(content), "recommended": name == question["recommended"],
              "passes": _passes(name, content) if name not in _baselines(content) else "no pass",
-             "cells": [_cell(answer["later"].get(name)) for answer in answers]}
+             "cells": [_cell(answer["later"].get(name), answer) for answer in answers]}
             for name in ranked
         ],
     }  # fmt: skip
 
 
-def _cell(result: dict[str, Any] | None) -> dict[str, str]:
-    """Return the texts of a cell: mean, interval, and how far the leader is ahead."""
+def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, str]:
+    """Return the texts of a cell: mean, interval, and how far it is behind or ahead of the leader of the race."""
     if result is None:
         return {"value": number(None), "interval": "", "ahead": ""}
     ends = "" if result["low"] is None else f"[{number(result['low'])}, {number(result['high'])}]"
     ends += f" {RARE}" * result["rare"]
-    lead = result.get("winner_ahead")
-    ahead = ""
+    leader, lead, ahead = answer["left"][:1], result.get("winner_ahead"), ""
     if lead is not None:
-        ahead = f"the best leads by {signed(lead['value'])} {signed_interval(lead['low'], lead['high'])}"
+        low, value, high = (lead[key] for key in ("low", "value", "high"))
+        ahead = f"{leader[0]} leads by {signed(value)} {signed_interval(low, high)}"
+        if value < 0:
+            ends_ahead = (None, None) if low is None else (-high, -low)
+            ahead = f"leads {leader[0]} by {signed(-value)} {signed_interval(*ends_ahead)}"
     return {"value": number(result["value"]), "interval": ends, "ahead": ahead}
 
 
@@ -289,7 +381,8 @@ def _lanes(answer: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     return {
         "metric": answer["metric"],
         "images": whole,
-        "ended": answer["ended"],
+        "ended": "only baselines are left" if answer["ended"] == ONE_LEFT and len(answer["left"]) > 1
+        else answer["ended"],
         "rows": [
             {"name": name, "images": end, "kind": kind, "share": round(100 * end / whole, 2),
              "baseline": name in _baselines(content)}

@@ -8,6 +8,7 @@ from scipy import stats
 from scipy.integrate import quad
 
 from saliency_bench.analysis.power import assumed, clusters_needed, curve, of_run, power_at
+from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.run_folder import RunData
@@ -59,6 +60,16 @@ def test_the_fewest_clusters_and_more_for_several_comparisons():
     assert clusters_needed(0.3, 0.02, comparisons=10) > 1.4 * clusters
     assert clusters_needed(0.0, 0.02) == 50
     assert clusters_needed(1e6, 1e-6) is None
+
+
+def test_the_command_answers_in_its_first_line(capsys):
+    assert main(["power", "--spread", "0.3", "--difference", "0.05", "--cluster-size", "6"]) == 0
+    needed = assumed(0.3, 0.05, size=6)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == (f"{needed.images} images ({needed.clusters} clusters) are enough to show a difference of 0.05 "
+                     "between the two explainers with a chance of 80%.")  # fmt: skip
+    assert main(["power", "--spread", "1e6", "--difference", "1e-6"]) == 0
+    assert capsys.readouterr().out.startswith("No number of images in reach shows a difference of 1e-06")
 
 
 def test_clusters_count_and_not_images():

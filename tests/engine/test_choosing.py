@@ -1,7 +1,8 @@
 """`choose`: its rounds with scores that are known, its words from numbers, its questions; and the whole once."""
 
 import json
-from dataclasses import dataclass, field
+import re
+from dataclasses import asdict, dataclass, field
 from math import inf
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from saliency_bench.bound_metric import as_metric
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.engine.choosing.answers import answer_of, question_answer
 from saliency_bench.engine.choosing.candidates import candidates
-from saliency_bench.engine.choosing.choose import _affordable
+from saliency_bench.engine.choosing.choose import Choice, _affordable, _score_later
 from saliency_bench.engine.choosing.copying import elsewhere, load_call, setup
 from saliency_bench.engine.choosing.questions import QUESTIONS, questions_of
 from saliency_bench.engine.choosing.rounds import (
@@ -74,22 +75,23 @@ def narrowed(means, baselines=(), images=200, limit=inf, costs=None, **settings)
     return narrowing, laboratory
 
 
-def content_of(narrowing, laboratory, images=400, later=True, question="alignment"):
-    scores = laboratory.scores({METRIC: list(laboratory.means)}, 400).since(narrowing.rounds[-1].images)
-    answers = [answer_of(contest, narrowing.baselines, scores if later else None)
-               for contest in narrowing.contests.values()]  # fmt: skip
+def content_of(narrowing, laboratory, images=400, later=True, question="alignment", metrics=(METRIC,)):
+    if later is True:
+        later = laboratory.scores({METRIC: list(laboratory.means)}, 400).since(narrowing.rounds[-1].images)
+    answers = [answer_of(contest, narrowing.baselines, later or None) for contest in narrowing.contests.values()]
     asked = QUESTIONS[question]
     return {
         "dataset": {"images": images, "masks": True},
+        "may_decide": narrowing.images,
         "margin": 0.02,
         "candidates": [{"name": name, "baseline": name in narrowing.baselines, "passes": 1}
                        for name in laboratory.means],
-        "questions": [question_answer(asked, answers, [asked]) | {"metrics": [METRIC]}],
+        "questions": [question_answer(asked, answers, [asked]) | {"metrics": list(metrics)}],
         "metrics": answers,
         "survive_random_weights": sorted(narrowing.excluded),
         "twins": narrowing.twins,
         "too_slow": [],
-        "rounds": [],
+        "rounds": [asdict(item) for item in narrowing.rounds],
     }  # fmt: skip
 
 
@@ -123,7 +125,7 @@ def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
     assert "random" not in laboratory.checked
     text = " ".join(sentences(content_of(narrowing, laboratory)))
     assert "For pointing at the object: good (one pass an image)." in text
-    assert "Left out, as their maps stay the same when all weights are random: edges_like." in text
+    assert "Excluded, as their maps stay the same when all weights are random: edges_like." in text
 
 
 def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():
@@ -162,6 +164,110 @@ def test_time_ends_the_rounds_and_keeps_enough_for_the_images_that_do_not_decide
     assert narrowing.rounds[-1].images == 16
 
 
+@dataclass
+class Drawn(Known):
+    """A laboratory of two metrics, the second the lower the better, with scores drawn at random."""
+
+    table: dict = field(default_factory=dict)
+    groups: list = field(default_factory=list)
+
+    def scores(self, asked, images):
+        values = {(name, metric): self.table[name, metric][:images] for metric, names in asked.items()
+                  for name in names}  # fmt: skip
+        ids = [str(index) for index in range(images)]
+        return Scores(values, ids, self.groups[:images], dict.fromkeys(asked, (0.0, 1.0)),
+                      {metric: metric == METRIC for metric in asked})  # fmt: skip
+
+
+def drawn(seed):
+    """Return (the rounds of a case drawn at random, its content, its laboratory)."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.choice([16, 24, 40, 41, 90, 300]))
+    methods = [f"m{number}" for number in range(rng.integers(1, 6))]
+    baselines = list(rng.choice(["centre", "edges", "random"], rng.integers(1, 4), replace=False))
+    names, metrics = [*methods, *baselines], [METRIC, "saliency_deletion"]
+    level = {name: rng.choice([0.3, 0.5, 0.52, 0.55, 0.8]) for name in names}
+    if "centre" in level and rng.random() < 0.3:
+        level["centre"] = 0.95
+    table = {}
+    for metric in metrics:
+        shared, sign = rng.normal(0, 0.1, count), 1 if metric == METRIC else -1
+        for name in names:
+            noise = rng.normal(0, rng.choice([0.0, 0.02, 0.15, 0.4]), count)
+            table[name, metric] = sign * np.clip(level[name] + shared + noise, 0, 1)
+            if rng.random() < 0.1:
+                table[name, metric][rng.random(count) < rng.choice([0.02, 0.5, 1.0])] = np.nan
+    groups = [None] * count if rng.random() < 0.7 else [f"p{index // 3}" for index in range(count)]
+    unchanged = frozenset(name for name in methods if rng.random() < 0.1)
+    laboratory = Drawn(level, unchanged, table=table, groups=groups)
+    limit = inf if rng.random() < 0.4 else float(rng.uniform(20, 24 + count)) * len(names)
+    budget = Budget(limit, dict.fromkeys(names, 1.0), {})
+    lineup = {metric: list(names) for metric in metrics}
+    narrowing = Narrowing(laboratory, lineup, frozenset(baselines), max(1, count // 2), budget,
+                          0.02, largest=1 if groups[0] is None else 3)  # fmt: skip
+    narrowing.narrow()
+    content = content_of(narrowing, laboratory, count, _score_later(narrowing, metrics, count), metrics=metrics)
+    return narrowing, content, laboratory
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_each_sentence_follows_from_the_tables(seed):
+    narrowing, content, laboratory = drawn(seed)
+    there, lines = content["dataset"]["images"], sentences(content)
+    parts = [part for line in lines for part in re.split(r"(?<=\.) (?=[A-Z])", line)]
+    assert len(parts) == len(set(parts)), parts
+    recommended, headline = content["questions"][0]["recommended"], lines[0]
+    assert (f": {recommended} (" in headline) == (recommended is not None)
+    for answer in content["metrics"]:
+        metric, later, left = answer["metric"], answer["later"], answer["left"]
+        contest = narrowing.contests[metric]
+        deciding = {name: np.nanmean(laboratory.table[name, metric][: contest.images]) for name in left}
+        (line, *advice) = [line for line in lines if re.match(f"By .*{metric}", line)]
+        if not left:
+            assert "no candidate has scores" in line
+            continue
+        # Scores are those of the table, and where another candidate has a better one, the sentence names it.
+        better = max if answer["higher_is_better"] else min
+        named = re.match(r"By \S+: (\S+) \(|By \S+: (\S+), not itself|By \S+: (\S+) led on", line)
+        name = next(filter(None, named.groups())) if named else left[0]
+        if name in later:
+            mine = later[name]
+            assert f"({mine['value']:.3f}" in line
+            assert f" on {mine['n']} image{'s' * (mine['n'] > 1)} that did not decide" in line
+            best = better(later, key=lambda other: later[other]["value"])
+            assert (
+                best == name or later[best]["value"] == mine["value"] or f"; {best} {later[best]['value']:.3f}" in line
+            )
+        for other, value in re.findall(r"; (\w+) (\d\.\d{3})", line):
+            assert f"{later[other]['value']:.3f}" == value
+        if " led on " in line:
+            assert max(deciding.values()) == deciding[name]
+            assert f"the {contest.images} images that decided" in line
+        if "not shown to beat" in line or "not itself shown" in line:
+            assert answer["not_shown_to_beat"][name]
+            assert name != recommended
+        if beaten := re.search(r"(\d+) others? (?:is|are) beaten", line):
+            assert int(beaten[1]) == len(contest.race.dropped)
+        if "beats every method tried" in line:
+            for method in laboratory.means.keys() - narrowing.baselines:
+                assert method in contest.race.dropped or later[method]["winner_ahead"]["low"] > 0
+                assert (
+                    method not in later or better(later[method]["value"], later[name]["value"]) == later[name]["value"]
+                )
+        # No advice that cannot help.
+        for text in advice:
+            used = contest.images >= narrowing.images
+            if "more time" in text:
+                assert contest.ended == NO_TIME
+                assert not used
+                assert 2 * contest.images < int(re.search(r"about ([\d,]+) of", text)[1].replace(",", "")) <= there
+            elif number := re.search(r"about ([\d,]+) images", text):
+                assert int(number[1].replace(",", "")) > there
+                assert f"there are {there}" in text
+    for text in re.findall(r"at least about ([\d,]+) is needed", headline):
+        assert int(text.replace(",", "")) > there
+
+
 def test_words_follow_from_the_numbers():
     narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2}, ["random"])
     content = content_of(narrowing, laboratory)
@@ -169,37 +275,52 @@ def test_words_follow_from_the_numbers():
     assert headline == "For pointing at the object: good (one pass an image)."
     later = content["metrics"][0]["later"]["good"]
     assert later["rare"]  # scores between .85 and .95; one in a hundred may still be 0
-    assert by_metric.startswith(f"By saliency_average_precision: good with 0.898 [{later['low']:.3f}, 0.900] (rare")
+    assert by_metric.startswith(f"By saliency_average_precision: good (0.898 [{later['low']:.3f}, 0.900] (rare")
     behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
-    assert f"2 others are behind the best by at least {behind:.2g}." in by_metric
-    assert "images that did not decide" in by_metric
-    assert "random 0.199" in by_metric
+    assert by_metric.endswith(f"; random 0.199); 2 others are beaten by at least {behind:.2g}.")
     assert silent.startswith("This does not say whether the network relies on")
 
 
-def test_a_baseline_that_leads_and_a_lead_that_is_not_shown_are_no_recommendations():
+def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
     ahead, laboratory = narrowed({"method": 0.2, "centre": 0.9}, ["centre"])
     content = content_of(ahead, laboratory)
-    assert content["questions"][0]["recommended"] is None
-    assert sentences(content)[0].startswith("For pointing at the object: no method beats centre here")
-    unclear, laboratory = narrowed({"method": 0.55, "centre": 0.5}, ["centre"], images=24)
-    content = content_of(unclear, laboratory)
-    assert content["questions"][0]["recommended"] is None
     lines = sentences(content)
-    assert lines[0] == "For pointing at the object nothing can be said from 24 images."
-    needed = content["metrics"][0]["images_needed"]
-    assert needed > 48
-    least, most = (content["metrics"][0][f"images_at_{end}"] for end in ("least", "most"))
-    assert least < needed
+    assert content["questions"][0]["recommended"] is None
+    assert ": the centre spot beats every method tried, so these images cannot tell" in lines[0]
+    assert lines[1].startswith("By saliency_average_precision: the centre spot beats every method tried")
+    assert re.search(r"\(0\.9\d+ .*; method 0\.\d{3}\)\.$", lines[1])
+    unclear, laboratory = narrowed({"method": 0.54, "centre": 0.5}, ["centre"], images=24, noise=0.2)
+    content = content_of(unclear, laboratory, images=48, later=False)
+    lines, answer = sentences(content), content["metrics"][0]
+    least, needed, most = (answer[f"images_{end}"] for end in ("at_least", "needed", "at_most"))
+    assert 48 < least < needed
     assert most is None or needed < most
-    assert f"About {rounded(needed)} images (from {rounded(least)} to " in lines[1]
+    assert lines[0].endswith(
+        f"nothing can be said from 24 images: a dataset of at least about {rounded(least)} images is needed."
+    )
+    assert "method led on the 24 images that decided, but is not shown to beat the centre spot." in lines[1]
+    assert f"about {rounded(needed)} images (from {rounded(least)} to " in lines[2]
     assert [rounded(images) for images in (7, 48, 1_234, 98_765)] == ["7", "48", "1,200", "99,000"]
+
+
+def test_without_a_recommendation_there_is_no_explainer(tmp_path):
+    content = content_of(*narrowed({"method": 0.2, "centre": 0.9}, ["centre"]))
+    with pytest.raises(UserError, match="nothing is recommended: the centre spot beats every method tried"):
+        Choice(tmp_path, content).explainer()
+    with pytest.raises(UserError, match=r"unknown question 'alignmentt'.*alignment"):
+        Choice(tmp_path, content).explainer("alignmentt")
 
 
 def test_metrics_that_disagree_recommend_nothing_together():
     answers = [
-        {"metric": "one", "outcome": "method", "left": ["a"], "unbeaten_baselines": [], "beat_baselines": ["a"]},
-        {"metric": "two", "outcome": "method", "left": ["b"], "unbeaten_baselines": [], "beat_baselines": ["b", "a"]},
+        {"metric": "one", "outcome": "method", "left": ["a"], "beat_baselines": ["a"], "not_shown_to_beat": {"a": []}},
+        {
+            "metric": "two",
+            "outcome": "method",
+            "left": ["b"],
+            "beat_baselines": ["b", "a"],
+            "not_shown_to_beat": {"b": []},
+        },
     ]
     question = QUESTIONS["faithfulness"]
     assert question_answer(question, answers, [question])["recommended"] is None

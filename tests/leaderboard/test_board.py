@@ -12,15 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from submissions import IDS, know, submission, vouch, write
+from submissions import DIGEST, IDS, know, submission, vouch, write
 
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import board as board_module
-from saliency_bench.leaderboard import cache, checks, schema
+from saliency_bench.leaderboard import cache, checks, index, opening, schema
 from saliency_bench.leaderboard.hub_table import NO_RESULT, table_of
+from saliency_bench.leaderboard.known import KnownModel, write_known
 from saliency_bench.leaderboard.recorded import recorded
 from saliency_bench.leaderboard.standing import places
+from saliency_bench.leaderboard.view.live import Live
 from saliency_bench.results.intervals import interval
 from saliency_bench.utils.storage import cache_folder
 
@@ -514,3 +516,88 @@ def test_a_dictionary_that_holds_a_text_twice_is_refused():
     table = doubled.records.set_column(doubled.records.column_names.index("label"), "label", labels)
     with pytest.raises(UserError, match="column label has a dictionary that holds a text twice"):
         recorded(doubled.result, table, Path("records.parquet"))
+
+
+@pytest.fixture
+def indexed(tmp_path):
+    """A board with an index that has ranks, a conflict, a refused submission, groups, gaps, and names of its owner."""
+    draw = np.random.default_rng(1)
+    good = draw.normal(0.7, 0.1, 60).clip(0, 1)
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": good, "random": BAD, "gradient": GOOD * 0.8}))
+    write(
+        tmp_path,
+        {"gradcam": good - 0.1, "mine@1": [np.nan, *GOOD[1:]], "gradcam saliency_pointing_game": np.ones(60)},
+        "bob",
+    )
+    vouch(tmp_path, write(tmp_path, {"mine@2": BAD}, "cy"), by="maps", suspicions={"mine": ["nearly the masks"]})
+    damaged = write(tmp_path, {"rise": GOOD}, "eve")
+    (damaged / "records.parquet").unlink()
+    write_known(tmp_path, KnownModel(id="saliency-bench/net", digest=DIGEST))
+    index.write_index(tmp_path)
+    return tmp_path
+
+
+def pages_of(folder):
+    shown = Live(folder).page
+    return [shown.show(query) for query in ("", "metric=saliency_miou", "tab=overall")]
+
+
+def test_a_board_opens_alike_with_and_without_its_index(indexed, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "read_board", None)
+        fast, pages = sb.load_results(indexed), pages_of(indexed)
+    (indexed / index.INDEX).unlink()
+    slow = sb.load_results(indexed)
+    assert {row.status for row in slow.rows} == {"run by the board", "scored by the board", "checked"}
+    assert (len(slow.conflicts), len(slow.refused)) == (1, 1)
+    assert fast == slow
+    assert pages == pages_of(indexed)
+
+
+def _replace_in_index(before, after):
+    def change(folder):
+        path = folder / index.INDEX
+        content = path.read_text()
+        assert before in content
+        path.write_text(content.replace(before, after, 1))
+
+    return change
+
+
+def _remove(pattern):
+    return lambda folder: next(folder.glob(pattern)).unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: write(folder, {"occlusion": GOOD}, "dan"),  # a submission more
+        lambda folder: shutil.rmtree(next(folder.glob("*/*/bob-*"))),
+        _remove("*/*/bob-*/records.parquet"),
+        lambda folder: next(folder.glob("*/*/bob-*/result.json")).write_text("{}"),
+        _remove("status/*.json"),
+        _remove("models/*.json"),
+        lambda folder: next(folder.glob("status/*.json")).write_text("{}"),
+        lambda folder: (folder / index.INDEX).write_text("{"),
+        lambda folder: (folder / index.INDEX).write_bytes((folder / index.INDEX).read_bytes()[:-9]),
+        _replace_in_index('"status":"checked"', '"status":"run by the board"'),  # forged by whoever may write there
+        _replace_in_index('"samples":8', '"samples":60'),
+        _replace_in_index('"value":0.', '"value":0.9'),
+        _replace_in_index('"folders":["', '"folders":["../'),
+    ],
+)  # fmt: skip
+def test_an_index_that_does_not_fit_the_files_is_not_used(indexed, change):
+    change(indexed)
+    found = sb.load_results(indexed)
+    (indexed / index.INDEX).unlink()
+    assert found == sb.load_results(indexed)
+
+
+def test_the_index_of_another_version_is_not_used(indexed, monkeypatch):
+    reads = []
+    monkeypatch.setattr(opening, "read_board", lambda *given: reads.append(given))
+    monkeypatch.setattr(index, "code_hash", lambda: "another")
+    with pytest.raises(AttributeError):
+        sb.load_results(indexed)
+    assert len(reads) == 1

@@ -26,6 +26,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import recompute as recompute_module
 from saliency_bench.leaderboard import review as review_module
 from saliency_bench.leaderboard.checks import known_explainer, known_metric
+from saliency_bench.leaderboard.index import INDEX, write_index
 from saliency_bench.leaderboard.known import KnownDataset, KnownModel, known_dataset, write_known
 from saliency_bench.leaderboard.published_maps import stated_names
 from saliency_bench.leaderboard.recompute import (
@@ -130,6 +131,7 @@ def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypa
         merge(verdict)
     assert main(["review", BOARD, str(number), "--merge"]) == 1
     assert board.files("datasets", BOARD)["README.md"] == b"# Board"
+    assert INDEX not in board.files("datasets", BOARD)
     monkeypatch.setattr(review_module, "_pulled", lambda *_: reviewed)  # it changes between the look and the merge
     with pytest.raises(UserError, match=r"README\.md on main is not what was reviewed"):
         merge(verdict)
@@ -185,9 +187,12 @@ def test_a_pull_request_that_is_not_based_on_main_is_refused(board):
 
 
 @pytest.mark.slow
-def test_merging_by_the_command(board, capsys):
+def test_merging_by_the_command(board, capsys, monkeypatch):
     number = propose(board, files(submission(SCORES, "visitor")))
     assert main(["review", BOARD, str(number), "--merge"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("saliency_bench.leaderboard.opening.read_board", None)  # the index has all
+        assert sb.load_results(BOARD).rows
     assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
     table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
     assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
@@ -224,6 +229,7 @@ def test_main_may_have_gone_on_since(board):
         (lambda own: files(submission(SCORES, "founder")), (), "visitor sends it, but result.json says that founder"),
         (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
         (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
+        (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is no file of"),
         (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is no file of"),
         (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
         (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
@@ -243,11 +249,18 @@ def test_what_must_not_be_merged(make, others, words, board, capsys):
 
 
 def test_a_pull_request_cannot_vouch_for_itself(board, tmp_path):
-    """Its own list of samples and its own status are not read."""
+    """Its own list of samples, its own status and its own index are not read."""
     folder = write(tmp_path, SCORES, "visitor")
     known = know(tmp_path)
     path = known.relative_to(tmp_path).as_posix()
-    number = propose(board, files(submission(SCORES, "visitor")) | {path: known.read_bytes()})
+    own = files(submission(SCORES, "visitor"))
+    for name, content in own.items():
+        (tmp_path / "pull" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pull" / name).write_bytes(content)
+    write_index(tmp_path / "pull")
+    forged = (tmp_path / "pull" / INDEX).read_text().replace('"rank_if_true":null', '"rank_if_true":[1,1]')
+    number = propose(board, own | {path: known.read_bytes(), INDEX: forged.encode()})
+    assert {row.rank_if_true for row in sb.load_results(BOARD, f"refs/pr/{number}").rows} == {None}
     assert {row.status for row in sb.load_results(BOARD, f"refs/pr/{number}").rows} == {"claimed"}
     assert {row.status for row in sb.load_results(tmp_path).rows} == {"checked"}
     assert folder.is_dir()

@@ -322,7 +322,8 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
         ("submit RUN --to board --by ../x", "submitter"),
         ("review full", "full holds no submissions; add one with `saliency-bench submit RUN --to full`"),
         ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
-        ("leaderboard --results ./nothing --json", "./nothing is not a folder; give a folder of results"),
+        ("leaderboard --results ./nothing --json", "./nothing does not exist; give a folder of results"),
+        ("review ./nothing", "./nothing does not exist; give a folder of results"),
     ],
 )
 def test_what_is_no_board_is_one_line(run, tmp_path, monkeypatch, capsys, line, words):

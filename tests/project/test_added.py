@@ -1,5 +1,6 @@
 """What other packages add by entry points, as an installed one and as ones that are broken."""
 
+import ast
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ from saliency_bench.cli import main
 from saliency_bench.engine.suites.schema import find_suite
 from saliency_bench.errors import UserError
 from saliency_bench.maps import read_pair
+from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.vendoring import has_module, metric_files
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
@@ -93,6 +95,28 @@ def test_all_kinds_go_by_their_names(example, capsys):
         sb.load_explainer("local_contrast:side=4")
     with pytest.raises(UserError, match="did you mean top_quarter"):
         sb.load_metric("top_quarters")
+
+
+def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch, tmp_path):
+    files = metric_publication("top_quarter", "ada").files
+    assert {"README.md", "app.py", "requirements.txt", "score.py", "top_quarter.py"} <= files.keys()
+    assert b"## Citation" not in files["README.md"]  # it names no paper
+    script = ast.parse(files["app.py"].decode()).body
+    named = [
+        line for line in script if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) in ("MODULE", "NAME")
+    ]
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+    scope = {"HERE": tmp_path, "re": re}
+    exec(compile(ast.Module(named, []), "app.py", "exec"), scope)
+    assert scope["NAME"] == "top_quarter"
+    card = registry.files("metrics")["top_quarter"].parent / "README.md"
+    missing = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: path != card and missing(path))
+    with pytest.raises(UserError, match=r"metric top_quarter has no README.md; write it into .*/top_quarter, as"):
+        metric_publication("top_quarter", "ada")
+    with pytest.raises(UserError, match=r"my_score.py:my_iou is a function of a file.*saliency-bench new metric"):
+        metric_publication("./my_score.py:my_iou", "ada")
 
 
 def test_an_item_says_which_package_it_is_of(example, capsys):

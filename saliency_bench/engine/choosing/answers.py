@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,22 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None)
     if later is not None:
         on_later = {name: values for (name, metric), values in later.values.items() if metric == contest.metric}
         race.duel({name: on_later[name] for name in race.names if name in on_later}, later.codes, baselines)
-    rivals = unbeaten if unbeaten and left[0] not in baselines else left[1:2]
+    methods = [name for name in left if name not in baselines]
+    unshown = {name: sorted(baseline for baseline in baselines if not race.beats(name, {baseline})) for name in methods}
+    beat = [name for name in methods if not unshown[name]]
+    outcome = _outcome(left, unbeaten, beat, baselines)
+    apart = [*left[:1], *methods[:1]] if outcome == BASELINE else [*methods[:1], *unbeaten]
+    apart = apart if outcome in (BASELINE, OPEN) else methods[:2]
+    rivals = apart[1:]
     return {
         "metric": contest.metric,
         "higher_is_better": contest.scores.higher[contest.metric],
-        "outcome": _outcome(left, unbeaten, baselines),
+        "outcome": outcome,
         "left": left,
         "unbeaten_baselines": unbeaten,
-        "beat_baselines": [name for name in left if name not in baselines and race.beats(name, baselines)],
+        "beat_baselines": beat,
+        "not_shown_to_beat": unshown,
+        "apart": apart,
         "dropped": [asdict(dropped) for dropped in race.dropped.values()],
         "images": contest.images,
         "clusters": contest.clusters,
@@ -55,7 +64,7 @@ def question_answer(
 ) -> dict[str, Any]:
     """Return what the metrics of a question say together: the methods that none of them beats, never an average.
 
-    A method is recommended only if it is itself shown to beat every baseline, by each metric that has dropped them.
+    A method is recommended only if it is itself shown to beat every baseline, by each metric by which a method is.
 
     Args:
         question: that is answered.
@@ -66,7 +75,8 @@ def question_answer(
     speaking = [answer for answer in answers if answer["outcome"] in (METHOD, OPEN)]
     unbeaten: list[str] = []
     if methods:
-        unbeaten = [name for name in methods[0]["left"] if all(name in answer["left"] for answer in speaking)]
+        unbeaten = [name for name in methods[0]["not_shown_to_beat"]
+                    if all(name in answer["left"] for answer in speaking)]  # fmt: skip
     pool = [name for name in unbeaten if all(name in answer["beat_baselines"] for answer in methods)]
     return {
         "name": question.name,
@@ -79,13 +89,20 @@ def question_answer(
     }
 
 
-def _outcome(left: Sequence[str], unbeaten: Sequence[str], baselines: frozenset[str]) -> str:
-    """Return what a race has shown: a method ahead of all baselines, a baseline ahead, neither, or nothing."""
+def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], baselines: frozenset[str]) -> str:
+    """Return what a race has shown: a method ahead of all baselines, a baseline ahead, neither, or nothing.
+
+    Args:
+        left: the candidates left, the best first.
+        unbeaten: baselines among them.
+        beat: methods among them that are shown to beat every baseline, if not in the race, then by bets of their own.
+        baselines: candidates that ignore the network.
+    """
     if not left:
         return NOTHING
-    if left[0] in baselines:
-        return BASELINE
-    return OPEN if unbeaten else METHOD
+    if beat or not unbeaten:
+        return METHOD
+    return BASELINE if left[0] in baselines else OPEN
 
 
 def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | None:
@@ -100,8 +117,11 @@ def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | Non
     known = [clusters for clusters in needed if clusters is not None]
     if not known or len(known) < len(needed):
         return None
+    # Nothing is bet on the first clusters, and those seen so far were not enough.
+    without_bets = contest.clusters - min(contest.race.bets(name) for name in rivals)
+    clusters = max(max(known) + without_bets, contest.clusters + 1)
     # Half of the images decide, so that twice as many are needed; some of them may not be explained.
-    return round(2 * max(known) * contest.limit / max(contest.clusters, 1))
+    return ceil(2 * clusters * contest.limit / max(contest.clusters, 1))
 
 
 def _later(contest: Contest, winner: str, later: Scores) -> dict[str, dict[str, Any]]:

@@ -31,8 +31,8 @@ from saliency_bench.engine.misfits import check_fits
 from saliency_bench.engine.preflight import check_settings, check_writable
 from saliency_bench.engine.python_objects import describe, modes_kept
 from saliency_bench.engine.reading import group_names
-from saliency_bench.errors import UserError, one_line
-from saliency_bench.reports.choice import page_text, sentences
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.reports.choice import headline, page_text, sentences
 from saliency_bench.results.clusters import cluster_names
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.spec import PythonObject, RunSpec, takes_settings
@@ -90,11 +90,22 @@ class Choice:
         """Return the answers in sentences."""
         return sentences(self.content)
 
-    def explainer(self, question: str | None = None) -> Explainer | None:
-        """Return the recommended explainer of a question, by default the first that has one; None if there is none."""
-        names = [self.recommended[question]] if question else list(self.recommended.values())
-        name = next((name for name in names if name), None)
-        return None if name is None else as_explainer(name)
+    def explainer(self, question: str | None = None) -> Explainer:
+        """Return the recommended explainer.
+
+        Args:
+            question: that it answers, as in `recommended`; by default the first with a recommendation.
+
+        Raises:
+            UserError: Nothing is recommended, or the question was not answered.
+        """
+        if question is not None and question not in self.recommended:
+            raise unknown("question", question, self.recommended)
+        questions = [item for item in self.content["questions"] if question in (None, item["name"])]
+        for item in questions:
+            if item["recommended"]:
+                return as_explainer(item["recommended"])
+        raise UserError(" ".join(headline(item, self.content) for item in questions))
 
     def __repr__(self) -> str:
         return "\n".join([*self.lines, f"page: {self.page}"])
@@ -248,6 +259,8 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     content = _about(context, spec, request) | {
         "seconds": field.budget.spent,
         "candidates": [_described(item, _layer(context)) for item in field.chosen],
+        "may_decide": narrowing.images,
+        "later_images": 0 if later is None else len(later.ids),
         "not_tried": field.not_tried,
         "too_slow": sorted(field.too_slow),
         "within_for_all": field.within_for_all,
@@ -440,7 +453,9 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Sc
         assert contest.scores is not None
         best = [name for name in ranking(contest, contest.scores) if name not in narrowing.baselines][:FINALISTS]
         narrowing.check([name for name in best if name not in narrowing.checked])
-        finalists += [name for name in ranking(contest, contest.scores)[:FINALISTS] if name in best]
+        # Where every method is beaten, the last of them shows how far methods are behind the baselines.
+        beaten = [name for name in reversed(contest.race.dropped) if name not in narrowing.baselines][:1]
+        finalists += [name for name in best or beaten if name not in narrowing.excluded]
     names = list(dict.fromkeys([*finalists, *sorted(narrowing.baselines)]))
     wanted = dict.fromkeys(metrics, names)
     more = min(count - decided.limit, min(max(decided.limit, LATER[0]), LATER[1]))

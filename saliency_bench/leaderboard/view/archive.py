@@ -13,9 +13,10 @@ from huggingface_hub import DatasetInfo
 
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
-from saliency_bench.leaderboard.board import Board, load_results
+from saliency_bench.leaderboard.board import Board
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.known import RUN, Known
+from saliency_bench.leaderboard.opening import load_results
 from saliency_bench.leaderboard.published_maps import find_maps
 from saliency_bench.leaderboard.row import Row
 from saliency_bench.leaderboard.schema import RECORDS
