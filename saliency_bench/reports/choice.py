@@ -34,11 +34,7 @@ def sentences(content: dict[str, Any]) -> list[str]:
     """Return the answers: for each question what to use, what each metric says, and how many images are missing."""
     lines = []
     for question in content["questions"]:
-        lines += [
-            headline(question, content),
-            *reliability_lines(question, content),
-            *question_lines(question, content),
-        ]
+        lines += [headline(question, content), *question_lines(question, content)]
     named = {question["recommended"] for question in content["questions"]} - {None}
     if len(named) > 1:
         lines.append("The questions have different answers; use the one to your question, an average answers none.")
@@ -97,7 +93,7 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return the reliability, a line for each metric of a question, and how many images are missing, each number once."""
+    """Return the reliability, a line for each metric, and how many images are missing, each number once."""
     answers = _answers(question, content)
     missing: dict[str, list[str]] = {}
     for answer in answers:
