@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 
 import saliency_bench as sb
+from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.classifiers.efficientnet_lite import MEAN, STD, read_weights, renamed
-from saliency_bench.reports.words import verdict
 from saliency_bench.results.run_folder import RunData
 
 SIZE, COPIES, EPOCHS = 224, 12, 30
@@ -105,7 +105,8 @@ their ImageNet weights: what a patch holds was seen in more of the photograph th
 features the blocks read, and only roughly where. Accuracy on the pets that are explained: {value}
 (n = {accuracy["n"]}). With patches of 14 x 14 positions it was 0.615 in a trial; the choice between the two was made on
 these pets, so the accuracy flatters the network a little."""
-    parts = [TITLE, about, table(run.cells), "\n".join(f"- {line}" for line in verdict(run))]
+    lines = Verdict(run.cells, run.contrasts).sentences()
+    parts = [TITLE, about, table(run.cells), "\n".join(f"- {line}" for line in lines)]
     lines = baselines({"pets": run}).partition("\n\n")[2]
     return "\n\n".join([*parts, lines, limits(accuracy["low"])])
 

@@ -10,7 +10,6 @@ import saliency_bench as sb
 from saliency_bench.analysis.rankings import rank
 from saliency_bench.analysis.verdict import Against, Verdict
 from saliency_bench.engine.finished import Run
-from saliency_bench.reports.words import verdict
 from saliency_bench.results.cell import CellResult, rank_text
 from saliency_bench.results.run_folder import RunData
 
@@ -100,7 +99,8 @@ def accuracies(runs: dict[str, RunData]) -> str:
 def section(title: str, run: RunData) -> str:
     """The table of a run, and who beats the baselines."""
     n = max(cell.n for cell in run.cells)
-    return "\n\n".join([f"## {title}", f"n = {n}.", table(run.cells), "\n".join(f"- {line}" for line in verdict(run))])
+    lines = Verdict(run.cells, run.contrasts).sentences()
+    return "\n\n".join([f"## {title}", f"n = {n}.", table(run.cells), "\n".join(f"- {line}" for line in lines)])
 
 
 def table(cells: Sequence[CellResult]) -> str:

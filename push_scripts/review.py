@@ -5,7 +5,7 @@ example:
   saliency-bench review saliency-bench/results 7 --comment
   saliency-bench review saliency-bench/results 7 --comment --merge
   saliency-bench review saliency-bench/results --comment    # all that are open
-  saliency-bench review ./board    # the submissions of a local board, whose index it writes
+  saliency-bench review ./board    # a local board; also writes its index
 
 It checks out if its author is the submitter, it adds the files of submissions and nothing else, deletes and changes
 nothing, and all numbers follow from the records. The exit code is 1 if it must not be merged. Values can be invented

@@ -311,7 +311,7 @@ def test_the_command_refuses_what_is_no_board(tmp_path, capsys):
     (tmp_path / "core.yaml").write_text("name: [")
     for words, line in (
         (["--results", str(tmp_path)], "holds no results"),
-        (["--results", str(tmp_path / "none")], "is not a folder"),
+        (["--results", str(tmp_path / "none")], "does not exist; give a folder of results"),
         (["--results", str(tmp_path), "--core", str(tmp_path / "core.yaml")], "core.yaml cannot be read"),
         ([], "arguments are required: --results"),
     ):
