@@ -11,8 +11,8 @@ The methods were chosen by simulation (`benchmarks/statistics.py` prints their c
 Standard errors are those of the jackknife that leaves out one cluster at a time. Clusters of uneven size and rare
 scores make them vary more than C - 1 degrees of freedom say, so Student's t has Satterthwaite's (`cluster_error`).
 
-All of these rely on the spread of the sample, which may by chance contain none of a few very different scores. If up to
-5 % of such scores would move the mean out of the interval, the interval is widened to bounds that hold for scores of
+All of these rely on the spread of the sample, which may by chance miss rare, very different scores. If up to 5 % of
+such scores would move the mean out of the interval, the interval is widened to bounds that hold for scores of
 any shape (`outlasting_rare_scores`), and is marked.
 
 Not included: the explainer's seed, the model's training, the choice of datasets.
@@ -36,7 +36,7 @@ INTERVAL_FROM = 10  # effective clusters; with fewer a value stands alone
 APPROXIMATE_BELOW = 500  # clusters of an unbounded score
 TAIL = 0.025
 RARE_SHARE = 0.05  # largest share of unseen scores at the far end of the range; a larger one seldom stays unseen
-RARE_TAILS = 4  # the chance to see none of these scores, in tails: one in ten for an interval of 95 %
+RARE_TAILS = 4  # probability of seeing none of these scores, as a multiple of the tail: .1 for a 95 % interval
 EQUAL = 1e-12  # of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
