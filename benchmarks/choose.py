@@ -309,7 +309,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=200, metavar="N", help="simulations per case (default: 200)")
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")
     parser.add_argument("--run", metavar="RUN", help="a finished run in the place of drawn scores")
-    parser.add_argument("--images", type=int, metavar="N", help="may decide; with --run: drawn from the run's images")
+    parser.add_argument("--images", type=int, metavar="N", help="images that may decide; --run draws them from the run")
     parser.add_argument("--needed", action="store_true", help="test the estimate of how many images would be needed")
     args = parser.parse_args()
     if args.needed:

@@ -110,7 +110,7 @@ NARROW = {
     "mean .7, spread .1": laws.beta(14, 6),
     "mean .8, spread .12": laws.beta(8, 2),
 }
-# Scores, in addition to `LAWS`, whose intervals should not change.
+# More laws whose intervals should not become wider.
 ORDINARY = {
     "normal (.5, .15)": laws.truncnorm(-10 / 3, 10 / 3, 0.5, 0.15).ppf(GRID),
     "uniform": GRID,
@@ -120,7 +120,7 @@ ORDINARY = {
     "two peaks (beta 4, 16 and 16, 4)": np.sort(np.concatenate([laws.beta(4, 16).ppf(GRID[::2]),
                                                                 laws.beta(16, 4).ppf(GRID[1::2])])),
 }  # fmt: skip
-# Scores whose mean is used as the bound of a requirement.
+# Laws for simulated requirements; the bound of each requirement is the mean of its law.
 GATED = {
     "0/1": (GRID > 0.4) * 1.0,
     "0/1, share .9": (GRID > 0.1) * 1.0,

@@ -8,10 +8,11 @@ example:
 Prints a line per requirement, with the interval it was judged by. The exit code is 1 if an interval lies on the wrong
 side of its bound, or if the paired test finds an explainer worse than in the run of --against on the same samples; 0 if
 neither happens; 2 for any error. If an explainer stands in place of the number, the difference of the two explainers on
-the same samples is judged. All requirements of one command are judged together (Holm): however many there are, true
-requirements fail in about 2.5 % of the runs, or in 5 % with --against. A requirement whose interval contains the bound
-is undecided and passes, unless --strict is given. Its line states about how many samples would decide it, and how large
-a violation the samples of the run would find. Quote each requirement, because > has a meaning in the shell.
+the same samples is judged. All requirements of one command are judged together (Holm): however many there are, the
+chance that one fails although all are true is about 2.5 %, or 5 % with --against. A requirement whose interval contains
+the bound is undecided and passes, unless --strict is given. Its line states roughly how many samples would decide it,
+and how large a violation the samples of the run would detect. Quote each requirement, because > has a meaning in the
+shell.
 """
 
 import json

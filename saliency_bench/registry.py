@@ -87,7 +87,7 @@ def _all_points() -> dict[str, list[EntryPoint]]:
 
 
 def _points_one_by_one() -> list[EntryPoint]:
-    """Return the entry points of all packages, and warn about each package whose entry points cannot be read."""
+    """Return the entry points of all packages. Warn about each package whose entry points are unreadable."""
     points: list[EntryPoint] = []
     names: set[str] = set()
     for package in distributions():

@@ -127,11 +127,11 @@ def call_uncut(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 _partial: WeakKeyDictionary[Classifier, dict[tuple, bool]] = WeakKeyDictionary()  # results of `is_gradient_partial`
-_named: WeakSet[Classifier] = WeakSet()  # about which the message was printed
+_named: WeakSet[Classifier] = WeakSet()  # classifiers whose message was printed
 
 
 def check_gradient(classifier: Classifier, images: Images, module: nn.Module | None = None) -> None:
-    """Print a message, once per network, if gradients leave out a part of it.
+    """Print a message, once per network, if gradients miss a part of it.
 
     Args:
         classifier: the network.
@@ -141,8 +141,8 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)
         complain(
-            f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), which maps of "
-            "methods with gradients leave out; occlusion and rise show all of it"
+            f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), and "
+            "gradient-based maps miss that part; occlusion and rise cover all of it"
         )
 
 

@@ -50,7 +50,7 @@ def check_contrast(context: RunContext) -> None:
 def without_misfits(context: RunContext, group: Group) -> RunContext:
     """Return the run without explainers that do not fit the network, and print a warning about each of these.
 
-    The main process decides. Explainers with cells in the folder have fitted before and are not tried again.
+    The main process decides. Explainers that already have cells in the folder are not tried again.
 
     Raises:
         UserError: No explainer except baselines fits, or one does not and the run is strict; or see `check_contrast`.

@@ -189,7 +189,7 @@ def against_baselines(run: RunData) -> list[dict]:
 
 
 def alike(run: RunData, pair: Against) -> str:
-    """Return "alike within ±MARGIN" for a pair without a significant difference and a narrow interval, else "".
+    """Return "alike within ±MARGIN" for a pair with a narrow interval and no significant difference, else "".
 
     The margin is `MARGIN` of the range of the scores; unbounded scores have none. Of pairs whose true difference is the
     margin, at most one in forty is called alike, whatever the shape of their scores (`intervals.is_alike`).
@@ -278,7 +278,7 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return the explainers that were left out and the notes on the values of metrics, each with a full stop."""
+    """Return the explainers that were left out and the notes on the values of metrics, each ending with a full stop."""
     return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 

@@ -112,7 +112,7 @@ class Manifest(BaseModel):
         return self.model_copy(update=joint)
 
     def _why_another_model(self, earlier: "Manifest") -> str:
-        """Return, for a message, how the model differs from the model of an earlier start, as far as is known."""
+        """Describe how the model differs from that of an earlier start, for an error message; "" if unknown."""
         parts = ["prompts"] if self.spec.prompts != earlier.spec.prompts else []
         parts += [
             part for part in self.network.keys() & earlier.network.keys() if self.network[part] != earlier.network[part]

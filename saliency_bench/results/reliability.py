@@ -59,7 +59,7 @@ class Reliability(StrictModel):
 
 
 def rounded(count: int) -> int:
-    """Return a number of draws rounded up to two digits; the median it is computed from is no more precise."""
+    """Return a number of draws rounded up to two digits, since the median behind it is no more precise."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 

@@ -127,7 +127,7 @@ def choose_known(
             break
         try:
             known = images.known_mask(unit, foreground)
-            if known is None or not known.any():  # nobody can draw an empty mask
+            if known is None or not known.any():  # an annotator cannot submit an empty mask
                 raise UnreadableError("empty mask")
             drawn.append(unit)
         except UnreadableError as error:

@@ -50,7 +50,7 @@ class Places:
         self.study = study
         self.order = sorted(units, key=lambda unit: seed_of(study.seed, "order", unit))
         self._index = {unit: index for index, unit in enumerate(self.order)}
-        self._settled = np.zeros(len(self.order), np.int32)  # (N,), number of people whose answers count, per unit
+        self._settled = np.zeros(len(self.order), np.int32)  # (N,): people with a settled answer, per unit
         self._people: dict[str, dict[str, _Place]] = {}
         self._open: dict[str, set[str]] = {}  # {person: units that were given and are unanswered or sent back}
         self._times: dict[str, list[str]] = {}  # {person: sorted times of assignments and answers}

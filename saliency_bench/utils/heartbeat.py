@@ -25,7 +25,7 @@ DONE = "done"
 
 
 def watch_others(rank: int, count: int) -> None:
-    """Start a thread that sends heartbeats and checks those of the other processes.
+    """Start a thread that sends heartbeats and watches for the heartbeats of the other processes.
 
     torch.distributed must have set up the group.
     """

@@ -29,7 +29,7 @@ def parse_yaml(content: bytes | str, *, aliases: bool = True, texts: bool = Fals
 
     Raises:
         ValueError: The content is not YAML, is too large or too deep, has an impossible value such as the day
-            2001-99-99, or has a duplicate key, of which YAML would keep the last.
+            2001-99-99, or has a duplicate key (YAML itself would keep the last value).
     """
     import yaml
 

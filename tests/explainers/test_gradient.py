@@ -61,7 +61,7 @@ def test_agrees_with_differences(peer):
 
 
 class Stopped(nn.Module):
-    """Network of two convolutions a and b whose maps `forward` joins by a given function."""
+    """Network of two convolutions, a and b; `forward` combines their maps with a given function."""
 
     def __init__(self, join):
         super().__init__()

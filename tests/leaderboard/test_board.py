@@ -341,10 +341,10 @@ def test_a_lie_refuses_this_submission_in_one_line_and_no_other(tmp_path, edit, 
     content = json.loads((folder / "result.json").read_text())
     edit(content)
     (folder / "result.json").write_text(json.dumps(content))
-    _only_ada(tmp_path, words)
+    assert_only_ada_is_accepted(tmp_path, words)
 
 
-def _only_ada(root, words):
+def assert_only_ada_is_accepted(root, words):
     board = sb.load_results(root)
     assert [row.submitters for row in board.rows] == [("ada",)]
     (refused,) = board.refused
@@ -380,7 +380,7 @@ def test_records_that_lie_refuse_this_submission_and_no_other(tmp_path, edit, wo
     folder = write(tmp_path, {"gradient": GOOD, "random": GOOD}, "mallory")
     write(tmp_path, {"random": BAD})
     pq.write_table(edit(pq.read_table(folder / "records.parquet")), folder / "records.parquet")
-    _only_ada(tmp_path, words)
+    assert_only_ada_is_accepted(tmp_path, words)
 
 
 def test_parts_make_the_score(tmp_path):

@@ -17,6 +17,7 @@ from saliency_bench.analysis.differences import conflicts, differences
 from saliency_bench.analysis.pairs import explainer_pairs
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard import checks
 from saliency_bench.leaderboard.checks import checked
 from saliency_bench.leaderboard.recorded import recorded
 from saliency_bench.leaderboard.schema import Result
@@ -46,7 +47,9 @@ def aggregate():
         function = registry.load("metrics", "saliency_kae", "score").saliency_kae
         changed = replace(function.declaration, reduce=None, aggregate=harmonic, note=NOTE)
         patch.setattr(function, "declaration", changed)
+        checks._metric.cache_clear()  # other tests may have loaded the metric as it is declared
         yield
+    checks._metric.cache_clear()
 
 
 @pytest.fixture(scope="module")

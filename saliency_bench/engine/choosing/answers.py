@@ -67,9 +67,9 @@ def question_answer(
     A method is recommended only if it is itself shown to beat every baseline, by each metric by which a method is.
 
     Args:
-        question: that is answered.
-        answers: of its metrics.
-        others: the questions that are answered too.
+        question: the question.
+        answers: the answers of its metrics.
+        others: all questions of the choice.
     """
     methods = [answer for answer in answers if answer["outcome"] == METHOD]
     speaking = [answer for answer in answers if answer["outcome"] in (METHOD, OPEN)]

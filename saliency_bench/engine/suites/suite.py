@@ -273,8 +273,8 @@ def _check_not_mixed(content: Suite, choice: Choice) -> None:
     """
     is_smoke = (choice.out / "data" / "networks").is_dir()
     if choice.smoke != is_smoke and any((choice.out / name).is_dir() for name in ("runs", "tables", "data")):
-        held, new = ("results of --smoke", "real runs") if is_smoke else ("real runs", "results of --smoke")
-        raise UserError(f"{choice.out} holds {held}, which cannot be mixed with {new}; give another --out")
+        stored, new = ("results of --smoke", "real runs") if is_smoke else ("real runs", "results of --smoke")
+        raise UserError(f"{choice.out} holds {stored}, which cannot be mixed with {new}; give another --out")
     for name, entry in content.datasets.items():
         folder = Path(data_of(entry, name, choice))
         if choice.smoke or not (folder / REPORT).is_file() or entry.name not in registry.files("hub_builders"):
