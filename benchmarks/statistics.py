@@ -31,6 +31,7 @@ from scipy import stats as laws
 
 from saliency_bench.analysis.requirements import violation_of_hits, violation_of_share, wilson_size
 from saliency_bench.results import intervals as package
+from saliency_bench.results import paired_test
 from saliency_bench.results.clusters import Matched, effective_clusters
 from saliency_bench.results.intervals import TAIL, aggregate_interval, difference, intervals
 from saliency_bench.results.paired_test import FLIPS, adjusted_p
@@ -251,15 +252,43 @@ def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: 
     return hits / times
 
 
-def falsely_apart(spread: float, share: float, n: int, times: int) -> float:
-    """Return how often the paired test finds a difference of two equal means, of which the first has rare failures."""
-    rng, hits = np.random.default_rng([10, n, int(1000 * share)]), 0
+def falsely_apart(
+    spread: float, share: float, n: int, times: int, both: bool = False, size: int = 1, explainers: int = 2
+) -> tuple[float, float]:
+    """Return how often any two equal means are told apart, by the test alone and with the bounds of rare failures.
+
+    Every second explainer has rare failures, or all have; clusters of `size` fail as a whole.
+    """
+    rng, hits = np.random.default_rng([10, n, int(1000 * share)]), np.zeros(2)
+    fails = np.arange(explainers)[:, None] % 2 < 1 + both
     for number in range(times):
-        columns = 0.7 + spread * np.sqrt(0.5) * (rng.normal(size=n) + rng.normal(size=(2, n)))
-        columns[0] = np.where(rng.random(n) < share, 0, columns[0] * 1 / (1 - share))
-        p = adjusted_p([Matched(list(columns), np.arange(n), UNIT)], [[(0, 1)]], seed=number, flips=999)[0]
-        hits += p[0, 1] < 0.05
-    return hits / times
+        common, own = np.repeat(rng.normal(size=n), size), rng.normal(size=(explainers, n * size))
+        columns = 0.7 + spread * np.sqrt(0.5) * (common + own)
+        failed = np.repeat(rng.random((explainers, n)) < share, size, axis=1)
+        columns = np.where(fails, np.where(failed, 0, columns / (1 - share)), columns)
+        hits += apart(list(columns), np.repeat(np.arange(n), size), number)
+    return tuple(hits / times)
+
+
+def truly_apart(quantiles: np.ndarray, n: int, times: int) -> tuple[float, float]:
+    """Return how often a pair is told apart without and with the bounds; correlation .4, 2.4 standard errors apart."""
+    rng, hits = np.random.default_rng([11, n]), np.zeros(2)
+    for number in range(times):
+        normal = np.sqrt(0.4) * rng.normal(size=n) + np.sqrt(0.6) * rng.normal(size=(2, n))
+        scores = [at(quantiles, normal[0]), at(quantiles, normal[1] + 2.4 * np.sqrt(1.2 / n))]
+        hits += apart(scores, np.arange(n), number)
+    return tuple(hits / times)
+
+
+def apart(columns: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> np.ndarray:
+    """Return whether any pair is told apart (2,): by the test alone, and with the bounds of rare failures."""
+    pairs = [list(combinations(range(len(columns)), 2))]
+    results, kept = [], paired_test.p_with_failures
+    for bound in (lambda *_: 0.0, kept):
+        paired_test.p_with_failures = bound
+        p = adjusted_p([Matched(columns, codes, UNIT)], pairs, seed=seed, flips=999)[0]
+        results.append(min(p.values()) < 0.05)
+    return np.array(results)
 
 
 def violations_found(quantiles: np.ndarray, n: int, times: int) -> float:
@@ -475,10 +504,23 @@ def show_rare(times: int) -> None:
     rows += [(f"equal means, spread {spread}", [called_alike(n, times // 4, spread) for n in counts])
              for spread in (0.02, 0.1, 0.2)]  # fmt: skip
     show("Pairs called alike within .05, %: samples", counts, rows)
-    counts = (50, 100, 200, 500)
-    rows = [(f"spread {spread}, {share:.0%} fail", [falsely_apart(spread, share, n, times // 4) for n in counts])
-            for spread in (0.02, 0.1, 0.2) for share in (0.01, 0.02, 0.05)]  # fmt: skip
-    show("Two equal means, one with rare failures, that the paired test tells apart, %: samples", counts, rows)
+    counts = (20, 50, 100, 200, 500)
+    heads = [f"{count}: {kind}" for count in counts for kind in both_kinds]
+    rows = [
+        (f"spread {spread}, {share:.0%} fail in {'both' if both else 'one'}{', clusters of 6' * (size > 1)}",
+         [value for n in counts for value in falsely_apart(spread, share, n, times // 4, both, size)])
+        for size in (1, 6) for both in (False, True) for spread in (0.02, 0.06, 0.1, 0.2)
+        for share in (0.01, 0.02, 0.05)
+    ]  # fmt: skip
+    rows += [
+        (f"spread {spread}, 2 % fail in every second of {explainers}",
+         [value for n in counts for value in falsely_apart(spread, 0.02, n, times // 8, explainers=explainers)])
+        for explainers in (6, 12) for spread in (0.02, 0.1)
+    ]  # fmt: skip
+    show("Equal means, some with rare failures, that are told apart, %: samples or clusters", heads, rows)
+    rows = [(name, [value for n in counts for value in truly_apart(law, n, times // 4)])
+            for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()]  # fmt: skip
+    show("Unequal means that are told apart, %: samples", heads, rows)
 
     rows = [(name, [violations_found(GATED[name], n, times) for n in (50, 100, 400)]) for name in GATED]
     show("Violations by the amount that `check` names that fail, %: samples", (50, 100, 400), rows)

@@ -14,7 +14,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellResult
 from saliency_bench.results.clusters import Matched, cluster_codes
 from saliency_bench.results.intervals import aggregate_difference, paired_difference
-from saliency_bench.results.paired_test import adjusted_p
+from saliency_bench.results.paired_test import adjusted_p, outlasting_failures
 from saliency_bench.results.ranking import (
     NO_DIFFERENCE,
     NOT_TESTED,
@@ -307,14 +307,17 @@ def _tested(pairs_and_rows: list[tuple[Pair, np.ndarray]], codes: np.ndarray) ->
     """
     if not pairs_and_rows:
         return []
-    nothing, columns, estimates = len(pairs_and_rows), [], []
+    nothing, columns, matched, estimates = len(pairs_and_rows), [], [], []
     for pair, rows in pairs_and_rows:
         first, difference = np.full((2, len(codes)), np.nan)
         first[rows], difference[rows] = pair.first, pair.differences
         columns.append(difference)
-        estimates.append(paired_difference(Matched([first + difference, first], codes, pair.cells[0].limits), 0, 1))
+        matched.append(Matched([first + difference, first], codes, pair.cells[0].limits))
+        estimates.append(paired_difference(matched[-1], 0, 1))
     enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.effective >= RANKED_FROM]
-    (p,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
+    (flipped,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
+    # The test sees differences alone; how far a failure moves them follows from the scores.
+    p = {pair: outlasting_failures(own, matched[pair[0]], (0, 1), 2 * len(enough)) for pair, own in flipped.items()}
     return [
         replace(pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,
                 p=p.get((index, nothing)), rare=estimate.rare)

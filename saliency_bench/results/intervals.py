@@ -37,6 +37,8 @@ TAIL = 0.025
 MOST_TAILS = 3  # in which rare scores may be missed, from 20 clusters down
 NARROW = 3  # an end that moves by more than so many widths is that of narrow scores, and moves as far as one tail says
 UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which the bound of rare scores is evaluated
+LEAST_T, GREATEST_T = -4, 40  # between which `p_with_failures` looks for the worst share of failures
+FAILING = np.linspace(0, 1, 200)
 EQUAL = 1e-12  # of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
@@ -228,13 +230,26 @@ def outlasting_rare_scores(
         gate: whether k is 1.
     """
     ordinary = np.array([estimate.low, estimate.high])
-    tails = 1 if gate else min(MOST_TAILS, 1.5 + 30 / estimate.effective)
-    moved = _rare_bounds(ends, far, estimate.effective, tails * tail)
-    narrow = np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
-    if not gate and narrow.any():
-        moved = np.where(narrow, _rare_bounds(ends, far, estimate.effective, tail), moved)
+    if gate:
+        moved = _rare_bounds(ends, far, estimate.effective, tail)
+    else:
+        moved, narrow = _moved_ends(estimate, ends, far, tail)
+        if narrow.any():
+            moved = np.where(narrow, _rare_bounds(ends, far, estimate.effective, tail), moved)
     low, high = float(min(ordinary[0], moved[0])), float(max(ordinary[1], moved[1]))
     return estimate._replace(low=low, high=high, rare=(low, high) != (estimate.low, estimate.high))
+
+
+def _tails_of(estimate: Estimate) -> float:
+    """Return k of `outlasting_rare_scores` for scores that are not narrow."""
+    return min(MOST_TAILS, 1.5 + 30 / estimate.effective)
+
+
+def _moved_ends(estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return (both ends as k tails move them, whether each is that of narrow scores)."""
+    ordinary = np.array([estimate.low, estimate.high])
+    moved = _rare_bounds(ends, far, estimate.effective, _tails_of(estimate) * tail)
+    return moved, np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
 
 
 def _rare_bounds(ends: Ends, far: tuple[float, float], clusters: float, chance: float) -> np.ndarray:
@@ -310,15 +325,67 @@ def paired_difference(matched: Matched, first: int, second: int, tail: float = T
     A rare failure is a sample on which one of the two scores an end of the range and the other its mean
     (`outlasting_rare_scores`). If no cluster has a difference, the interval stays 0 to 0.
     """
-    estimate, limits = difference(matched, first, second, tail), matched.limits
-    left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
-    if np.isnan(estimate.low) or not is_bounded(limits) or not (left - right).any():
+    estimate = difference(matched, first, second, tail)
+    if not _may_be_widened(matched, first, second, estimate):
         return estimate
-    error = (estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom, tail)
-    means = float(left.sum()) / estimate.n, float(right.sum()) / estimate.n
-    far = min(limits[0] - means[1], means[0] - limits[1]), max(limits[1] - means[1], means[0] - limits[0])
+    error, far = error_and_far(matched, first, second, estimate, tail)
     ends = student(estimate.value, error, estimate.freedom)
     return outlasting_rare_scores(estimate, ends, far, tail, gate)
+
+
+def _may_be_widened(matched: Matched, first: int, second: int, estimate: Estimate) -> bool:
+    """Return whether a difference has an interval, scores of a finite range, and is not 0 in all clusters."""
+    if np.isnan(estimate.low) or not is_bounded(matched.limits):
+        return False
+    left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
+    return bool((left - right).any())
+
+
+def error_and_far(
+    matched: Matched, first: int, second: int, estimate: Estimate, tail: float = TAIL
+) -> tuple[float, tuple[float, float]]:
+    """Return (standard error of a difference, the lowest and the highest difference if one of the two fails)."""
+    left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
+    limits = matched.limits
+    error = (estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom, tail)
+    means = float(left.sum()) / estimate.n, float(right.sum()) / estimate.n
+    return error, (min(limits[0] - means[1], means[0] - limits[1]), max(limits[1] - means[1], means[0] - limits[0]))
+
+
+def p_with_failures(matched: Matched, first: int, second: int, scores: int = 2) -> float:
+    """Return the p at which the interval of `paired_difference` ends at 0, 0 where it has no wider bounds.
+
+    A share p of failures turns a mean difference m around if the others have at most s = p abs(e) / (1 - p). The
+    samples show none of them, and m, with probability P(t > (m - s) / se) (1 - p)^C. The interval with a tail of 1 / k
+    of the greatest of these probabilities ends at 0, unless Student's does so with a greater tail.
+
+    Any one of several explainers may have failures that are not seen. Its differences from all others are then wrong
+    together, so the probability counts once for each of them (Bonferroni), not for each pair.
+
+    Args:
+        matched: the scores.
+        first: of the pair.
+        second: of the pair.
+        scores: how many columns of scores may have failures in the family that the pair is tested in.
+    """
+    estimate = difference(matched, first, second)
+    if not _may_be_widened(matched, first, second, estimate):
+        return 0.0
+    return p_of_failures(estimate, *error_and_far(matched, first, second, estimate), scores)
+
+
+def p_of_failures(estimate: Estimate, error: float, far: tuple[float, float], scores: int = 2) -> float:
+    """Return `p_with_failures` of a difference, its standard error, and the ends that `error_and_far` gives."""
+    mean, side = abs(estimate.value), int(estimate.value < 0)
+    ends = student(estimate.value, error, estimate.freedom)
+    t = mean / error if error > 0 else np.inf
+    # (m - s) / se, from no failures to as many as turn the others around for certain
+    without = LEAST_T + (min(t, GREATEST_T) - LEAST_T) * FAILING**2
+    needed = mean - without * error
+    seen = (abs(far[side]) / (abs(far[side]) + needed)) ** estimate.effective
+    missed = float((special.stdtr(estimate.freedom, -without) * seen).max())
+    tails = 1.0 if _moved_ends(estimate, ends, far, TAIL)[1][side] else _tails_of(estimate)
+    return min(max(2 * float(special.stdtr(estimate.freedom, -t)), scores * missed / tails), 1.0)
 
 
 def is_alike(matched: Matched, first: int, second: int, margin: float, tail: float = TAIL) -> bool:

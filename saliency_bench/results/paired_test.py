@@ -11,13 +11,17 @@ The p-value is about the mean, which is what is reported, and assumes no normal 
 -D are equally likely, which scores of unequal shape break: of a rare event against a smooth score of the same mean, the
 samples without the event all speak against it. So a difference must also outlast one more cluster that speaks against
 it, as loudly as any of those seen (`another_cluster`), in a test in which that cluster is flipped like all others.
+
+The samples may also show none of the failures of one of the two, at any size of the difference where scores are narrow.
+So a difference must outlast those too, as its interval does (`outlasting_failures`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from saliency_bench.results.clusters import Matched
+from saliency_bench.results.intervals import p_with_failures
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 ALPHA = 0.05
@@ -180,6 +184,16 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
     return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
 
 
+def outlasting_failures(p: float, matched: Matched, pair: Pair, scores: int) -> float:
+    """Return p, or if it is below `ALPHA` the greater of p and `p_with_failures`, for a family of so many `scores`."""
+    return p if p >= ALPHA else max(p, p_with_failures(matched, *pair, scores))
+
+
+def columns_in(pairs: Iterable[Pair]) -> int:
+    """Return how many columns of a family are in any of these pairs."""
+    return len({column for pair in pairs for column in pair})
+
+
 def adjusted_p(
     families: Sequence[Matched],
     pairs: Sequence[Sequence[Pair]],
@@ -206,7 +220,12 @@ def adjusted_p(
             np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting)
         )
         p = step_down(seen_t, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
-        p_values[number] = dict(zip(family_pairs, p.tolist(), strict=True))
+        scores = columns_in(family_pairs)
+        p_values[number] = {
+            pair: outlasting_failures(own_p, families[number], pair, scores)
+            for pair, own_p in zip(family_pairs, p.tolist(), strict=True)
+        }
+        families[number].forget()
         for pair in family_pairs:
             if (number, pair) in wanted:
                 kept[number, pair] = seen[pair], flipped.outlasting[pair], flipped.under_flips(pair)
@@ -215,6 +234,11 @@ def adjusted_p(
         if tested:
             seen_t, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
             p = step_down(seen_t, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
+            scores = len({(number, column) for number, pair in tested for column in pair})
             for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
+                if p_values[number][pair] < ALPHA:  # else the greater p is not below ALPHA either way
+                    own_p = outlasting_failures(own_p, families[number], pair, scores)
                 p_values[number][pair] = max(p_values[number][pair], own_p)
+            for family in families:
+                family.forget()
     return p_values

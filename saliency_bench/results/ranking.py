@@ -26,10 +26,19 @@ from saliency_bench.results.intervals import (
     aggregate_interval,
     paired_difference,
 )
-from saliency_bench.results.paired_test import ALPHA, Member, Pair, SignFlips, adjusted_p, step_down
+from saliency_bench.results.paired_test import (
+    ALPHA,
+    Member,
+    Pair,
+    SignFlips,
+    adjusted_p,
+    columns_in,
+    outlasting_failures,
+    step_down,
+)
 from saliency_bench.results.trainings import has_few
 
-TEST = 1  # version of the paired test; raise it whenever a rank or a p changes
+TEST = 2  # version of the paired test; raise it whenever a rank or a p changes
 RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"
@@ -192,8 +201,11 @@ def ranked_among(
             by_pair = flips.seen, flips.outlasting
             seen, outlasting = (np.array([numbers[pair] for pair in pairs]) for numbers in by_pair)
             p_values = step_down(seen, outlasting, lambda index: flips.under_flips(pairs[index]))
-            for pair, p in zip(pairs, p_values.tolist(), strict=True):
+            width = columns_in(pairs)
+            for pair, p_alone in zip(pairs, p_values.tolist(), strict=True):
+                p = outlasting_failures(p_alone, matched, pair, width)
                 among[_ids(keys, pair)] = sign_of(flips.totals[pair], p, keys[0].higher_is_better)
+            matched.forget()
         yield among, _standings([keys[index] for index in indices], matched.known[:, indices], codes, among)
 
 

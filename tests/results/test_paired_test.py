@@ -14,6 +14,7 @@ from scipy import stats
 
 from saliency_bench.results import paired_test
 from saliency_bench.results.clusters import Matched, cluster_codes
+from saliency_bench.results.intervals import p_with_failures, paired_difference
 from saliency_bench.results.paired_test import adjusted_p, another_cluster, step_down
 from saliency_bench.utils.seeds import random_bits, seed_of
 
@@ -154,12 +155,62 @@ def test_scores_that_were_never_one_may_still_be():
 
 
 @pytest.mark.parametrize(("events", "told_apart"), [(9, False), (10, True)])
-def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apart):
+def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apart, monkeypatch):
     """So many scores of .1 among zeros, against a constant .04: from ten on, the largest event seen is what counts."""
+    monkeypatch.setattr(paired_test, "p_with_failures", lambda *_: 0.0)  # the flips alone
     rare = np.zeros(60)
     rare[:events] = 0.1
     p = adjusted_p([Matched([rare, np.full(60, 0.04)], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
     assert (p < 0.05) == told_apart
+
+
+def literal_p(gaps, means, scores):
+    """The worst of very many shares of failures, and k by the interval: one number after the other."""
+    count, mean, error = len(gaps), abs(np.mean(gaps)), np.std(gaps, ddof=1) / len(gaps) ** 0.5
+    weights = (gaps - np.mean(gaps)) ** 2
+    freedom = min(count - 1, 2 / ((weights**2).sum() / weights.sum() ** 2 - 1 / count))
+    better, worse = max(means), min(means)
+    far = max(worse, 1 - better)  # the better fails, or the worse is right
+    worst = 0
+    for share in np.linspace(0, 0.6, 6001):
+        without = mean - share * far / (1 - share)
+        worst = max(worst, stats.t.sf(without / error, freedom) * (1 - share) ** count)
+
+    def moved(chance):
+        tails = chance + (np.arange(50) + 0.5) / 50 * (1 - chance)
+        lows = mean - stats.t.ppf(1 - tails, freedom) * error
+        others = (chance / tails) ** (1 / count)
+        return min(others * lows - (1 - others) * far)
+
+    ordinary = stats.t.ppf(0.975, freedom) * error
+    k = min(3, 1.5 + 30 / count)
+    k = 1 if mean - ordinary - moved(k * 0.025) > 3 * ordinary else k
+    return min(1, max(2 * stats.t.sf(mean / error, freedom), scores * worst / k))
+
+
+@pytest.mark.parametrize("count", [50, 120])
+@pytest.mark.parametrize(("spread", "lead"), [(0.02, 0.02), (0.02, -0.03), (0.06, 0.03), (0.1, 0.06), (0.25, 0.1)])
+def test_a_difference_outlasts_failures_that_are_not_seen(spread, lead, count):
+    columns = np.clip(np.random.default_rng(count).normal([0.6 + lead, 0.6], spread, (count, 2)), 0, 1)
+    matched = Matched(list(columns.T), np.arange(count), (0.0, 1.0))
+    for scores in (2, 7):
+        theirs = literal_p(columns[:, 0] - columns[:, 1], columns.mean(axis=0), scores)
+        assert p_with_failures(matched, 0, 1, scores) == pytest.approx(theirs, rel=0.01)
+    alone = p_of(columns)[0, 1]  # without a range there is no bound
+    p = adjusted_p([matched], [[(0, 1)]], flips=199)[0][0, 1]
+    assert p == (alone if alone >= 0.05 else max(alone, p_with_failures(matched, 0, 1)))
+
+
+def test_no_difference_is_found_beside_an_interval_with_0():
+    rng, apart = np.random.default_rng(0), 0
+    for number in range(300):
+        spread, count = rng.choice([0.02, 0.06, 0.1, 0.2]), int(rng.choice([50, 70, 150]))
+        columns = np.clip(rng.normal([0.6 + 3 * rng.random() * spread / 5, 0.6], spread, (count, 2)), 0, 1)
+        matched = Matched(list(columns.T), np.arange(count), (0.0, 1.0))
+        estimate = paired_difference(matched, 0, 1)
+        assert (p_with_failures(matched, 0, 1) < 0.05) == (not estimate.low <= 0 <= estimate.high), number
+        apart += estimate.low > 0
+    assert 30 < apart < 270
 
 
 def test_two_rare_scores_are_compared_by_their_samples_alone():

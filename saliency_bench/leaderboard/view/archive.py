@@ -88,7 +88,7 @@ class Archive:
         if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
             raise UserError(f"{row.folder} no longer holds this row")
         recorded = submission.recorded
-        return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN)
+        return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN, row.cell.limits)
 
     def _read(self, folder: str) -> Checked:
         """Return the submission in a folder, and forget the oldest of those that are in memory."""

@@ -5,7 +5,7 @@
     interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets"; t of C - 1 degrees of freedom, C the fewest clusters
               of any dataset; with six datasets or more also that of Student's t over the D means, "for new datasets"
     ranks     sets, by the paired test of `results.paired_test` over all pairs, cluster sums weighted by 1 / (D n_d);
-              n_d: the samples of d that `random` has scored
+              n_d: the samples of d that `random` has scored; a difference must outlast rare failures as well
 
 Only rows that the board has run are ranked, and only explainers that have one for each dataset of the core; others get
 a line that says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
@@ -19,8 +19,8 @@ import numpy as np
 
 from saliency_bench.results.cell import is_best
 from saliency_bench.results.clusters import Matched, cluster_codes, effective_clusters
-from saliency_bench.results.intervals import Estimate, difference, t_quantile
-from saliency_bench.results.paired_test import Pair, adjusted_p
+from saliency_bench.results.intervals import Estimate, difference, error_and_far, is_bounded, p_of_failures, t_quantile
+from saliency_bench.results.paired_test import ALPHA, Pair, adjusted_p
 from saliency_bench.results.ranking import ALONE, RANKED_FROM, TOO_FEW, beat_baselines, rank_sets, sign_of
 
 REFERENCE = "random"
@@ -36,12 +36,14 @@ class Scored:
         groups: of the samples `ids`, None for a sample in no group.
         scores: (n,) of these samples, NaN where there is none.
         official: whether the board has run the explainer.
+        limits: (low, high) of the metric; either may be infinite.
     """
 
     ids: Sequence[str]
     groups: Sequence[str | None]
     scores: np.ndarray
     official: bool = True
+    limits: tuple[float, float] = (-np.inf, np.inf)
 
     def over(self, ids: Iterable[str]) -> np.ndarray:
         """Return the scores of the samples `ids`, NaN where there is none."""
@@ -143,8 +145,12 @@ def _without_rank(
 
 def _minus(first: Scored, second: Scored) -> Estimate:
     """Return the mean difference over the samples that both have."""
-    matched = Matched(_aligned([first, second]), cluster_codes(*_samples([first, second])))
-    return difference(matched, 0, 1)
+    return difference(_matched(first, second), 0, 1)
+
+
+def _matched(first: Scored, second: Scored) -> Matched:
+    """Return the scores of two rows, over the samples of both."""
+    return Matched(_aligned([first, second]), cluster_codes(*_samples([first, second])), first.limits)
 
 
 def _samples(several: Sequence[Scored]) -> tuple[list[str], list[str | None]]:
@@ -207,10 +213,35 @@ def _decided(
     matched.forget()
     decided = []
     for pair, p in adjusted_p([matched], [pairs], seed=SEED)[0].items():
+        first, second = (names[index] for index in pair)
+        if p < ALPHA:
+            p = max(p, _p_with_failures([_matched(scored[first][of], scored[second][of]) for of in core], len(names)))
         if sign := sign_of(differences[pair], p, higher_is_better):
-            first, second = (names[index] for index in pair)
             decided.append((first, second) if sign > 0 else (second, first))
     return decided, ""
+
+
+def _p_with_failures(datasets: Sequence[Matched], scores: int) -> float:
+    """Return `p_with_failures` of the mean over D datasets of the difference of two explainers.
+
+    Failures on the dataset of the fewest clusters C are the hardest to see. They move the mean by a share of 1 / D, as
+    failures on all datasets do that are seen as rarely as among C D clusters.
+    """
+    estimates = [difference(matched, 0, 1) for matched in datasets]
+    if any(np.isnan(estimate.low) for estimate in estimates) or not all(is_bounded(of.limits) for of in datasets):
+        return 0.0
+    known = [error_and_far(matched, 0, 1, estimate) for matched, estimate in zip(datasets, estimates, strict=True)]
+    count = len(datasets)
+    error = float(np.sqrt(sum(error**2 for error, _ in known))) / count
+    low, high = (float(np.mean([ends[side] for _, ends in known])) for side in (0, 1))
+    freedom = min(estimate.freedom for estimate in estimates)
+    value = float(np.mean([estimate.value for estimate in estimates]))
+    half = t_quantile(freedom) * error
+    pooled = estimates[0]._replace(
+        value=value, low=value - half, high=value + half, freedom=freedom,
+        effective=count * min(estimate.effective for estimate in estimates),
+    )  # fmt: skip
+    return p_of_failures(pooled, error, (low, high), scores)
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:

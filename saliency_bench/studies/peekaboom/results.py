@@ -199,7 +199,7 @@ def _crowd(
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
     """Return {explainer: its rank set as text}, by the paired test over clusters of images; {} of too few."""
-    matched = Matched(means, codes)
+    matched = Matched(means, codes, (0.0, 1.0))
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
     matched.forget()
