@@ -13,8 +13,8 @@ from saliency_bench.analysis.tables import finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellResult
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.intervals import aggregate_difference, paired_difference
-from saliency_bench.results.paired_test import adjusted_p, outlasting_failures
+from saliency_bench.results.intervals import aggregate_difference, p_with_failures, paired_difference
+from saliency_bench.results.paired_test import ALPHA, adjusted_p, outlasting_failures
 from saliency_bench.results.ranking import (
     NO_DIFFERENCE,
     NOT_TESTED,
@@ -317,10 +317,13 @@ def _tested(pairs_and_rows: list[tuple[Pair, np.ndarray]], codes: np.ndarray) ->
     enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.effective >= RANKED_FROM]
     (flipped,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
     # The test sees differences alone; how far a failure moves them follows from the scores.
-    p = {pair: outlasting_failures(own, matched[pair[0]], (0, 1), 2 * len(enough)) for pair, own in flipped.items()}
+    p = {
+        index: outlasting_failures(own, p_with_failures(matched[index], 0, 1), 2 * len(enough)) if own < ALPHA else own
+        for (index, _), own in flipped.items()
+    }
     return [
         replace(pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,
-                p=p.get((index, nothing)), rare=estimate.rare)
+                p=p.get(index), rare=estimate.rare)
         for index, ((pair, _), estimate) in enumerate(zip(pairs_and_rows, estimates, strict=True))
     ]  # fmt: skip
 

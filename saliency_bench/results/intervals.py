@@ -38,7 +38,7 @@ MOST_TAILS = 3  # in which rare scores may be missed, from 20 clusters down
 NARROW = 3  # an end that moves by more than so many widths is that of narrow scores, and moves as far as one tail says
 UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which the bound of rare scores is evaluated
 LEAST_T, GREATEST_T = -4, 40  # between which `p_with_failures` looks for the worst share of failures
-FAILING = np.linspace(0, 1, 200)
+FAILING = np.linspace(0, 1, 50) ** 2
 EQUAL = 1e-12  # of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
@@ -352,40 +352,40 @@ def error_and_far(
     return error, (min(limits[0] - means[1], means[0] - limits[1]), max(limits[1] - means[1], means[0] - limits[0]))
 
 
-def p_with_failures(matched: Matched, first: int, second: int, scores: int = 2) -> float:
-    """Return the p at which the interval of `paired_difference` ends at 0, 0 where it has no wider bounds.
+def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, float]:
+    """Return (p by Student, p per column that may fail) at which the interval of `paired_difference` ends at 0.
 
     A share p of failures turns a mean difference m around if the others have at most s = p abs(e) / (1 - p). The
     samples show none of them, and m, with probability P(t > (m - s) / se) (1 - p)^C. The interval with a tail of 1 / k
     of the greatest of these probabilities ends at 0, unless Student's does so with a greater tail.
 
     Any one of several explainers may have failures that are not seen. Its differences from all others are then wrong
-    together, so the probability counts once for each of them (Bonferroni), not for each pair.
+    together, so the second p counts once for each column of a family (Bonferroni), not for each pair. Both are 0 where
+    the interval has no wider bounds.
 
     Args:
         matched: the scores.
-        first: of the pair.
-        second: of the pair.
-        scores: how many columns of scores may have failures in the family that the pair is tested in.
+        first: column of the pair.
+        second: column of the pair.
     """
     estimate = difference(matched, first, second)
     if not _may_be_widened(matched, first, second, estimate):
-        return 0.0
-    return p_of_failures(estimate, *error_and_far(matched, first, second, estimate), scores)
+        return 0.0, 0.0
+    return p_of_failures(estimate, *error_and_far(matched, first, second, estimate))
 
 
-def p_of_failures(estimate: Estimate, error: float, far: tuple[float, float], scores: int = 2) -> float:
+def p_of_failures(estimate: Estimate, error: float, far: tuple[float, float]) -> tuple[float, float]:
     """Return `p_with_failures` of a difference, its standard error, and the ends that `error_and_far` gives."""
     mean, side = abs(estimate.value), int(estimate.value < 0)
     ends = student(estimate.value, error, estimate.freedom)
     t = mean / error if error > 0 else np.inf
     # (m - s) / se, from no failures to as many as turn the others around for certain
-    without = LEAST_T + (min(t, GREATEST_T) - LEAST_T) * FAILING**2
+    without = LEAST_T + (min(t, GREATEST_T) - LEAST_T) * FAILING
     needed = mean - without * error
     seen = (abs(far[side]) / (abs(far[side]) + needed)) ** estimate.effective
     missed = float((special.stdtr(estimate.freedom, -without) * seen).max())
     tails = 1.0 if _moved_ends(estimate, ends, far, TAIL)[1][side] else _tails_of(estimate)
-    return min(max(2 * float(special.stdtr(estimate.freedom, -t)), scores * missed / tails), 1.0)
+    return 2 * float(special.stdtr(estimate.freedom, -t)), missed / tails
 
 
 def is_alike(matched: Matched, first: int, second: int, margin: float, tail: float = TAIL) -> bool:

@@ -184,9 +184,9 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
     return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
 
 
-def outlasting_failures(p: float, matched: Matched, pair: Pair, scores: int) -> float:
-    """Return p, or if it is below `ALPHA` the greater of p and `p_with_failures`, for a family of so many `scores`."""
-    return p if p >= ALPHA else max(p, p_with_failures(matched, *pair, scores))
+def outlasting_failures(p: float, with_failures: tuple[float, float], columns: int) -> float:
+    """Return the greater of p and `p_with_failures` of the pair, in a family of so many columns of scores."""
+    return max(p, min(max(with_failures[0], columns * with_failures[1]), 1.0))
 
 
 def columns_in(pairs: Iterable[Pair]) -> int:
@@ -214,17 +214,19 @@ def adjusted_p(
     p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}
     kept: dict[Member, tuple[float, float, np.ndarray]] = {}
+    failing: dict[Member, tuple[float, float]] = {}
     for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
         family_pairs = list(seen)
         seen_t, outlasting = (
             np.array([by_pair[pair] for pair in family_pairs]) for by_pair in (seen, flipped.outlasting)
         )
         p = step_down(seen_t, outlasting, lambda index: flipped.under_flips(family_pairs[index]))  # noqa: B023
-        scores = columns_in(family_pairs)
-        p_values[number] = {
-            pair: outlasting_failures(own_p, families[number], pair, scores)
-            for pair, own_p in zip(family_pairs, p.tolist(), strict=True)
-        }
+        columns = columns_in(family_pairs)
+        for pair, own_p in zip(family_pairs, p.tolist(), strict=True):
+            if own_p < ALPHA:
+                failing[number, pair] = p_with_failures(families[number], *pair)
+                own_p = outlasting_failures(own_p, failing[number, pair], columns)
+            p_values[number][pair] = own_p
         families[number].forget()
         for pair in family_pairs:
             if (number, pair) in wanted:
@@ -234,11 +236,10 @@ def adjusted_p(
         if tested:
             seen_t, outlasting = (np.array([kept[member][index] for member in tested]) for index in (0, 1))
             p = step_down(seen_t, outlasting, lambda index: kept[tested[index]][2])  # noqa: B023
-            scores = len({(number, column) for number, pair in tested for column in pair})
-            for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
-                if p_values[number][pair] < ALPHA:  # else the greater p is not below ALPHA either way
-                    own_p = outlasting_failures(own_p, families[number], pair, scores)
+            columns = len({(number, column) for number, pair in tested for column in pair})
+            for member, own_p in zip(tested, p.tolist(), strict=True):
+                number, pair = member
+                if member in failing:
+                    own_p = outlasting_failures(own_p, failing[member], columns)
                 p_values[number][pair] = max(p_values[number][pair], own_p)
-            for family in families:
-                family.forget()
     return p_values

@@ -24,6 +24,7 @@ from saliency_bench.results.intervals import (
     Estimate,
     aggregate_difference,
     aggregate_interval,
+    p_with_failures,
     paired_difference,
 )
 from saliency_bench.results.paired_test import (
@@ -201,9 +202,10 @@ def ranked_among(
             by_pair = flips.seen, flips.outlasting
             seen, outlasting = (np.array([numbers[pair] for pair in pairs]) for numbers in by_pair)
             p_values = step_down(seen, outlasting, lambda index: flips.under_flips(pairs[index]))
-            width = columns_in(pairs)
-            for pair, p_alone in zip(pairs, p_values.tolist(), strict=True):
-                p = outlasting_failures(p_alone, matched, pair, width)
+            columns = columns_in(pairs)
+            for pair, p in zip(pairs, p_values.tolist(), strict=True):
+                if p < ALPHA:
+                    p = outlasting_failures(p, p_with_failures(matched, *pair), columns)
                 among[_ids(keys, pair)] = sign_of(flips.totals[pair], p, keys[0].higher_is_better)
             matched.forget()
         yield among, _standings([keys[index] for index in indices], matched.known[:, indices], codes, among)

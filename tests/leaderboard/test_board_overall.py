@@ -1,5 +1,6 @@
 """Scores across the fixed datasets of a board: the formulas written out again, and who is ranked."""
 
+from itertools import combinations
 from math import sqrt
 
 import numpy as np
@@ -9,6 +10,8 @@ from scipy import stats
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.view.core import not_fixed, read_core
 from saliency_bench.leaderboard.view.overall import Scored, overall
+from saliency_bench.results.clusters import Matched
+from saliency_bench.results.paired_test import adjusted_p
 
 BASELINES = frozenset({"random", "centre"})
 DRAW = np.random.default_rng(3)
@@ -94,6 +97,36 @@ def test_ranks_are_those_of_clear_differences(higher):
     )  # fmt: skip
     assert {one.name: one.rank for one in found} == {"good": (1, 1), "poor": (2, 3), "twin": (2, 3), "random": (4, 4)}
     assert [one.name for one in found] == ["good", "poor", "twin", "random"]
+
+
+def test_over_one_dataset_ranks_are_those_of_the_paired_test():
+    """Narrow scores of a finite range: the spread of the samples alone would rank nearly every pair."""
+    rng, ranked = np.random.default_rng(1), []
+    for lead in np.linspace(0.01, 0.3, 12):
+        columns = [level + 0.02 * rng.standard_normal(60) for level in (0.5 + lead, 0.5, 0.1)]
+        (p,) = adjusted_p([Matched(columns, np.arange(60), (0.0, 1.0))], [list(combinations(range(3), 2))])
+        rows = {
+            name: {"a": scored(column, limits=(0.0, 1.0))}
+            for name, column in zip(("better", "worse", "random"), columns, strict=True)
+        }
+        found = overall(rows, ["a"], BASELINES, True)
+        ranked.append(of(found, "better").rank == (1, 1))
+        assert ranked[-1] == (p[0, 1] < 0.05)
+    assert {*ranked} == {True, False}
+
+
+def test_unseen_failures_move_the_mean_of_two_datasets_half_as_far():
+    """Failures that 60 samples may miss turn a lead of .02 around; those that both datasets may miss do not."""
+    rng = np.random.default_rng(2)
+    wins = {}
+    for count in (1, 2):
+        data = ["a", "b"][:count]
+        rows = {
+            name: {one: scored(level + 0.02 * rng.standard_normal(60), limits=(0.0, 1.0)) for one in data}
+            for name, level in {"better": 0.52, "worse": 0.5, "random": 0.1}.items()
+        }
+        wins[count] = of(overall(rows, data, BASELINES, True), "better").rank
+    assert wins == {1: (1, 2), 2: (1, 1)}
 
 
 def test_a_dataset_of_many_samples_counts_no_more_than_one_of_few():

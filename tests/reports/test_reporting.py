@@ -549,6 +549,25 @@ def test_differences_by_hand():
     assert back["mean"] == pytest.approx(0.1 / 3)
 
 
+def test_a_difference_of_runs_excludes_rare_failures():
+    """A difference that failures could turn around, if the 60 samples missed them by chance, is not significant."""
+    rng, verdicts = np.random.default_rng(0), set()
+    names = [f"image {number}" for number in range(60)]
+    for lead in (0.01, 0.03, 0.1, 0.3):
+        runs = [
+            RunData(
+                Path("run"), [_result(_key("rise", "saliency_miou", seed), 60, 0.5)], names, [None] * 60,
+                {hash_of("rise", "saliency_miou", seed): rng.normal(0.5 + level, 0.02, 60)},
+                {"dataset": {"id": "x", "fingerprint": "f", "split": "test"}},
+            )
+            for seed, level in enumerate((0, lead))
+        ]  # fmt: skip
+        (found,) = differences(*runs)
+        assert (found["p"] < 0.05) == (found["low"] > 0)
+        verdicts.add(found["p"] < 0.05)
+    assert verdicts == {True, False}
+
+
 def test_explainers_that_follow_the_seed_of_the_run_are_paired(copied, other, tmp_path):
     def seeded(summary):
         for cell in summary["cells"]:

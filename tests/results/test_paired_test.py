@@ -15,7 +15,7 @@ from scipy import stats
 from saliency_bench.results import paired_test
 from saliency_bench.results.clusters import Matched, cluster_codes
 from saliency_bench.results.intervals import p_with_failures, paired_difference
-from saliency_bench.results.paired_test import adjusted_p, another_cluster, step_down
+from saliency_bench.results.paired_test import adjusted_p, another_cluster, outlasting_failures, step_down
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -157,7 +157,7 @@ def test_scores_that_were_never_one_may_still_be():
 @pytest.mark.parametrize(("events", "told_apart"), [(9, False), (10, True)])
 def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apart, monkeypatch):
     """So many scores of .1 among zeros, against a constant .04: from ten on, the largest event seen is what counts."""
-    monkeypatch.setattr(paired_test, "p_with_failures", lambda *_: 0.0)  # the flips alone
+    monkeypatch.setattr(paired_test, "p_with_failures", lambda *_: (0.0, 0.0))  # the flips alone
     rare = np.zeros(60)
     rare[:events] = 0.1
     p = adjusted_p([Matched([rare, np.full(60, 0.04)], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
@@ -188,6 +188,10 @@ def literal_p(gaps, means, scores):
     return min(1, max(2 * stats.t.sf(mean / error, freedom), scores * worst / k))
 
 
+def outlasting(matched, columns=2, p=0.0):
+    return outlasting_failures(p, p_with_failures(matched, 0, 1), columns)
+
+
 @pytest.mark.parametrize("count", [50, 120])
 @pytest.mark.parametrize(("spread", "lead"), [(0.02, 0.02), (0.02, -0.03), (0.06, 0.03), (0.1, 0.06), (0.25, 0.1)])
 def test_a_difference_outlasts_failures_that_are_not_seen(spread, lead, count):
@@ -195,10 +199,23 @@ def test_a_difference_outlasts_failures_that_are_not_seen(spread, lead, count):
     matched = Matched(list(columns.T), np.arange(count), (0.0, 1.0))
     for scores in (2, 7):
         theirs = literal_p(columns[:, 0] - columns[:, 1], columns.mean(axis=0), scores)
-        assert p_with_failures(matched, 0, 1, scores) == pytest.approx(theirs, rel=0.01)
+        assert outlasting(matched, scores) == pytest.approx(theirs, rel=0.01)
     alone = p_of(columns)[0, 1]  # without a range there is no bound
     p = adjusted_p([matched], [[(0, 1)]], flips=199)[0][0, 1]
-    assert p == (alone if alone >= 0.05 else max(alone, p_with_failures(matched, 0, 1)))
+    assert p == (alone if alone >= 0.05 else max(alone, outlasting(matched)))
+
+
+def test_every_family_of_a_pair_counts_its_columns_that_may_fail():
+    rng = np.random.default_rng(2)
+    columns = [np.clip(rng.normal([0.65, 0.6, 0.6], 0.06, (70, 3)), 0, 1) for _ in range(3)]
+    families = [Matched(list(one.T), np.arange(70), (0.0, 1.0)) for one in columns]
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    alone = adjusted_p(families, [pairs] * 3, flips=199)
+    across = adjusted_p(families, [pairs] * 3, [[(number, (0, 1)) for number in range(3)]], flips=199)
+    for number, family in enumerate(families):
+        assert alone[number][0, 1] >= outlasting(family, columns=3) > 0
+        assert across[number][0, 1] >= outlasting(family, columns=6) > outlasting(family, columns=3)
+        assert across[number][0, 2] == alone[number][0, 2]
 
 
 def test_no_difference_is_found_beside_an_interval_with_0():
@@ -208,7 +225,7 @@ def test_no_difference_is_found_beside_an_interval_with_0():
         columns = np.clip(rng.normal([0.6 + 3 * rng.random() * spread / 5, 0.6], spread, (count, 2)), 0, 1)
         matched = Matched(list(columns.T), np.arange(count), (0.0, 1.0))
         estimate = paired_difference(matched, 0, 1)
-        assert (p_with_failures(matched, 0, 1) < 0.05) == (not estimate.low <= 0 <= estimate.high), number
+        assert (outlasting(matched) < 0.05) == (not estimate.low <= 0 <= estimate.high), number
         apart += estimate.low > 0
     assert 30 < apart < 270
 

@@ -20,7 +20,7 @@ import numpy as np
 from saliency_bench.results.cell import is_best
 from saliency_bench.results.clusters import Matched, cluster_codes, effective_clusters
 from saliency_bench.results.intervals import Estimate, difference, error_and_far, is_bounded, p_of_failures, t_quantile
-from saliency_bench.results.paired_test import ALPHA, Pair, adjusted_p
+from saliency_bench.results.paired_test import ALPHA, Pair, adjusted_p, outlasting_failures
 from saliency_bench.results.ranking import ALONE, RANKED_FROM, TOO_FEW, beat_baselines, rank_sets, sign_of
 
 REFERENCE = "random"
@@ -215,13 +215,14 @@ def _decided(
     for pair, p in adjusted_p([matched], [pairs], seed=SEED)[0].items():
         first, second = (names[index] for index in pair)
         if p < ALPHA:
-            p = max(p, _p_with_failures([_matched(scored[first][of], scored[second][of]) for of in core], len(names)))
+            both = [_matched(scored[first][dataset], scored[second][dataset]) for dataset in core]
+            p = outlasting_failures(p, _p_with_failures(both), len(names))
         if sign := sign_of(differences[pair], p, higher_is_better):
             decided.append((first, second) if sign > 0 else (second, first))
     return decided, ""
 
 
-def _p_with_failures(datasets: Sequence[Matched], scores: int) -> float:
+def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
     """Return `p_with_failures` of the mean over D datasets of the difference of two explainers.
 
     Failures on the dataset of the fewest clusters C are the hardest to see. They move the mean by a share of 1 / D, as
@@ -229,7 +230,7 @@ def _p_with_failures(datasets: Sequence[Matched], scores: int) -> float:
     """
     estimates = [difference(matched, 0, 1) for matched in datasets]
     if any(np.isnan(estimate.low) for estimate in estimates) or not all(is_bounded(of.limits) for of in datasets):
-        return 0.0
+        return 0.0, 0.0
     known = [error_and_far(matched, 0, 1, estimate) for matched, estimate in zip(datasets, estimates, strict=True)]
     count = len(datasets)
     error = float(np.sqrt(sum(error**2 for error, _ in known))) / count
@@ -241,7 +242,7 @@ def _p_with_failures(datasets: Sequence[Matched], scores: int) -> float:
         value=value, low=value - half, high=value + half, freedom=freedom,
         effective=count * min(estimate.effective for estimate in estimates),
     )  # fmt: skip
-    return p_of_failures(pooled, error, (low, high), scores)
+    return p_of_failures(pooled, error, (low, high))
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:
