@@ -284,7 +284,7 @@ def apart(columns: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> np.nda
     """Return whether any pair is told apart (2,): by the test alone, and with the bounds of rare failures."""
     pairs = [list(combinations(range(len(columns)), 2))]
     results, kept = [], paired_test.p_with_failures
-    for bound in (lambda *_: 0.0, kept):
+    for bound in (lambda *_: (0.0, 0.0), kept):
         paired_test.p_with_failures = bound
         p = adjusted_p([Matched(columns, codes, UNIT)], pairs, seed=seed, flips=999)[0]
         results.append(min(p.values()) < 0.05)
