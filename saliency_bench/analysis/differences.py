@@ -318,8 +318,10 @@ def _tested(pairs_and_rows: list[tuple[Pair, np.ndarray]], codes: np.ndarray) ->
     (flipped,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
     # The test sees differences alone; how far a failure moves them follows from the scores.
     p = {
-        index: outlasting_failures(own, p_with_failures(matched[index], 0, 1), 2 * len(enough)) if own < ALPHA else own
-        for (index, _), own in flipped.items()
+        index: outlasting_failures(flips, p_with_failures(matched[index], 0, 1), 2 * len(enough))
+        if flips < ALPHA
+        else flips
+        for (index, _), flips in flipped.items()
     }
     return [
         replace(pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,

@@ -179,9 +179,9 @@ class _Markdown:
 
     def cell(self, entry: Entry, marks: Mapping[str, str]) -> str:
         """Return a cell with the marks of its footnotes."""
-        own = "".join(sorted(marks[note] for note in _remarks(entry, self.intervals) if note in marks))
+        marked = "".join(sorted(marks[note] for note in _remarks(entry, self.intervals) if note in marks))
         if entry.text or entry.value is None:
-            return self.plain(entry.text or NO_VALUE) + (self.raised(own) if own else "")
+            return self.plain(entry.text or NO_VALUE) + (self.raised(marked) if marked else "")
         number = self.number(entry.value, entry.count)
         if self.bold and entry.best:
             number = self.strong(number)
@@ -194,7 +194,7 @@ class _Markdown:
             parts.append(self.small(self.plain(f"#{entry.rank.replace('-', NO_VALUE)}")))
         if entry.after:
             parts.append(self.small(self.plain(entry.after)))
-        return " ".join(parts) + (self.raised(own) if own else "")
+        return " ".join(parts) + (self.raised(marked) if marked else "")
 
     def number(self, value: float, count: bool = False) -> str:
         """Return a number; one that rounds to zero has no sign."""

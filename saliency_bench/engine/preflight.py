@@ -244,10 +244,10 @@ def check_run_folder(out: Path) -> None:
     check_writable(out)
 
 
-def check_drawing(runs: Sequence[Path], what: str, explainers: Sequence[str] | None, out: Path | None) -> None:
+def check_drawing(runs: Sequence[Path], drawing: str, explainers: Sequence[str] | None, out: Path | None) -> None:
     """Raise UserError for arguments of `draw` that do not fit, before anything is loaded."""
-    if what not in DRAWINGS:
-        raise unknown("picture", what, DRAWINGS)
+    if drawing not in DRAWINGS:
+        raise unknown("picture", drawing, DRAWINGS)
     if out is not None and out.suffix.lower() not in PICTURE_FORMS:
         raise UserError(f"--out {out} must end in {', '.join(PICTURE_FORMS[:-1])} or {PICTURE_FORMS[-1]}")
     for run in runs:

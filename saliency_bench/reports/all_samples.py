@@ -56,7 +56,7 @@ def write_samples(run: RunData, page: Path, data: object = None) -> Path:
         UserError: `data` cannot be loaded, or is not the dataset of the run.
     """
     place = samples_place(page)
-    pictures = Pictures.of(run, data)
+    pictures = Pictures.of_run(run, data)
     folder = place.with_suffix("")
     for old in folder.glob("[0-9]*.jpg"):
         old.unlink()
@@ -98,8 +98,8 @@ class Pictures:
     geometry: dict[str, Any]
 
     @classmethod
-    def of(cls, run: RunData, data: object) -> "Pictures":
-        """Return those of a run."""
+    def of_run(cls, run: RunData, data: object) -> "Pictures":
+        """Return the pictures of a run."""
         kept = dict(zip(map(str, run.examples.get("ids", [])), run.examples.get("images", []), strict=False))
         if run.identity is None:
             return cls({}, None, kept, {})

@@ -20,4 +20,4 @@ def metric_title(text: str) -> str:
 
 def with_titles(text: str) -> str:
     """Return a sentence in which metrics go by their display names; their options stay as they are."""
-    return re.sub(r"\bsaliency_\w+", lambda found: metric_title(found[0]), text)
+    return re.sub(r"\bsaliency_\w+", lambda match: metric_title(match[0]), text)

@@ -154,13 +154,14 @@ def origin(loaded: dict) -> str:
 def cards(verdict: Verdict) -> list[dict]:
     """Return the card of each metric: who is best, or why nobody is."""
     return [
-        vars(card) | {"name": card.metric, "names": some(verdict.names[cell.explainer_id] for cell in card.cells)}
+        vars(card)
+        | {"name": card.metric, "names": first_names(verdict.names[cell.explainer_id] for cell in card.cells)}
         for card in cards_of(verdict)
     ]
 
 
-def some(names: Iterable[str]) -> str:
-    """List names, of many the first."""
+def first_names(names: Iterable[str]) -> str:
+    """List the names; if there are many, the first and how many more."""
     shown = list(names)
     if len(shown) > MOST_NAMES + 1:
         return f"{', '.join(shown[:MOST_NAMES])} and {len(shown) - MOST_NAMES} more"

@@ -259,7 +259,7 @@ def _rare_bounds(ends: Ends, far: tuple[float, float], clusters: float, chance: 
     """
     tails = chance + UNSEEN * (1 - chance)
     others = (chance / tails) ** (1 / clusters)  # 1 - p
-    lows, highs = (others * of + (1 - others) * e for of, e in zip(ends(tails), far, strict=True))
+    lows, highs = (others * end + (1 - others) * e for end, e in zip(ends(tails), far, strict=True))
     return np.array([
         lows.min() if np.isfinite(far[0]) else np.inf,
         highs.max() if np.isfinite(far[1]) else -np.inf,

@@ -497,7 +497,7 @@ def test_the_whole_resumes_to_the_same_bytes_and_extends(pictures, tmp_path):
     assert choice.recommended == {"given metrics": choice.explainer().name}
     assert choice.page.is_file()
     page = choice.page.read_text(encoding="utf-8")
-    assert "take this" in page
+    assert "use this" in page
     assert "http" not in page.replace("http-equiv", "").replace("https://www.w3.org", "")
     # Stopped after any round: the same rounds again, and the same bytes.
     (tmp_path / "whole" / "costs.json").replace(tmp_path / "costs.json")

@@ -9,9 +9,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("saliency_bench", "explainers", "hub_builders", "metrics", "push_scripts", "spaces")
 EMPTY = {"asked", "found", "held", "of", "one", "own", "some", "still", "told", "what"}
-# `sb.analyse(runs, what=...)`, and `saliency_confidence:of=entropy`
+# `sb.analyse(runs, what=...)`, `sb.draw(runs, what=...)`, and `saliency_confidence:of=entropy`
 PUBLIC = {
     "saliency_bench/analysis/tables.py what",
+    "saliency_bench/panels.py what",
     "saliency_bench/reports/analyses.py what",
     "metrics/saliency_confidence/score.py of",
 }

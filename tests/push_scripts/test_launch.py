@@ -350,6 +350,9 @@ def _steady(path, content):
     if path.startswith("status/"):
         cells = json.loads(content)["cells"]
         return {key: (cell["samples"], cell["by"]) for key, cell in cells.items()}
+    if path == "board/rows.index":
+        rows = json.loads(content)["rows"]
+        return [(row["cell"]["explainer"], row["cell"]["value"], row["rank"], row["status"]) for row in rows]
     if path == "board/rows.parquet":
         return pq.read_table(
             BytesIO(content), columns=["explainer", "value", "rank", "status", "recomputed"]
