@@ -318,10 +318,8 @@ def _tested(pairs_and_rows: list[tuple[Pair, np.ndarray]], codes: np.ndarray) ->
     (flipped,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
     # The test sees differences alone; how far a failure moves them follows from the scores.
     p = {
-        index: outlasting_failures(flips, p_with_failures(matched[index], 0, 1), 2 * len(enough))
-        if flips < ALPHA
-        else flips
-        for (index, _), flips in flipped.items()
+        index: p if p >= ALPHA else outlasting_failures(p, p_with_failures(matched[index], 0, 1), 2 * len(enough))
+        for (index, _), p in flipped.items()
     }
     return [
         replace(pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,

@@ -229,9 +229,8 @@ def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
     failures on all datasets do that are seen as rarely as among C D clusters.
     """
     estimates = [difference(matched, 0, 1) for matched in datasets]
-    if any(np.isnan(estimate.low) for estimate in estimates) or not all(
-        is_bounded(matched.limits) for matched in datasets
-    ):
+    bounded = all(is_bounded(matched.limits) for matched in datasets)
+    if not bounded or any(np.isnan(estimate.low) for estimate in estimates):
         return 0.0, 0.0
     known = [error_and_far(matched, 0, 1, estimate) for matched, estimate in zip(datasets, estimates, strict=True)]
     count = len(datasets)
